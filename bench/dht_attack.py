@@ -51,7 +51,7 @@ MARKS: Final = {"random": 0.99, "many": 0.95, "few": 0.95}
 PUPPETS: Final = "puppets"
 PUPPET_SEEDS: Final = 3
 DEFENCELESS: Final = LookupSettings(
-    paths=1, by_lot=False, subnet_limits=False, doubt=False, shares=False, witnesses=False
+    paths=1, random_order=False, subnet_limits=False, doubt=False, shares=False, witnesses=False
 )
 
 

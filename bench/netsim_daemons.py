@@ -51,6 +51,11 @@ def resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
+def _limits_dials() -> bool:
+    """Whether the daemons of this commit limit the rate of their dials; the module was renamed."""
+    return any(find_spec(f"shoal.dht.{name}") is not None for name in ("pace", "diallimiter"))
+
+
 class Swarm:
     """`count` daemons, each told of three others, started within five seconds."""
 
@@ -71,7 +76,7 @@ class Swarm:
     async def _start(self, host: Host, bootstrap: tuple[str, ...], after: float) -> None:
         await trio.sleep(after)
         dialled = DIALLED[len(self.hosts) < 100] + (len(self.daemons) % 3 == 0)
-        if find_spec("shoal.dht.pace") is not None:
+        if _limits_dials():
             dialled = TOLD
         self.daemons.append(
             await host.start(
@@ -100,7 +105,7 @@ class Swarm:
 
     def linked(self) -> bool:
         """Return whether all links are there, so that no daemon dials members any more."""
-        most = TOLD if find_spec("shoal.dht.pace") is not None else 0
+        most = TOLD if _limits_dials() else 0
         links = [len(daemon.node.endpoint.links()) for daemon in self.daemons]
         return sum(links) >= LINKS * len(links) and min(links) >= most
 

@@ -1,1 +1,1 @@
-"""Who holds what: signed records, content-addressed models, and their transfer."""
+"""Discovery and content: Kademlia, signed records, content-addressed models, and their transfer."""

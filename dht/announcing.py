@@ -1,6 +1,7 @@
-"""When others are told what is held here of a content: at first, as it grows, and when it is whole.
+"""Announcement schedule for a content: at the first chunk, as it grows, and when it is whole.
 
-Every doubling up to a quarter, then every quarter: some 20 times for a million chunks.
+A record goes out at each doubling up to a quarter of the chunks, then at each further quarter:
+some 20 announcements for a million chunks.
 """
 
 from ..transport.host import Host
@@ -12,25 +13,25 @@ from .switchboard import Swarm
 
 
 class Announcer:
-    """What was last said of one content."""
+    """Announces how much of one content this node holds."""
 
     def __init__(self, host: Host, library: Library, content: Content, swarm: Swarm) -> None:
         self._host = host
         self._library = library
         self._content = content
         self._swarm = swarm
-        self._next = 1  # chunks held from which it is said again
+        self._next = 1  # number of held chunks at which the next announcement is due
 
     def is_due(self, held: int) -> bool:
-        """Whether so many chunks are worth an announcement now."""
+        """Whether `held` chunks are enough for the next announcement."""
         return held >= self._next
 
     async def announce(self) -> None:
-        """Look what is here, and say it."""
+        """Count the chunks in the store and announce them to the swarm."""
         content = self._content
         held = await self._host.offload(self._held)
         total = len(content.chunks)
-        self._next = following(len(held), total)
+        self._next = next_announcement(len(held), total)
         if held:
             ranges = None if len(held) == total else pack_indexes(held, ANNOUNCED_RUNS)
             self._swarm.announce(content.root, content.size, total, ranges)
@@ -40,8 +41,8 @@ class Announcer:
         return [index for index, digest in enumerate(self._content.order) if has(digest)]
 
 
-def following(held: int, total: int) -> int:
-    """Chunks held at which the next announcement is due."""
+def next_announcement(held: int, total: int) -> int:
+    """Return the number of held chunks at which the next announcement is due."""
     if held >= total:
         return total + 1
     quarter = max(1, total // 4)

@@ -1,5 +1,4 @@
-"""Answers what others ask of a node that serves: who is near a key, what is stored there; and
-keeps what they bring. Wire: docs/spec/dht.md."""
+"""Server side of the DHT: answers `dht.find` and `dht.store`. Wire format: docs/spec/dht.md."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,11 +20,11 @@ from .recordstore import RecordStore
 from .table import Table
 
 OnAsker = Callable[[Link, Contact], None]
-"""Told of a peer that asked over this link, and says that it serves."""
+"""Called with the link and the contact of a peer that sent a request and says that it serves."""
 
 
 class Answering:
-    """Bounded in what one peer, and all of them together, may make it do."""
+    """Handlers for DHT requests, rate-limited per peer and over all peers together."""
 
     def __init__(
         self,
@@ -49,12 +48,12 @@ class Answering:
         self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
         self.refused: Counter[str] = Counter()
-        """How often something that others asked or brought was refused, by code."""
+        """How often a request or a record was refused, by error code."""
 
     async def on_find(self, call: Call) -> Answer:
-        """`dht.find`."""
+        """Answer a `dht.find` call with records and nearby contacts."""
         if not self._finds.take(call.peer, self._host.now()):
-            return self._refuse("busy", "questions come too often")
+            return self._refuse("busy", "too many `dht.find` calls")
         began = await self._turns.take()
         answer = self._find(call, began)
         self._turns.took(began)
@@ -67,9 +66,9 @@ class Answering:
             return self._blame(call.peer, error)
         places = (*find.keys, *find.near)
         if not self._places.take(call.peer, now, len(places)):
-            return self._refuse("busy", "too many keys are asked for")
+            return self._refuse("busy", "too many keys requested")
         if not self._serves():
-            return self._refuse("not-serving", "this node keeps no records of others")
+            return self._refuse("not-serving", "this node does not store records for other nodes")
         self._note(call.peer, find.serves)
         found = Found(
             self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
@@ -78,14 +77,14 @@ class Answering:
         return Reply(payload=found.encode())
 
     def _near(self, place: Key, asker: PeerId) -> tuple[Contact, ...]:
-        """Others than who asks, which knows itself, and that can be dialled."""
+        """Return up to `K` contacts near `place` that have an address, without the asker itself."""
         near = self._table.nearest(place, defaults.K + 1)
         return tuple(x for x in near if x.peer != asker and x.addresses)[: defaults.K]
 
     async def on_store(self, call: Call) -> Answer:
-        """`dht.store`."""
+        """Answer a `dht.store` call with one code per record."""
         if not self._stores.take(call.peer, self._host.now()):
-            return self._refuse("busy", "stores come too often")
+            return self._refuse("busy", "too many `dht.store` calls")
         began = await self._turns.take()
         try:
             store = Store.decode(bytes(call.payload))
@@ -94,7 +93,7 @@ class Answering:
             self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)
             return self._blame(call.peer, error)
         if not self._serves():
-            return self._refuse("not-serving", "this node keeps no records of others")
+            return self._refuse("not-serving", "this node does not store records for other nodes")
         self._note(call.peer, store.serves)
         link = self._link(call.peer)
         source = met_at(link.address[0] if link is not None else "")
@@ -103,7 +102,8 @@ class Answering:
         while len(codes) < len(store.records):
             began = await self._turns.take()
             for age, sealed in store.records[len(codes) :]:
-                if codes and codes[-1] == "bad-signature":  # who brings one need bring no more
+                # After one forged record the rest of the message is not worth a signature check.
+                if codes and codes[-1] == "bad-signature":
                     codes.append("bad-signature")
                 else:
                     codes.append(self._keep(call.peer, source, age, sealed))
@@ -118,7 +118,7 @@ class Answering:
         return Refusal(code, message)
 
     def _blame(self, peer: PeerId, error: BadMessage) -> Refusal:
-        """It sent what is no message: it loses the link."""
+        """Close the link to a peer that sent a malformed message."""
         if (link := self._link(peer)) is not None:
             link.close(error.code, error.message)
         return self._refuse(error.code, error.message)
@@ -138,26 +138,26 @@ class Answering:
     def _note(self, peer: PeerId, serves: Contact | None) -> None:
         link = self._link(peer)
         if serves is None and peer in self._table:
-            self._table.forget(peer)  # it serves no more
+            self._table.forget(peer)  # it has stopped serving
         if serves is not None and serves.peer == peer and link is not None:
             self._on_asker(link, serves)
 
 
 class _Turns:
-    """Many are asked for at once: others run after so much has been done in a row."""
+    """Yields to other tasks after `ROW` seconds of uninterrupted work on requests."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._row = 0.0  # seconds of work since others ran
+        self._row = 0.0  # seconds of work since other tasks last ran
         self._queue = trio.Lock()
 
     async def take(self) -> float:
-        """Until it is one's turn, at once while little has been done. The time then."""
+        """Wait for a turn (none while little work was done in a row) and return the time."""
         if self._row >= defaults.ROW or self._queue.locked():
-            async with self._queue:  # others run, and one alone comes through each time
+            async with self._queue:  # acquiring it yields, and lets one waiter through at a time
                 self._row = 0.0
         return self._host.now()
 
     def took(self, began: float) -> None:
-        """What was begun then is done."""
+        """Record that the work begun at `began` is finished."""
         self._row += self._host.now() - began

@@ -1,8 +1,9 @@
-"""One question to one contact, and what it tells of the contact and of those it names.
+"""Sends one request to one contact, and learns from the reply.
 
-Whoever answered over a link that proves who it is may enter the table, with the addresses at
-which it was seen to be; those that others name are only tried. No address is believed further
-than the link it came by: a peer from afar cannot make this node knock at its owner's machines.
+A peer that answered over an authenticated link may enter the routing table, with the addresses at
+which it was seen. Contacts that a reply names are only candidates. An address is never trusted
+further than the link it came over: a remote peer cannot make this node dial machines in its
+owner's local network.
 """
 
 from collections import Counter, OrderedDict
@@ -25,14 +26,14 @@ from .errors import BadMessage
 from .messages import Find, Found, Store, decode_codes
 from .table import Table
 
-_SURE: Final = defaults.CONTACT_ADDRESSES - 1  # of the addresses at which a contact was met
+_SURE: Final = defaults.CONTACT_ADDRESSES - 1  # most addresses to take over from the table
 _NO_SERVER: Final = ("not-serving", "unknown-method")
-_NO_FAULT: Final = ("busy",)  # it is there
+_NO_FAULT: Final = ("busy",)  # the peer is alive
 _STORES: Final = ("stores",)
 
 
 class NoAnswer(Exception):
-    """A contact did not answer, or not as it should; `code` says which."""
+    """A contact did not reply, or sent an invalid reply; `code` says which."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -40,7 +41,10 @@ class NoAnswer(Exception):
 
 
 class Asking:
-    """`own` is this node's contact where it serves: those asked may ask it in turn."""
+    """Client side of `dht.find` and `dht.store`.
+
+    `own` returns this node's contact while it serves, so that the peers it asks can add it.
+    """
 
     def __init__(
         self,
@@ -55,15 +59,17 @@ class Asking:
         self._links = links
         self._table = table
         self._own = own
-        self._met: OrderedDict[str, str] = OrderedDict()  # in which network who answered was met
+        self._met: OrderedDict[str, str] = OrderedDict()  # peer -> network where it answered
         self.messages = 0
-        """Questions sent so far."""
+        """Requests sent so far."""
         self.disbelieved: Counter[str] = Counter()
-        """How often an answer was none, by what was wrong with it."""
+        """How often a reply was rejected, by reason."""
 
     async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
-        """`dht.find`; `by` are those who named the contact, where it is not from the table. Raises
-        NoAnswer."""
+        """Send `dht.find`. `by` are the peers that named the contact, empty for one of the table.
+
+        Raises NoAnswer.
+        """
         names = [self._met.get(each, each) for each in by] or [""]
         link, reply = await self._ask(contact, "dht.find", find.encode(), defaults.FIND_S, names)
         try:
@@ -76,7 +82,7 @@ class Asking:
         return Found(found.records, nearest)
 
     async def store(self, contact: Contact, store: Store) -> tuple[str, ...]:
-        """`dht.store`: the code of each record, "" for kept. Raises NoAnswer."""
+        """Send `dht.store`; return a code for each record, "" where stored. Raises NoAnswer."""
         link, reply = await self._ask(
             contact, "dht.store", store.encode(), defaults.STORE_S, _STORES
         )
@@ -88,11 +94,11 @@ class Asking:
         return codes
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a question would need no dial."""
+        """Whether a request to the peer needs no dial."""
         return self._links.linked(peer)
 
     def serves(self) -> Contact | None:
-        """What a question says of this node."""
+        """Return the contact of this node that requests carry, or None if it does not serve."""
         return self._own()
 
     async def _ask(
@@ -106,7 +112,8 @@ class Asking:
         self.messages += 1
         sure: Sequence[Address] = ()
         if (known := self._table.contact(contact.peer)) is not None:
-            # Where it was met counts, or others could have it forgotten by naming it elsewhere.
+            # Addresses where it answered come first: otherwise other peers could get it evicted by
+            # naming it at wrong addresses.
             sure = known.addresses
             if contact.addresses != sure:
                 contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
@@ -128,7 +135,7 @@ class Asking:
         seen = as_seen(contact, link)
         if known is not None:
             seen = better(known, seen)
-        if seen.addresses:  # else nobody could be told where it is
+        if seen.addresses:  # a contact without an address is useless to other nodes
             self._table.answered(seen, self._host.now())
 
     def _failed(self, contact: Contact, error: TransportError) -> NoAnswer:
@@ -141,16 +148,16 @@ class Asking:
         return NoAnswer(error.code)
 
     def _lied(self, contact: Contact) -> NoAnswer:
-        self.disbelieve(contact.peer, "bad-message")
+        self.reject(contact.peer, "bad-message")
         return NoAnswer("bad-message")
 
-    def disbelieve(self, peer: PeerId, code: str) -> None:
-        """It sent what is no answer: it is in the table no longer."""
+    def reject(self, peer: PeerId, code: str) -> None:
+        """Evict a peer that sent a malformed reply from the routing table."""
         self.disbelieved[code] += 1
         self._table.forget(peer)
 
     def _believed(self, listed: Iterable[Contact], near: Nearness) -> tuple[Contact, ...]:
-        """Contacts of an answer, with the addresses that may be dialled."""
+        """Return the contacts of a reply with only the addresses that may be dialled."""
         found = (_limited(each, near) for each in listed)
         return tuple(each for each in found if each.addresses or self._links.linked(each.peer))
 
@@ -160,14 +167,14 @@ def _limited(contact: Contact, near: Nearness) -> Contact:
 
 
 def _with(contact: Contact, addresses: Sequence[Address]) -> Contact:
-    """It with so many of its addresses: the same where that is all, with what it has computed."""
+    """Return the contact with only `addresses`; the same object (and its caches) if that is all."""
     if len(addresses) == len(contact.addresses):
         return contact
     return Contact(contact.peer, addresses)
 
 
 def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:
-    """Those that are no nearer than whoever named them."""
+    """Return the addresses that are no nearer than the peer that named them."""
     return [
         each
         for each in addresses
@@ -176,8 +183,11 @@ def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:
 
 
 def as_seen(contact: Contact, link: Link) -> Contact:
-    """A contact with the addresses that a link to it bears out: the public one at which it was
-    met, those of its own network as far as that is ours, and relays."""
+    """Return a contact with only the addresses that a link to it confirms.
+
+    These are the public address at which the link was made, addresses in a local network as far
+    as the peer is in it too, and addresses at relays.
+    """
     ip = link.address[0]
     found = [
         each
@@ -190,14 +200,14 @@ def as_seen(contact: Contact, link: Link) -> Contact:
 
 
 def better(known: Contact, seen: Contact) -> Contact:
-    """Of two accounts of a peer the later, unless only the other says where all reach it."""
+    """Return the later account of a peer, unless only the earlier has a publicly reachable one."""
     if not seen.addresses or (known.networks and not seen.networks):
         return known
     return seen
 
 
 def of_link(link: Link, known: Sequence[Address]) -> Contact:
-    """The contact behind a link: where it was met, and where else it says to be."""
+    """Return the contact behind a link: the address that was dialled, then those in `known`."""
     found = list(known)
     ip, port = link.address[0], link.identities.port
     if ip and port and link.identities.dialled:

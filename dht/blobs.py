@@ -1,7 +1,7 @@
-"""The blobs of this node: whose trees are here, taken in from files and written out to files.
+"""Blobs on this node: import from files, export to files, and the trees that describe them.
 
-`blobs/<root>` says that the tree of a root is here; its nodes and its chunks are in the store.
-Written in the order chunks, nodes, name, so a name always leads to a tree.
+An empty file `blobs/<root>` marks a blob whose tree is here; tree nodes and chunks are in the
+chunk store. Writing goes in the order chunks, nodes, marker, so a marker always has a tree.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from .tree import Tree
 
 
 class Blobs:
-    """Blobs whose trees are below `folder` and whose chunks are in `store`. `open` first."""
+    """Blobs with markers in `folder` and chunks in `store`. Call `open` first."""
 
     def __init__(self, host: Host, folder: Path, store: ChunkStore) -> None:
         self._host = host
@@ -29,7 +29,7 @@ class Blobs:
         self._trees: OrderedDict[str, tuple[Tree, Content]] = OrderedDict()
 
     def open(self) -> set[str]:
-        """Blocking: make the folder, read which roots are here."""
+        """Create the folder and read which roots are here; return them. Blocking."""
         files = self._host.files
         files.make_folder(self._folder)
         remove_leftovers(files, self._folder)
@@ -37,11 +37,12 @@ class Blobs:
         return self._roots
 
     def roots(self) -> frozenset[str]:
-        """The blobs whose tree is on this disk."""
+        """Return the roots of the blobs whose tree is on this disk."""
         return frozenset(self._roots)
 
     async def add(self, path: Path, progress: Progress | None = None) -> Tree:
-        """Take a file in. Raises ModelError: DiskFull, `unreadable`, `too-large`, `changed`."""
+        """Import a file. Raises DiskFull, or ModelError `no-file`, `unreadable`, `too-large`,
+        `changed`."""
         files, store = self._host.files, self._store
         size = await self._host.offload(files.size, path)
         if size is None:
@@ -67,13 +68,13 @@ class Blobs:
         except OSError as error:
             raise unreadable(path, error) from error
         if len(data) != size:
-            raise ModelError("changed", f"`{path}` became shorter while it was read")
+            raise ModelError("changed", f"`{path}` shrank while it was being read")
         view = memoryview(data)
         pieces = (view[at : at + CHUNK] for at in range(0, size, CHUNK))
         return [self._store.add_staged(piece, now) for piece in pieces]
 
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
-        """Keep a tree that a peer gave, verified. Raises DiskFull, ModelError."""
+        """Store a verified tree received from a peer. Raises DiskFull, ModelError."""
         await self._host.offload(self._keep, found, nodes, self._host.now())
         await self._know(found)
 
@@ -84,7 +85,7 @@ class Blobs:
         write(self._host.files, self._folder / found.root, b"")
 
     async def _know(self, found: Tree) -> None:
-        """Of millions of chunks it takes a second to say which there are."""
+        # Listing the sizes of millions of chunks takes about a second, hence the offload.
         sizes = await self._host.offload(found.sizes)
         self._roots.add(found.root)
         self._trees[found.root] = found, Content(found.root, "blob", sizes)
@@ -92,19 +93,24 @@ class Blobs:
             self._trees.popitem(last=False)
 
     async def mend(self, root: str) -> None:
-        """Write again what is gone of the tree: the digests of its chunks give it, where they are
-        known. Raises as `tree`, DiskFull."""
+        """Rewrite missing tree nodes from the chunk digests, if these are known.
+
+        Raises what `tree` raises, and DiskFull.
+        """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]
         await self._host.offload(self._keep, found, nodes, self._host.now())
 
     async def tree(self, root: str) -> Tree:
-        """Raises ModelError `unknown-blob`; ChunkMissing and ChunkCorrupt where a node is not
-        here any more: the tree is then got, or the file added, again."""
+        """Return the tree of a blob.
+
+        Raises ModelError `unknown-blob`; ChunkMissing or ChunkCorrupt if a tree node is lost: the
+        tree has to be fetched, or the file added, again.
+        """
         return (await self._known(root))[0]
 
     async def content(self, root: str) -> Content:
-        """As `tree`."""
+        """Return the chunks of a blob. Raises what `tree` raises."""
         return (await self._known(root))[1]
 
     async def _known(self, root: str) -> tuple[Tree, Content]:
@@ -126,9 +132,9 @@ class Blobs:
         return tree.whole(top, read)
 
     async def write_out(self, root: str, path: Path) -> int:
-        """Write a whole blob to a file, each chunk verified; its bytes.
+        """Write a whole blob to a file, verifying each chunk; return its size in bytes.
 
-        Raises ModelError; ChunkMissing where it was not fetched yet.
+        Raises ModelError; ChunkMissing if the blob is not complete.
         """
         found = await self.tree(root)
         pieces = map(self._store.get, found.leaves)
@@ -136,27 +142,27 @@ class Blobs:
         return found.size
 
     async def forget(self, root: str) -> None:
-        """The blob is no longer of this node; its chunks are the caller's to remove."""
+        """Remove the marker of a blob. The caller removes its chunks."""
         self._roots.discard(root)
         self._trees.pop(root, None)
         await self._host.offload(self._host.files.remove, self._folder / root)
 
 
 def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
-    """Blocking: `Files.write_pieces` to a file of the user's. Raises ModelError."""
+    """Write pieces to a file of the user with `Files.write_pieces`. Blocking. Raises ModelError."""
     try:
         host.files.write_pieces(path, pieces, mode=0o644)
     except OSError as error:
         raise ModelError(
             "unwritable",
             f"cannot write `{path}`: {error.strerror or error}",
-            hint=f"look at its folder and its disk: `ls -ld '{path.parent}'`",
+            hint=f"check the folder and the free disk space: `ls -ld '{path.parent}'`",
         ) from error
 
 
 def unknown_blob(root: str) -> ModelError:
     return ModelError(
         "unknown-blob",
-        f"no blob {ascii(root)[:66]} is here",
-        hint="`shoal blob list` shows those that are; `shoal blob get ROOT FILE` gets another",
+        f"no blob {ascii(root)[:66]} on this node",
+        hint="`shoal blob list` shows the blobs here; `shoal blob get ROOT FILE` fetches one",
     )

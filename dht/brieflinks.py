@@ -1,4 +1,4 @@
-"""Links for look-ups: dialled for a few questions, kept while they are used, and only so many."""
+"""Short-lived links for look-ups: dialled on demand, closed when idle, limited in number."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -19,11 +19,11 @@ from .contact import Contact
 from .slots import Slots
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[Link]]
-"""A link to a peer for a few questions (`Endpoint.ask`, `Ladder.ask`). Raises DialFailed."""
+"""Opens a link for a few requests (`Endpoint.ask`, `Ladder.ask`). Raises DialFailed."""
 
 
 class Switchboard(Protocol):
-    """What is needed of an `Endpoint`."""
+    """The part of an `Endpoint` that the DHT uses."""
 
     peer: PeerId
 
@@ -33,36 +33,38 @@ class Switchboard(Protocol):
 
 
 class BriefLinks:
-    """Of links that others want too nothing is ended here."""
+    """Opens and closes brief links; never closes a link that another part of the node uses too."""
 
     def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
         self._host = host
         self._endpoint = endpoint
         self._connect = connect
-        self._used: dict[Link, tuple[int, float]] = {}  # its turns, and when they last changed
+        self._used: dict[Link, tuple[int, float]] = {}  # link -> (its turns, last change of them)
         self._dials = Slots(defaults.BRIEF_DIALS)
-        # Dialled in vain: until when it is not again, and where it was.
+        # Peers whose dial failed: until when to back off, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
-        self._knocks = Rates(Rate(*defaults.KNOCKS))  # at one public host, in vain
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a question would need no dial."""
+        """Whether a request to the peer needs no dial."""
         link = self._endpoint.link(peer)
         return link is not None and link.connected and not link.quiet
 
     def count(self) -> int:
-        """Brief links that are up."""
+        """Return the number of open brief links."""
         return len(self._brief())
 
     async def to(
         self, contact: Contact, sure: Collection[Address] = (), by: Sequence[str] = ("",)
     ) -> Link:
-        """The link to a contact, dialled where there is none. Raises DialFailed; `crowded` where
-        it was given up for others.
+        """Return a link to a contact, dialling if there is none.
 
-        `sure` are addresses at which it has been met. At others a host is dialled in vain so often
-        only: it may be somebody's who is to be bothered. `by` are the networks of those who named
-        it, which have equal shares of all dials.
+        `sure` are addresses at which the contact has answered before. Failed dials to any other
+        public host are rate-limited, because its address may be one that an attacker wants this
+        node to bother. `by` are the networks of the peers that named the contact; the networks
+        share the dial slots fairly.
+
+        Raises DialFailed, with code `crowded` if the dial lost its slot to another network.
         """
         link = self._endpoint.link(contact.peer)
         if link is not None and link.connected:
@@ -73,7 +75,7 @@ class BriefLinks:
             raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
         dialled = await self._dials.use(by, partial(self._dial, contact, sure))
         if dialled is None:
-            raise DialFailed("crowded", f"others were to be dialled before `{contact.peer}`")
+            raise DialFailed("crowded", f"the dial of `{contact.peer}` lost its slot to another")
         self._resting.pop(contact.peer, None)
         self.sweep()
         return dialled
@@ -81,13 +83,13 @@ class BriefLinks:
     async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
         guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]
         hosts = {each.host for each in guessed}
-        refused = {host for host in hosts if not self._knocks.take(host, self._host.now())}
+        refused = {host for host in hosts if not self._failed_dials.take(host, self._host.now())}
         left = [
             each for each in contact.addresses if each not in guessed or each.host not in refused
         ]
         if contact.addresses and not left:
             raise DialFailed(
-                "unreachable", f"too much was dialled in vain where `{contact.peer}` is"
+                "unreachable", f"too many dials to the hosts of `{contact.peer}` have failed"
             )
         try:
             link = await self._connect(contact.peer, left)
@@ -95,13 +97,13 @@ class BriefLinks:
             self._rest(contact)
             raise
         for host in hosts - refused:
-            self._knocks.give(host, self._host.now())
+            self._failed_dials.give(host, self._host.now())
         return link
 
-    def forgive(self) -> None:
-        """The network may have changed: everybody may be dialled again."""
+    def clear_backoffs(self) -> None:
+        """Clear all back-offs, because the network may have changed."""
         self._resting.clear()
-        self._knocks = Rates(Rate(*defaults.KNOCKS))
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))
 
     def _rest(self, contact: Contact) -> None:
         self._resting.pop(contact.peer, None)
@@ -111,13 +113,13 @@ class BriefLinks:
             del self._resting[next(iter(self._resting))]
 
     async def run(self) -> None:
-        """Until cancelled: end those that nobody uses."""
+        """Close idle brief links until cancelled."""
         while True:
             await trio.sleep(defaults.BRIEF_LOOK)
             self.sweep()
 
     def sweep(self) -> None:
-        """End brief links that were idle for long, and of too many those idle for longest."""
+        """Close links that were idle for `BRIEF_IDLE`, and the longest idle beyond the limit."""
         now = self._host.now()
         idle: list[tuple[float, Link]] = []
         brief = self._brief()

@@ -1,7 +1,7 @@
-"""Who may be asked in one look-up, what came of it, and how far who named them is believed.
+"""Candidates of one look-up, their replies, and how far the peers that named them are trusted.
 
-A liar can make up any number of nodes. So each contact that is late or fails is held against those
-who named it, and each that answers speaks for them. Sans-I/O.
+A liar can invent any number of nodes. So each contact that is late or fails counts against the
+peers that named it, and each that answers counts for them. Sans-I/O.
 """
 
 from collections.abc import Mapping
@@ -14,82 +14,82 @@ from .contact import Contact
 from .key import Key
 
 _GOOD: Final = ("", "records", "contacts", "nothing")
-"""Outcomes of one that is there, as far as is known."""
+"""Outcomes of a contact that is alive, as far as is known."""
 
 
 @dataclass(slots=True)
 class Step:
-    """One query, and what came of it: for people who want to see the way."""
+    """A query and its outcome, for the trace of a look-up that the user can see."""
 
     contact: Contact
     path: int
-    hop: int  # 1 for contacts of the own table
+    hop: int  # 1 for contacts of this node's own table
     asked: float
     answered: float | None = None
-    outcome: str = ""  # "" under way, "records", "contacts", "nothing", "failed", or a code
-    handed: Mapping[Key, int] = field(default_factory=dict)  # records under each key
-    contacts: int = 0  # that were new
+    outcome: str = ""  # "" pending, "records", "contacts", "nothing", "failed", or an error code
+    handed: Mapping[Key, int] = field(default_factory=dict)  # key -> records returned for it
+    contacts: int = 0  # new contacts in the reply
 
     @property
     def records(self) -> int:
-        """In all."""
+        """Number of records returned, for all keys."""
         return sum(self.handed.values())
 
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A contact that was heard of."""
+    """A contact that the look-up may query."""
 
     contact: Contact
     path: int
     hop: int
     distance: int
-    lot: int
-    accounts: dict[int, Contact]  # by path, where it is said to be
-    by: list["Candidate"] = field(default_factory=list)  # who named it; nobody: the own table
+    rank: int
+    accounts: dict[int, Contact]  # path -> the contact with the addresses given on that path
+    by: list["Candidate"] = field(default_factory=list)  # its referrers; empty: own table
     step: Step | None = None
-    tried: frozenset[Address] = frozenset()  # before, in vain
-    lost: bool = False  # it was not found where it was said to be
-    late: bool = False  # or failed
-    good: int = 0  # of those that it named have answered
-    bad: int = 0  # are late or have failed
+    tried: frozenset[Address] = frozenset()  # addresses that failed earlier
+    lost: bool = False  # not reachable at the addresses given
+    late: bool = False  # late, or failed
+    good: int = 0  # contacts it named that have answered
+    bad: int = 0  # contacts it named that are late or have failed
 
     @property
     def doubt(self) -> int:
-        """How many contacts, beyond some, the most credible of those who named it named in vain."""
+        """Dead contacts named by its best referrer, less an allowance."""
         return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
 
     @property
     def sure(self) -> bool:
-        """It answered, or is of the own table, or two have named it and are in no doubt."""
+        """Whether it answered, is in the own table, or was named by two trusted referrers."""
         answered = self.step is not None and self.step.answered is not None
         return answered or not self.by or (len(self.by) > 1 and self.doubt == 0)
 
     @property
     def dead(self) -> bool:
-        """It was asked in vain."""
+        """Whether its query failed."""
         return self.step is not None and self.step.outcome not in _GOOD
 
     def older(self, seconds: float, now: float) -> bool:
-        """Whether it was asked so long ago."""
+        """Whether it was queried at least `seconds` ago."""
         return self.step is not None and self.step.asked + seconds <= now
 
-    def named_by(self, one: "Candidate | None") -> None:
-        """Another names it too; one of the own table needs no such word."""
+    def add_referrer(self, one: "Candidate | None") -> None:
+        """Add a referrer; a contact of the own table needs none."""
         if one is None or one is self or not self.by:
             return
         self.by.append(one)
         one.bad += self.late
 
-    def in_vain(self) -> None:
-        """It is late, or has failed: that is held against who named it."""
+    def mark_failed(self) -> None:
+        """Mark it late or failed, which counts against its referrers."""
         if not self.late:
             self.late = True
             for one in self.by:
                 one.bad += 1
 
-    def made_good(self) -> None:
-        """It has answered."""
+    def mark_answered(self) -> None:
+        """Record that it answered, which counts for its referrers."""
         for one in self.by:
             one.good += 1
             one.bad -= self.late
@@ -98,11 +98,11 @@ class Candidate:
 
 @dataclass(slots=True)
 class LookupPath:
-    """One of the disjoint paths of a look-up."""
+    """State of one of the disjoint paths of a look-up."""
 
     waiting: list[Candidate] = field(default_factory=list)
-    asked: list[Candidate] = field(default_factory=list)  # and not answered yet
-    queries: int = 0  # so far
-    heard: int = 0  # contacts
+    asked: list[Candidate] = field(default_factory=list)  # queries without a reply so far
+    queries: int = 0  # sent so far
+    heard: int = 0  # contacts received
     begun: bool = False
-    sure: bool = False  # the first of it, under way, should do
+    sure: bool = False  # its first query, still pending, should be enough

@@ -1,7 +1,7 @@
-"""The one byte form of the data in a manifest: JSON for the config, msgpack around it.
+"""Canonical encoding of the data in a manifest: JSON for the config, msgpack around it.
 
-Reading hostile bytes here costs memory in proportion to their number: containers are read
-one level at a time, and every count is compared with a limit before anything is made for it.
+Reading hostile bytes takes memory in proportion to their number: containers are read one level
+at a time, and every count is checked against a limit before anything is allocated for it.
 """
 
 import json
@@ -16,31 +16,31 @@ from .errors import ModelError
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"`{text}` is not JSON")
+    raise ValueError(f"`{text}` is not valid JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return found
 
 
 def parse_json(data: bytes, *, depth: int) -> Any:
-    """Parse strict JSON; raises ValueError, also for doubled keys, NaN, and deep nesting."""
+    """Parse strict JSON. Raises ValueError, also for duplicate keys, NaN, and deep nesting."""
     try:
         value = json.loads(
             data.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_unique
         )
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     if _depth(value, depth) > depth:
-        raise ValueError(f"it is nested deeper than {depth}")
+        raise ValueError(f"nested deeper than {depth} levels")
     return value
 
 
 def _depth(value: Any, limit: int) -> int:
-    """How deep containers nest; stops counting one above `limit`."""
+    """Return how deep containers nest, counting no further than `limit` + 1."""
     level, reached = [value], 0
     while level and reached <= limit:
         inner: list[Any] = []
@@ -55,20 +55,20 @@ def _depth(value: Any, limit: int) -> int:
 
 
 def dump_json(value: Mapping[str, Any]) -> bytes:
-    """The canonical form: sorted keys, no spaces, ASCII, shortest numbers."""
+    """Encode as canonical JSON: sorted keys, no spaces, ASCII, shortest numbers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def pack(value: Any) -> bytes:
-    """Canonical msgpack: shortest integers, keys in the order given (the caller sorts)."""
+    """Encode as canonical msgpack: shortest integers, keys as given (the caller sorts them)."""
     data: bytes = msgpack.packb(value, use_bin_type=True)
     return data
 
 
 class Reader:
-    """Reads one msgpack value level by level. Raises ModelError `bad-manifest`.
+    """Reader of one msgpack value, level by level. Raises ModelError `bad-manifest`.
 
-    `what` names the thing read, for messages.
+    `what` names the value in error messages.
     """
 
     def __init__(self, data: bytes, what: str, *, text_limit: int) -> None:
@@ -76,7 +76,7 @@ class Reader:
         self._reader = decoding.Reader(data, limit=len(data), text=text_limit)
 
     def fail(self, why: str) -> ModelError:
-        return ModelError("bad-manifest", f"the {self._what} is not a valid one: {why}")
+        return ModelError("bad-manifest", f"invalid {self._what}: {why}")
 
     def _step(self, read: Callable[[], Any]) -> Any:
         try:
@@ -91,19 +91,19 @@ class Reader:
         return found
 
     def map(self, limit: int) -> int:
-        """Enter a map; returns its number of pairs, at most `limit`."""
+        """Enter a map and return its number of pairs, at most `limit`."""
         return self.count(self._reader.map, limit)
 
     def array(self, limit: int) -> int:
-        """Enter an array; returns its number of items, at most `limit`."""
+        """Enter an array and return its number of items, at most `limit`."""
         return self.count(self._reader.array, limit)
 
     def value(self) -> Any:
-        """One whole value, within the bounds of `decoding`."""
+        """Read one whole value, within the bounds of `decoding`."""
         return self._step(self._reader.value)
 
     def key(self, name: str) -> None:
-        """The next value must be this text."""
+        """Read the next value, which must be the text `name`."""
         if self.value() != name:
             raise self.fail(f"`{name}` is missing")
 

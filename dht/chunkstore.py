@@ -1,11 +1,11 @@
-"""Chunks on disk: one file each, named by the SHA-256 of its bytes.
+"""Chunk store on disk: one file per chunk, named by the SHA-256 of its bytes.
 
-Every method blocks: call it inside `Host.offload`. A file is there whole or not at all
-(`Files.write`), bytes are checked when they come in and again when they go out, and a name
-is made from 64 hex digits only, so no name from outside leads anywhere else.
+Every method blocks: call it inside `Host.offload`. A file is written whole or not at all
+(`Files.write`). Bytes are verified when they are stored and again when they are read. A file name
+is made from 64 hex digits only, so no name received from a peer can point elsewhere.
 
-What a fetch brings is staged: a file of another name, which `settle` gives its own once it is on
-disk, many at a time. What a crash leaves staged is verified by `open` and kept where it is whole.
+A fetch stages its chunks: it writes them under temporary names, and `settle` renames many at a
+time once they are durable. `open` verifies chunks that a crash left staged and keeps valid ones.
 """
 
 import errno
@@ -29,33 +29,36 @@ from .errors import (
 )
 from .manifest import is_digest
 
-_STAGED = ".new"  # how the name of a staged file ends
+_STAGED = ".new"  # suffix of a staged file
 _FOLDERS = frozenset(f"{number:02x}" for number in range(256))
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all."""
+"""Called with the bytes done and the total bytes."""
 
 
 class ChunkStore:
-    """Chunks under `folder`, as `ab/ab12…`; `reserve` bytes of the disk are left free."""
+    """Chunks under `folder`, as `ab/ab12…`; leaves `reserve` bytes of the disk free."""
 
     def __init__(self, host: Host, folder: Path, *, reserve: int = DISK_RESERVE) -> None:
         self._files = host.files
         self._folder = folder
         self._reserve = reserve
         self.limit: int | None = None
-        """Bytes that all chunks may have together; the owner's wish."""
+        """Limit for the bytes of all chunks together, set by the owner; None for no limit."""
         self.used_bytes = 0
-        """Bytes of all chunks, kept up to date from `open` on."""
+        """Bytes of all chunks, up to date once `open` has run."""
         self.damaged: set[str] = set()
-        """Chunks that were found damaged, and are gone; those that came again since among them."""
-        self._staged: dict[str, Path] = {}  # digest -> where its bytes are until they settle
+        """Chunks that were damaged and removed, including those that were fetched again since."""
+        self._staged: dict[str, Path] = {}  # digest -> its file until it is settled
         self._stagings = count(1)
-        self._folders = set[Path]()  # those that are known to exist
+        self._folders = set[Path]()  # subfolders known to exist
         self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
     def open(self) -> None:
-        """Keep the chunks that a killed process had staged, remove what it left torn."""
+        """Recover chunks that a killed process had staged; remove partial writes.
+
+        Raises ModelError `unwritable`.
+        """
         folder = self._folder
         try:
             self._files.make_folder(folder)
@@ -69,12 +72,12 @@ class ChunkStore:
         self.settle()
 
     def _there(self) -> list[Path]:
-        """The folders `00` to `ff` that exist: each is made with its first chunk."""
+        """Return those of the folders `00` to `ff` that exist; each is created with a chunk."""
         found = self._files.list(self._folder)
         return [self._folder / entry.name for entry in found if entry.name in _FOLDERS]
 
     def _make_folder_of(self, path: Path) -> None:
-        """Make the folder of a chunk, where it is the first in it. Raises DiskFull, ModelError."""
+        """Create the folder for a chunk if needed. Raises DiskFull, ModelError."""
         folder = path.parent
         if folder in self._folders:
             return
@@ -84,10 +87,10 @@ class ChunkStore:
             raise _refused(self._files, folder, 0, error) from error
         self._folders.add(folder)
 
-    # Many threads change `used_bytes` at once; what that makes wrong is right at the next start.
+    # Threads update `used_bytes` without a lock; `open` corrects the error at the next start.
 
     def _take_up(self, folder: Path) -> None:
-        """Staged files of a life that ended in the middle."""
+        """Recover the staged files of an earlier process."""
         for entry in self._files.list(folder):
             if not (entry.name.startswith(".") and entry.name.endswith(_STAGED)):
                 continue
@@ -99,42 +102,42 @@ class ChunkStore:
                 self._files.remove(path)
 
     def path(self, digest: str) -> Path:
-        """Where the chunk is or would be. Raises ModelError for anything but a digest."""
+        """Return the path of a chunk, whether or not it exists. Raises ModelError `bad-digest`."""
         if not is_digest(digest):
-            raise ModelError("bad-digest", f"{ascii(digest)[:80]} is no digest")
+            raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(digest)[:80]}")
         return self._folder / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Is it here? Says nothing of its bytes; `get` does."""
+        """Whether the chunk is stored. Does not check its bytes; `get` does."""
         return digest in self._staged or self._files.size(self.path(digest)) is not None
 
     def missing(self, digests: Iterable[str]) -> list[str]:
-        """Those that are not here, in order, each once."""
+        """Return the chunks that are not stored, in order and without duplicates."""
         return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
 
     def put(self, digest: str, data: bytes | memoryview) -> bool:
-        """Store a chunk; on disk when it returns. False: it was here already.
+        """Store a chunk durably; return False if it was already here.
 
-        Raises ChunkCorrupt where the bytes are not the digest's, DiskFull.
+        Raises ChunkCorrupt if the bytes do not match the digest, and DiskFull.
         """
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
         return self._write(digest, data)
 
     def add(self, data: bytes | memoryview) -> str:
-        """Store bytes of our own; returns their digest. Raises DiskFull."""
+        """Store this node's own bytes durably; return their digest. Raises DiskFull."""
         digest = hashlib.sha256(data).hexdigest()
         self._write(digest, data)
         return digest
 
     def add_staged(self, data: bytes | memoryview, now: float) -> str:
-        """As `add`, but on disk for certain only after `settle`. `now` is the host's time."""
+        """As `add`, but durable only after `settle`. `now` is the host's time in seconds."""
         digest = hashlib.sha256(data).hexdigest()
         self._stage(digest, data, now)
         return digest
 
     def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
-        """As `put`, but on disk for certain only after `settle`. `now` is the host's time."""
+        """As `put`, but durable only after `settle`. `now` is the host's time in seconds."""
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
         return self._stage(digest, data, now)
@@ -152,7 +155,7 @@ class ChunkStore:
             self._files.stage(staged, data)
         except OSError as error:
             raise _refused(self._files, staged, len(data), error) from error
-        if self._staged.setdefault(digest, staged) is not staged:  # another thread had it as well
+        if self._staged.setdefault(digest, staged) is not staged:  # another thread staged it first
             self._files.remove(staged)
             return False
         self.used_bytes += len(data)
@@ -161,11 +164,11 @@ class ChunkStore:
 
     @property
     def unsettled(self) -> int:
-        """Chunks that are staged."""
+        """Number of staged chunks."""
         return len(self._staged)
 
     def settle(self) -> None:
-        """What is staged is on disk for certain when it returns. Raises DiskFull, ModelError."""
+        """Make all staged chunks durable. Raises DiskFull, ModelError."""
         batch = dict(self._staged)
         try:
             self._files.settle([(staged, self.path(digest)) for digest, staged in batch.items()])
@@ -186,14 +189,14 @@ class ChunkStore:
         return True
 
     def _holds(self, path: Path, data: bytes | memoryview) -> bool:
-        """Whether a file has these bytes: its size says nothing after a power cut."""
+        """Whether a file has exactly these bytes. After a power cut, its size proves nothing."""
         try:
             return self._files.read_range(path, 0, len(data) + 1) == data
         except OSError:
             return False
 
     def drop_damaged(self, digests: Iterable[str]) -> int:
-        """Read those that are here, and remove the ones whose bytes are wrong; says how many."""
+        """Read the stored chunks, remove those whose bytes are wrong; return how many were."""
         dropped = 0
         for digest in dict.fromkeys(digests):
             try:
@@ -205,7 +208,10 @@ class ChunkStore:
         return dropped
 
     def get(self, digest: str) -> bytes:
-        """The chunk's bytes, verified. Raises ChunkMissing; ChunkCorrupt, and then it is gone."""
+        """Return the bytes of a chunk, verified.
+
+        Raises ChunkMissing; ChunkCorrupt, after removing the damaged chunk.
+        """
         path, data = self._read(digest)
         if hashlib.sha256(data).hexdigest() != digest:
             self.remove(digest)
@@ -214,8 +220,11 @@ class ChunkStore:
         return data
 
     def get_to_serve(self, digest: str, now: float) -> bytes:
-        """As `get`, for bytes that their receiver verifies: not verified again where this process
-        has verified the same file in the last `VERIFIED_FOR` seconds. `now` is the host's time."""
+        """As `get`, for a peer that verifies the bytes itself.
+
+        Skips the verification if this process verified the same file in the last `VERIFIED_FOR`
+        seconds. `now` is the host's time in seconds.
+        """
         known = self._verified.get(digest)
         if known is not None and now < known[1]:
             path = self._staged.get(digest) or self.path(digest)
@@ -228,13 +237,13 @@ class ChunkStore:
     def _remember(self, digest: str, file: tuple[int, int, int] | None, now: float) -> None:
         self._verified[digest] = file, now + VERIFIED_FOR
         while len(self._verified) > VERIFIED_LIMIT:
-            with suppress(KeyError):  # another thread was faster
+            with suppress(KeyError):  # another thread emptied it first
                 self._verified.popitem(last=False)
 
     def _read(self, digest: str) -> tuple[Path, bytes]:
         path = self._staged.get(digest)
         if path is not None:
-            with suppress(FileNotFoundError):  # settled meanwhile
+            with suppress(FileNotFoundError):  # another thread has settled it
                 return path, self._read_file(path)
         path = self.path(digest)
         try:
@@ -251,7 +260,7 @@ class ChunkStore:
             raise unreadable(path, error) from error
 
     def remove(self, digest: str) -> None:
-        """The chunk is here no longer."""
+        """Delete a chunk, staged or settled."""
         staged = self._staged.pop(digest, None)
         for path in (staged, self.path(digest)):
             if path is not None:
@@ -260,8 +269,8 @@ class ChunkStore:
         self._verified.pop(digest, None)
 
     def require_space(self, needed: int) -> None:
-        """Raises DiskFull unless `needed` bytes fit and the reserve stays free; QuotaFull where
-        the owner's limit forbids them."""
+        """Raise DiskFull unless `needed` bytes fit beside the reserve, and QuotaFull if they exceed
+        the owner's limit."""
         if self.limit is not None and self.used_bytes + needed > self.limit:
             raise QuotaFull(self.limit, needed, self.used_bytes)
         free = max(0, self.free() - self._reserve)
@@ -269,23 +278,23 @@ class ChunkStore:
             raise DiskFull(self._folder, needed, free, self._reserve)
 
     def free(self) -> int:
-        """Bytes that are free on the disk. Raises ModelError `unwritable`."""
+        """Return the free bytes of the disk. Raises ModelError `unwritable`."""
         try:
             return self._files.free_space(self._folder)
         except OSError as error:
             raise unwritable(self._folder, error) from error
 
     def size_of(self, digests: Iterable[str]) -> int:
-        """Bytes of those that are here."""
+        """Return the bytes of those chunks that are stored."""
         return sum(self._files.size(self.path(digest)) or 0 for digest in digests)
 
     def used(self) -> int:
-        """Bytes of all chunks."""
+        """Return the bytes of all chunks, by listing the folders."""
         return sum(entry.size for folder in self._there() for entry in self._files.list(folder))
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:
-    """`Files.write` for the data of models: raises DiskFull, or ModelError `unwritable`."""
+    """Write model data with `Files.write`. Raises DiskFull, or ModelError `unwritable`."""
     try:
         files.write(path, data)
     except OSError as error:
@@ -293,7 +302,7 @@ def write(files: Files, path: Path, data: bytes | memoryview) -> None:
 
 
 def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelError:
-    """The disk did not take something."""
+    """Return the error for a write that the operating system refused."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return unwritable(path, error)
     free = 0
@@ -303,7 +312,7 @@ def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelErro
 
 
 def remove_leftovers(files: Files, folder: Path) -> None:
-    """Remove the temporary files of writes that a killed process did not finish."""
+    """Remove temporary files of writes that a killed process did not finish."""
     for entry in files.list(folder):
         if entry.name.startswith(".") and entry.name.endswith(".tmp"):
             files.remove(folder / entry.name)

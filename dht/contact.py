@@ -1,6 +1,6 @@
-"""A contact: a node that serves, and where it may be reached.
+"""Contact: the id of a serving node and the addresses at which it may be reached.
 
-Who says so is not believed: nobody enters the table before having answered under its own key.
+A contact is a claim. A node enters the routing table only after it has answered under its key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ class Contact:
     """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
 
     def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
-        """Addresses beyond the bounds are left out; each names the peer."""
+        """Drop addresses beyond the limits; add the peer id to each address that lacks it."""
         self.peer = peer
         self.addresses = _fitting(
             each if each.peer is not None else replace(each, peer=peer) for each in addresses
@@ -39,13 +39,15 @@ class Contact:
 
     @cached_property
     def point(self) -> int:
-        """The key as a number: distances are computed by the thousand."""
+        """The key as an integer, cached because look-ups compute thousands of distances."""
         return point(self.key)
 
     @cached_property
     def networks(self) -> frozenset[str]:
-        """The public networks in which it says to be: /24 or /48; names are one network, as they
-        may mean any. Whoever is behind a relay, in a private network or on this machine has none.
+        """Public networks (/24 or /48) of its addresses.
+
+        All DNS names count as one network, because they may resolve to any address. Addresses at
+        a relay, in a private network, or on this machine add none.
         """
         found = (network_of(each.host) for each in self.addresses if each.relay is None)
         return frozenset(each for each in found if each)
@@ -57,8 +59,11 @@ class Contact:
 
     @cached_property
     def packed(self) -> bytes:
-        """Wire form: [public key, addresses as texts]. Addresses do not end in the peer id, which
-        follows from the key: it would be half of the bytes of a look-up's answer."""
+        """Wire form: [public key, addresses as texts].
+
+        Addresses omit the peer id, which follows from the key: it would be half of the bytes of a
+        look-up's reply.
+        """
         name = _named(self.peer)
         texts = [str(each).removesuffix(name) for each in self.addresses]
         packed: bytes = msgpack.packb([public_key_of(self.peer), texts])
@@ -75,14 +80,17 @@ class Contact:
 
 
 def merged(accounts: Sequence[Contact]) -> Contact:
-    """What several say of where one peer is: of each the first address, then the second, and so
-    on, so that nobody's crowd out the others'."""
+    """Merge several accounts of one peer's addresses, round robin.
+
+    Each account gives its first address, then its second, and so on, so that none can crowd out
+    the addresses of the others.
+    """
     ranks = zip_longest(*(each.addresses for each in accounts))
     return Contact(accounts[0].peer, (found for rank in ranks for found in rank if found))
 
 
 def network_of(host: str) -> str:
-    """What counts as one network with a public host; "" for one that is near."""
+    """Return the network that a public host counts to; "" for a host in a local network."""
     found = parse_ip(host)
     if found is None:
         return "names"
@@ -92,39 +100,42 @@ def network_of(host: str) -> str:
 
 
 def met_at(ip: str) -> str:
-    """What counts as one network with a peer that is met there: "" for one that is near. All that
-    are met through others are one, or whoever hides behind a relay would be held to no bound."""
+    """Return the network that a peer linked at `ip` counts to; "" for one in a local network.
+
+    All peers behind relays count as one network: otherwise a peer could escape the limits per
+    network by hiding behind a relay.
+    """
     return network_of(ip) if ip else "relayed"
 
 
 @lru_cache(4096)
 def read_contact(packed: bytes) -> Contact:
-    """A contact of a message; addresses that this version does not understand are left out.
+    """Decode a contact of a message, dropping addresses that this version does not understand.
 
     Raises BadMessage.
     """
     try:
         fields = decode(packed, limit=defaults.CONTACT_BYTES)
     except Undecodable as error:
-        raise BadMessage(f"a contact is not readable: {error}") from None
+        raise BadMessage(f"cannot decode a contact: {error}") from None
     if type(fields) is not list or [type(item) for item in fields[:2]] != [bytes, list]:
-        raise BadMessage("a contact has a wrong form")
+        raise BadMessage("a contact must be [public key, addresses]")
     key, texts = fields[:2]
     if len(key) != KEY_BYTES or len(texts) > defaults.CONTACT_ADDRESSES:
-        raise BadMessage("a contact is out of bounds")
+        raise BadMessage("a contact exceeds its limits")
     peer = peer_id_of(key)
     return Contact(peer, _understood(texts, _named(peer)))
 
 
 def _named(peer: PeerId) -> str:
-    """Return the end of a multiaddr that names its peer."""
+    """Return the suffix of a multiaddr that names its peer."""
     return f"/p2p/{peer}"
 
 
 def _understood(texts: list[object], name: str) -> Iterable[Address]:
     for text in texts:
         if type(text) is not str:
-            raise BadMessage("a contact's address is no text")
+            raise BadMessage("a contact's address must be text")
         try:
             yield Address.parse(text if text.endswith(name) else text + name)
         except TransportError:
@@ -133,7 +144,7 @@ def _understood(texts: list[object], name: str) -> Iterable[Address]:
 
 def _fitting(addresses: Iterable[Address]) -> tuple[Address, ...]:
     found: dict[Address, None] = {}
-    left = _ADDRESS_LIMIT - 8  # the envelope's own bytes
+    left = _ADDRESS_LIMIT - 8  # less the bytes of the envelope
     for each in addresses:
         size = len(str(each)) + 3
         if each not in found and size <= left and len(found) < defaults.CONTACT_ADDRESSES:

@@ -1,6 +1,7 @@
-"""What is got and given as one: an ordered list of chunks with their bytes, under a root.
+"""Content: an ordered list of chunks under one root, fetched and served as a unit.
 
-A model (its manifest) and a blob (its tree) are both that; the exchange knows nothing more.
+A model (described by its manifest) and a blob (described by its tree) are both contents; the
+exchange needs to know nothing else about them.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """The chunks of a root in order, each once, with their bytes."""
+    """The chunks of a root in order, without duplicates, each with its size in bytes."""
 
     root: str
     kind: Literal["model", "blob"]
@@ -23,15 +24,15 @@ class Content:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of all its chunks, each once."""
+        """Bytes of all chunks, each counted once."""
         return sum(self.chunks.values())
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Where each chunk stands in the order."""
+        """Position of each chunk in the order."""
         return {digest: number for number, digest in enumerate(self.chunks)}
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Short name for messages."""
         return f"{self.kind} {self.root[:16]}"

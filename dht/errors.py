@@ -1,16 +1,16 @@
-"""What can go wrong with models, their chunks, and with finding who has them.
+"""Errors of models, chunks and the DHT.
 
 ModelError                  a model, its folder or its chunks; `code` is a short fixed word
 ├── ChunkMissing            a chunk is not on this disk
-├── ChunkCorrupt            bytes are not what their digest says
-├── DiskFull                no room; says how much is needed and how much is free
+├── ChunkCorrupt            bytes do not match their digest
+├── DiskFull                not enough space; says how much is needed and how much is free
 │   └── QuotaFull           the owner's limit is reached
-└── FetchFailed             the peers did not provide what was asked for
-DhtError                    finding and publishing; `code` is a short fixed word
-├── BadRecord               a record is not taken; the codes are in docs/spec/records.md
-└── BadMessage              a message about records is malformed or out of bounds
+└── FetchFailed             the peers did not provide the requested data
+DhtError                    look-up or publication; `code` is a short fixed word
+├── BadRecord               a record is rejected; the codes are in docs/spec/records.md
+└── BadMessage              a DHT message is malformed or out of bounds
 
-The codes a person may meet are listed in docs/spec/model.md.
+The codes that users may meet are listed in docs/spec/model.md.
 """
 
 from pathlib import Path
@@ -18,13 +18,13 @@ from pathlib import Path
 from ..transport.errors import MISHAP, ShoalError
 
 OTHERS_HINT = (
-    "whoever made this model made it wrong, or to deceive; "
-    "`shoal find NAME` shows who offers others of its name"
+    "the publisher of this model made a mistake, or means to deceive; "
+    "`shoal find NAME` lists other offers under its name"
 )
 
 
 class ModelError(ShoalError):
-    """Something is wrong with a model; `code` is a short fixed word, the rest is for people."""
+    """A problem with a model; `code` is a short fixed word, the message is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -32,7 +32,7 @@ class ModelError(ShoalError):
 
 
 class ChunkMissing(ModelError):
-    """A chunk is not in the store."""
+    """A chunk is not in the chunk store."""
 
     def __init__(self, digest: str) -> None:
         super().__init__("chunk-missing", f"chunk {digest[:16]} is not on this disk")
@@ -40,54 +40,54 @@ class ChunkMissing(ModelError):
 
 
 class ChunkCorrupt(ModelError):
-    """Bytes do not have the digest they were asked by; a stored copy has been removed."""
+    """Bytes do not match the requested digest; a stored copy has been removed."""
 
     def __init__(self, digest: str, where: str) -> None:
-        super().__init__("chunk-corrupt", f"chunk {digest[:16]} {where} has other bytes")
+        super().__init__("chunk-corrupt", f"chunk {digest[:16]} {where} does not match its digest")
         self.digest = digest
 
 
 class DiskFull(ModelError):
-    """No room for what is to be stored; `needed`, `free` and `reserve` are bytes.
+    """Not enough disk space; `needed`, `free` and `reserve` are bytes.
 
-    `free` is what may be used, beyond the reserve that always stays free.
+    `free` counts the usable bytes, without the reserve that always stays free.
     """
 
     own = True
 
     def __init__(self, folder: Path, needed: int, free: int, reserve: int = 0) -> None:
-        beyond = f" beyond the {mebibytes(reserve)} that stay free" if reserve else ""
+        beyond = f", {mebibytes(reserve)} kept in reserve" if reserve else ""
         super().__init__(
             "disk-full",
-            f"the disk of `{folder}` is full: {mebibytes(needed)} needed, "
+            f"the disk of `{folder}` is full: needs {mebibytes(needed)}; "
             f"{mebibytes(free)} free{beyond}",
-            hint="free some space (a daemon then goes on by itself); what was stored is kept",
+            hint="free some space (a daemon then continues by itself); stored data is kept",
         )
         self.needed = needed
         self.free = free
 
 
 class QuotaFull(DiskFull):
-    """The owner's limit on the library is reached, and nothing may go; all are bytes."""
+    """The owner's limit for the library is reached, and nothing can be evicted. All in bytes."""
 
     def __init__(self, limit: int, needed: int, used: int) -> None:
         ModelError.__init__(
             self,
             "quota-full",
-            f"the library's limit of {mebibytes(limit)} is reached: {mebibytes(needed)} needed, "
-            f"{mebibytes(used)} used by what was added here or is in use",
-            hint="allow more: `shoal config set disk SIZE`; or stop serving something",
+            f"the library's limit of {mebibytes(limit)} is reached: needs {mebibytes(needed)}; "
+            f"{mebibytes(used)} were added here or are in use",
+            hint="raise the limit with `shoal config set disk SIZE`, or stop serving a model",
         )
         self.needed = needed
         self.free = max(0, limit - used)
 
 
 class FetchFailed(ModelError):
-    """The linked peers did not provide what was asked for in time."""
+    """The linked peers did not provide the requested data in time."""
 
 
 class DhtError(ShoalError):
-    """Finding or publishing failed; `code` is a short fixed word, the rest is for people."""
+    """A look-up or publication failed; `code` is a short fixed word, the message is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -95,43 +95,43 @@ class DhtError(ShoalError):
 
 
 class BadRecord(DhtError):
-    """A record is malformed, out of bounds, or not signed by whom it names."""
+    """A record is malformed, out of bounds, or not signed by the author that it names."""
 
 
 class BadMessage(DhtError):
-    """A message about records is malformed or out of bounds."""
+    """A DHT message is malformed or out of bounds."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-request", message)
 
 
 def mebibytes(size: int) -> str:
-    """A size for people, in MiB, rounded up to a tenth."""
+    """Format a size in bytes as MiB, rounded up to a tenth."""
     return f"{-(-size * 10 // 2**20) / 10:,} MiB"
 
 
 def unreadable(path: Path, error: OSError) -> ModelError:
-    """The operating system refused to read a file of a model."""
+    """Return the error for a model file that the operating system refused to read."""
     return ModelError(
         "unreadable",
         f"cannot read `{path}`: {error.strerror or error}",
-        hint=f"look at its owner and mode: `ls -lL '{path}'`",
+        hint=f"check its owner and mode: `ls -lL '{path}'`",
     )
 
 
 def unwritable(path: Path, error: OSError) -> ModelError:
-    """The operating system refused to write, for another reason than a full disk."""
+    """Return the error for a write that failed for a reason other than a full disk."""
     return ModelError(
         "unwritable",
         f"cannot write `{path}`: {error.strerror or error}",
-        hint=f"look at its owner, its mode and its disk: `ls -ld '{path.parent}'`",
+        hint=f"check its owner, its mode and its disk: `ls -ld '{path.parent}'`",
     )
 
 
 def model_mishap() -> ModelError:
-    """What handling a model raises that ran into a mistake of ours (transport/guard.py)."""
+    """Return the error for a bug of ours met while handling a model (transport/guard.py)."""
     return ModelError(
         MISHAP,
-        "this program made a mistake with the model",
-        hint="`shoal status` says which; choose another model until that is mended",
+        "an internal error occurred while handling the model",
+        hint="`shoal status` shows the error; use another model until it is fixed",
     )

@@ -1,8 +1,7 @@
-"""Models and blobs between peers: what this node has is served, what it lacks is fetched.
+"""Exchange of models and blobs between peers: serves what this node has, fetches what it lacks.
 
-Methods and limits: docs/spec/blob.md. What arrives is verified before it is stored, what
-is stored is verified before it is passed on, and a node that fetches serves what it has so
-far.
+Methods and limits: docs/spec/blob.md. Data is verified before it is stored and again before it is
+passed on. A node that is still fetching a content already serves the chunks that it has.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +19,6 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import tree
 from .announcing import Announcer
-from .around import Around
 from .chunkstore import Progress
 from .defaults import (
     MANIFEST_LIMIT,
@@ -31,10 +29,11 @@ from .defaults import (
 )
 from .errors import DiskFull, FetchFailed, ModelError
 from .fetch import Fetch, FetchReport
-from .holder import Holder
 from .library import Library
 from .manifest import Manifest, is_digest
 from .obtaining import Obtaining
+from .peersource import PeerSource
+from .provider import Provider
 from .quota import Quota
 from .switchboard import Caller, Peers, Swarm, Switchboard
 from .transfer import Transfer
@@ -42,18 +41,18 @@ from .tree import Tree
 
 T = TypeVar("T")
 _LIES: Final = ("bad-manifest", "bad-blob")
-"""What is wrong with a content itself, whoever gives its chunks: nothing of it is kept."""
+"""Errors of the content itself, whichever peer sent its chunks: the content is dropped."""
 
 
 def _unreported(peer: PeerId, digest: str) -> None:
-    """The `on_liar` of who does not ask."""
+    """Ignore a liar: the default `on_liar`."""
 
 
 class Exchange:
-    """Serves from `library` to the endpoint's peers from now on, and fetches into it.
+    """Serves `library` to the endpoint's peers once constructed, and fetches into it.
 
-    `on_liar(peer, digest)` is called when a peer sent other bytes than it was asked for. `swarm`
-    knows holders beyond the linked peers, and tells them of this node.
+    Calls `on_liar(peer, digest)` when a peer sent bytes that do not match the digest. `swarm` finds
+    providers beyond the linked peers, and announces this node as one.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Exchange:
         swarm: Swarm | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`quota`, which may be set later, makes the room for what is fetched."""
+        """Set `quota` later if fetching may evict cached content."""
         self._host = host
         self._endpoint = endpoint
         self._guard = guard or Guard()
@@ -74,29 +73,29 @@ class Exchange:
         self._on_liar = on_liar
         self.swarm = swarm or Swarm()
         self.quota: Quota | None = None
-        self.holder = Holder(host, endpoint, library)
+        self.provider = Provider(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
-        endpoint.handle("blob.news", self._hear)
+        endpoint.handle("blob.news", self._on_news)
         self._obtaining: set[Obtaining] = set()  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
 
-    def _hear(self, call: Call) -> Reply:
-        """A peer that was asked to says what has come in."""
+    def _on_news(self, call: Call) -> Reply:
+        """Handle `blob.news`: a watched peer reports new chunks."""
         for fetch in self._fetches.get(str(call.header.get("root")), ()):
-            fetch.hear(call.peer, call.payload)
+            fetch.take_news(call.peer, call.payload)
         return Reply()
 
     def fetching(self) -> frozenset[str]:
-        """The roots of which something is being fetched."""
+        """Return the roots that are being fetched."""
         return frozenset(self._fetches)
 
     async def announce(self, root: str) -> None:
-        """Tell the swarm what is here of a root. Raises ModelError."""
+        """Announce to the swarm which chunks of a root are here. Raises ModelError."""
         content = await self._library.content(root)
         await Announcer(self._host, self._library, content, self.swarm).announce()
 
-    # What a root is made of.
+    # Manifests and trees.
 
     def _link_quiet(self, link: Caller) -> None:
         for fetch in self._running():
@@ -114,10 +113,10 @@ class Exchange:
     async def fetch_manifest(
         self, root: str, peers: Peers, *, patience: float = PATIENCE
     ) -> Manifest:
-        """The manifest of `root`, from disk or else from a peer; it is kept.
+        """Return the manifest of `root` from disk, or fetch it from a peer and store it.
 
-        Asks again until `patience` seconds are over. Raises ModelError: `bad-digest`,
-        FetchFailed `no-source`, or what is wrong with the model itself.
+        Retries for `patience` seconds. Raises ModelError: `bad-digest`, FetchFailed `no-source`,
+        or the error of an invalid manifest.
         """
         _check_root(root)
         if root in self._library.roots():
@@ -136,9 +135,12 @@ class Exchange:
     async def fetch_tree(
         self, root: str, peers: Peers, *, patience: float = PATIENCE, most: int | None = None
     ) -> Tree:
-        """The tree of the blob `root`, as `fetch_manifest`. Raises ModelError `bad-blob` too, and
-        `too-large` where its top says that the blob has over `most` bytes: of 2 TB a tree takes
-        64 MiB, and four times as much in memory."""
+        """Return the tree of the blob `root` from disk, or fetch it from a peer and store it.
+
+        Raises what `fetch_manifest` raises, ModelError `bad-blob`, and `too-large` if the blob has
+        more than `most` bytes. The limit matters: the tree of a 2 TB blob takes 64 MiB on disk and
+        four times that in memory.
+        """
         _check_root(root)
         if root in self._library.blobs.roots():
             return await self._library.blobs.tree(root)
@@ -147,12 +149,14 @@ class Exchange:
             nodes = {root: await obtaining.get(_ask_node, root)}
             top = tree.read_top(root, nodes[root])
             if most is not None and top.size > most:
-                raise ModelError("too-large", f"blob {root[:16]} has {top.size} bytes, not {most}")
+                raise ModelError(
+                    "too-large", f"blob {root[:16]} has {top.size} bytes, the limit is {most}"
+                )
             read = []
             for index, digest in enumerate(top.children if top.depth > 1 else ()):
                 nodes[digest] = await obtaining.get(_ask_node, digest)
                 read.append(tree.read_node(top, index, nodes[digest]))
-            # Millions of digests take seconds.
+            # Hashing millions of digests takes seconds, too long for the event loop.
             found = await self._host.offload(tree.whole, top, read)
             await self._library.blobs.keep(found, nodes)
             await self._library.usage.note_fetched(root)
@@ -168,13 +172,13 @@ class Exchange:
         find: Callable[[Obtaining], Awaitable[T]],
         what: str,
     ) -> T:
-        around = Around(self.swarm, self._endpoint, root, peers, self._guard)
-        obtaining = Obtaining(self._host, self._endpoint, around, self._on_liar, self._guard)
+        source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
+        obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)
         self._obtaining.add(obtaining)
         failure: ModelError | None = None
         with trio.move_on_after(patience):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(around.run)
+                nursery.start_soon(source.run)
                 try:
                     return await find(obtaining)
                 except ModelError as error:
@@ -186,15 +190,17 @@ class Exchange:
             try:
                 raise failure
             finally:
-                del failure  # else both stay, with 64 MiB of a manifest, until garbage is collected
-        lied = f"; {obtaining.liars} sent something else" if obtaining.liars else ""
+                # The exception and its traceback refer to each other, and would keep the 64 MiB
+                # of a manifest in memory until the garbage collector runs.
+                del failure
+        lied = f"; {obtaining.liars} sent wrong data" if obtaining.liars else ""
         raise FetchFailed(
             "no-source",
-            f"no linked peer gave {what} for {patience:g} s{lied}",
-            hint="`shoal peers` shows who is linked",
+            f"no linked peer sent {what} within {patience:g} s{lied}",
+            hint="`shoal peers` lists the linked peers",
         )
 
-    # Its chunks.
+    # Chunks.
 
     async def fetch(
         self,
@@ -207,13 +213,15 @@ class Exchange:
         on_full: Callable[[DiskFull], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
-        """Store those chunks of a content that is known here; those on disk are not fetched.
+        """Fetch and store those of `digests` that are not on disk; the content must be known here.
 
-        `peers` is called again and again; who has nothing yet is asked again. Raises DiskFull
-        (what arrived is kept), FetchFailed `no-source` after `patience` seconds without a new
-        chunk, ModelError `unknown-model`, `not-of-model`. With `on_full`, a disk that fills in
-        the middle is told to it, and the fetch goes on once there is space. `asked`: by the
-        owner, by name, so that it may go beyond a default limit.
+        `peers` is called repeatedly, and a peer that has nothing yet is asked again. If a disk
+        fills up midway, `on_full` is called and the fetch continues once there is space; without
+        `on_full` the fetch fails. `asked` means that the owner named this content, which allows
+        exceeding the default quota.
+
+        Raises DiskFull (stored chunks are kept), FetchFailed `no-source` after `patience` seconds
+        without a new chunk, ModelError `unknown-model`, `not-of-model`.
         """
         content = await self._library.content(root)
         sizes = content.chunks
@@ -226,7 +234,7 @@ class Exchange:
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
         if self.quota is not None:
-            await self.quota.make_room(sum(wanted.values()), asked=asked)
+            await self.quota.evict_for(sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in set(digests))
@@ -239,7 +247,7 @@ class Exchange:
                 progress(done, total)
 
         on_chunk(0)
-        # It hashes and sorts all digests: too long for the event loop.
+        # Hashing and sorting all digests would block the event loop.
         transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
         fetch = Fetch(
             self._host,
@@ -249,7 +257,7 @@ class Exchange:
             transfer,
             wanted,
             swarm=self.swarm,
-            tell=self.holder.tell,
+            notify=self.provider.notify,
             peers=peers,
             on_chunk=on_chunk,
             on_liar=self._on_liar,
@@ -279,7 +287,7 @@ class Exchange:
         on_full: Callable[[DiskFull], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
-        """The whole blob `root`: its tree, then its chunks. Raises as `fetch_tree`, `fetch`."""
+        """Fetch the tree of the blob `root`, then its chunks. Raises as `fetch_tree`, `fetch`."""
         await self.fetch_tree(root, peers, patience=patience)
         content = await self._library.content(root)
         return await self.fetch(
@@ -295,11 +303,11 @@ class Exchange:
 
 def _check_root(root: str) -> None:
     if not is_digest(root):
-        raise ModelError("bad-digest", f"{ascii(root)[:80]} is no root")
+        raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(root)[:80]}")
 
 
 async def _ask_node(link: Caller, digest: str) -> bytes | None:
-    """A node of a tree, unverified; None where the peer does not give it."""
+    """Request a tree node; return it unverified, or None if the peer does not send it."""
     try:
         header = {"digest": digest}
         reply = await link.call(
@@ -311,10 +319,11 @@ async def _ask_node(link: Caller, digest: str) -> bytes | None:
 
 
 async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes | None:
-    """All pieces of a manifest, unverified; None where the peer does not give them.
+    """Request all pieces of a manifest; return it unverified, or None if the peer refuses.
 
-    Every piece is whole, so a peer cannot drip one, and answers that say otherwise give b"". As
-    many peers as `gate` lets through give more than one piece: the whole may be 64 MiB.
+    Each piece must have its full size, so that a peer cannot stall by dripping bytes; a reply that
+    breaks this rule yields b"". Only as many peers as `gate` admits may send more than one piece
+    at a time, because a whole manifest can take 64 MiB.
     """
     pieces: list[bytes] = []
     length, size = 0, 1

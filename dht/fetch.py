@@ -1,4 +1,4 @@
-"""One fetch: asks peers for chunks, verifies and stores each, until none is missing."""
+"""One fetch: requests chunks from peers, verifies and stores them, until none is missing."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ from ..transport.guard import Guard
 from ..transport.host import Host
 from ..transport.identity import PeerId
 from .announcing import Announcer
-from .around import Around
 from .content import Content
 from .defaults import (
     BACKOFF_MAX,
+    FAILED_LIMIT,
     HAVE_REFRESH,
     HAVE_TIMEOUT,
     NEWS_CHUNKS,
@@ -29,23 +29,23 @@ from .defaults import (
     SPACE_LOOK,
     SPACE_STEP,
     TICK,
-    VAIN_LIMIT,
 )
 from .errors import OTHERS_HINT, ChunkCorrupt, DiskFull, FetchFailed, ModelError
 from .intake import Arrival, Intake
 from .library import Library
+from .peersource import PeerSource
 from .ranges import read_ranges
 from .switchboard import Peers, Swarm, Switchboard
 from .transfer import Transfer
 
 _ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
 
-Tell = Callable[[Content, list[str]], None]
+Notify = Callable[[Content, list[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """What a fetch did: chunks and bytes by peer, seconds, and who sent wrong bytes."""
+    """Result of a fetch: chunks, bytes, seconds, bytes by peer, and peers that sent wrong bytes."""
 
     chunks: int
     size: int
@@ -55,10 +55,11 @@ class FetchReport:
 
 
 class Fetch:
-    """Fetches `wanted` (digest -> bytes) of one content, which `transfer` was made for.
+    """Fetches `wanted` (digest -> bytes) of one content, for which `transfer` was made.
 
-    `tell` is told what has come in, `on_full` of a full disk, if the fetch is to go on once there
-    is space. `run` it once."""
+    `notify` is called with new chunks. `on_full` is called when the disk is full; if it is None,
+    the fetch fails instead of waiting for space. Call `run` once.
+    """
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Fetch:
         wanted: Mapping[str, int],
         *,
         swarm: Swarm,
-        tell: Tell,
+        notify: Notify,
         peers: Peers,
         on_chunk: Callable[[int], None],
         on_liar: Callable[[PeerId, str], None],
@@ -84,33 +85,33 @@ class Fetch:
         self._store = library.store
         self._content = content
         self._wanted = wanted
-        self._peers = Around(swarm, switchboard, content.root, peers, guard)
+        self._peers = PeerSource(swarm, switchboard, content.root, peers, guard)
         self._announcer = Announcer(host, library, content, swarm)
-        self._tell = tell
+        self._notify = notify
         self._on_chunk = on_chunk
         self._on_liar = on_liar
         self._on_full = on_full
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
-        self._watches: dict[PeerId, trio.CancelScope] = {}  # who has a place
-        self._vain: Counter[PeerId] = Counter()  # askings of a peer that brought nothing
-        self._removed: Counter[PeerId] = Counter()  # how often it has lost its place
-        self._rests: dict[PeerId, float] = {}  # until when it is not met again
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use
+        self._failed_requests: Counter[PeerId] = Counter()
+        self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
+        self._backoffs: dict[PeerId, float] = {}  # until when a replaced peer is left alone
         self._news = trio.Event()
-        self._nursery: trio.Nursery | None = None  # of the requests
+        self._nursery: trio.Nursery | None = None  # runs the requests
         self._intake = Intake(host, library.store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
-        self._untold: list[str] = []  # chunks that came and nobody was told of
-        self._heard: Counter[tuple[PeerId, int]] = Counter()  # news of a peer in this second
-        self._full = False  # waiting for space
-        self._told_full = False  # and nothing has come since that was said
-        self._last_chunk = 0.0  # when one came; `run` begins it, this may run in a thread
+        self._unreported: list[str] = []  # new chunks that watchers have not been notified of
+        self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
+        self._full = False  # waiting for disk space
+        self._reported_full = False  # `on_full` was called, and no chunk was stored since
+        self._last_chunk = 0.0  # when the latest chunk was stored; `run` sets the start
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
 
     async def run(self) -> FetchReport:
-        """Returns when every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
+        """Fetch until every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
         start = self._last_chunk = self._host.now()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -120,17 +121,17 @@ class Fetch:
             nursery.start_soon(self._intake.run)
             while not self._transfer.done and self._failure is None:
                 self._news = trio.Event()
-                self._meet(nursery)
+                self._watch_new(nursery)
                 self._ask_on()
                 if self._full:
                     await self._await_space()
                 with trio.move_on_after(TICK):
                     await self._news.wait()
                 if self._host.now() - self._last_chunk > self._patience:
-                    self._failure = self._gave_up()
+                    self._failure = self._no_source()
             nursery.cancel_scope.cancel()
         await self._host.offload(self._store.settle)
-        self._tell_news()
+        self._notify_watchers()
         if self._failure is not None:
             raise self._failure
         await self._announcer.announce()
@@ -143,7 +144,7 @@ class Fetch:
         )
 
     def _ask_on(self) -> None:
-        """Send the requests that may be sent now."""
+        """Send every request that the windows of the peers allow now."""
         while (
             self._nursery is not None
             and not self._full
@@ -152,7 +153,7 @@ class Fetch:
             self._guard.start(self._nursery, choice[0], self._get, *choice)
 
     async def _settle(self) -> None:
-        """Make durable what has come, many chunks at a time."""
+        """Make staged chunks durable, many at a time."""
         while True:
             with trio.move_on_after(SETTLE_AFTER):
                 while self._store.unsettled < SETTLE_CHUNKS:
@@ -165,36 +166,36 @@ class Fetch:
                     await trio.sleep(SPACE_LOOK)
 
     async def _pass_on(self) -> None:
-        """Say what has come in: to those who asked at once, to the swarm now and then."""
+        """Report new chunks: to watchers at once, to the swarm when an announcement is due."""
         here = len(self._content.chunks) - self._transfer.left
         while True:
             await self._arrivals.park()
             await trio.sleep(NEWS_PAUSE)
-            here += len(self._untold)
-            self._tell_news()
+            here += len(self._unreported)
+            self._notify_watchers()
             if self._announcer.is_due(here):
                 await self._announcer.announce()
 
-    def _tell_news(self) -> None:
-        told, self._untold = self._untold, []
+    def _notify_watchers(self) -> None:
+        told, self._unreported = self._unreported, []
         for start in range(0, len(told), NEWS_CHUNKS):
-            self._tell(self._content, told[start : start + NEWS_CHUNKS])
+            self._notify(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
-        """The disk did not take something: it is full, or cannot be written."""
+        """Handle a failed write: a full disk may gain space, anything else ends the fetch."""
         if not isinstance(error, DiskFull) or self._on_full is None:
             self._failure = error
         elif not self._full:
             self._full = True
-            if not self._told_full:
-                self._told_full = True
+            if not self._reported_full:
+                self._reported_full = True
                 self._on_full(error)
         self._news.set()
 
     async def _await_space(self) -> None:
-        """Until a good part of what is left fits."""
+        """Wait until a good part of the missing chunks fits on the disk."""
         while self._full:
-            self._last_chunk = self._host.now()  # nobody else is to blame
+            self._last_chunk = self._host.now()  # the peers are not to blame for the delay
             await trio.sleep(SPACE_LOOK)
             left = sum(
                 size for digest, size in self._wanted.items() if self._transfer.wants(digest)
@@ -205,44 +206,44 @@ class Fetch:
                 continue
             self._full = False
 
-    def _gave_up(self) -> FetchFailed:
+    def _no_source(self) -> FetchFailed:
         left, liars = self._transfer.left, len(self._transfer.liars)
         lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
         return FetchFailed(
             "no-source",
-            f"no linked peer gave any of {left} missing chunks of {self._content.name} "
-            f"for {self._patience:g} s{lied}",
-            hint=f"see who is linked and what they hold: `shoal peers`; or bring the "
-            f"{self._content.kind}: {_ADD[self._content.kind]}",
+            f"no linked peer sent any of {left} missing chunks of {self._content.name} "
+            f"within {self._patience:g} s{lied}",
+            hint=f"`shoal peers` lists the linked peers and what they hold; or add the "
+            f"{self._content.kind} here: {_ADD[self._content.kind]}",
         )
 
-    def _meet(self, nursery: trio.Nursery) -> None:
-        """Ask linked peers that are new here what they have; never removed ones come first."""
+    def _watch_new(self, nursery: trio.Nursery) -> None:
+        """Start watching linked peers that are not in use; peers never replaced come first."""
         now = self._host.now()
         for peer in sorted(self._peers(), key=self._removed.__getitem__):
-            resting = self._rests.get(peer, now) > now
+            resting = self._backoffs.get(peer, now) > now
             if peer in self._watches or resting or not self._is_source(peer):
                 continue
-            if len(self._watches) >= PEERS_AT_ONCE and not self._make_room(now):
+            if len(self._watches) >= PEERS_AT_ONCE and not self._replace_peer(now):
                 break
             scope = self._watches[peer] = trio.CancelScope()
             self._guard.start(nursery, peer, self._watch, peer, scope)
 
-    def _make_room(self, now: float) -> bool:
-        """Take the place of a peer that says it has chunks and never brought one, if any."""
+    def _replace_peer(self, now: float) -> bool:
+        """Drop a peer that claims chunks but never delivered one; return whether there was one."""
         for peer in self._watches:
-            if self._vain[peer] >= VAIN_LIMIT and not self._transfer.delivered(peer):
+            if self._failed_requests[peer] >= FAILED_LIMIT and not self._transfer.delivered(peer):
                 self._remove(peer, now)
                 return True
         return False
 
     def _remove(self, peer: PeerId, now: float) -> None:
         first, most = REMOVED_PAUSE
-        self._rests[peer] = now + min(first * 2 ** self._removed[peer], most)
+        self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1
-        del self._vain[peer]  # it gets as many chances when it is met again
+        del self._failed_requests[peer]  # it starts afresh when it is tried again
         self._watches.pop(peer).cancel()
-        self._transfer.offers(peer, ())  # so that nothing is asked of it meanwhile
+        self._transfer.offers(peer, ())  # so that nothing is requested from it meanwhile
         for asked, digest in list(self._scopes):
             if asked == peer:
                 self._cancel(peer, digest)
@@ -252,36 +253,36 @@ class Fetch:
         return peer not in self._transfer.liars and link is not None and not link.quiet
 
     def quiet(self, peer: PeerId) -> None:
-        """It is not heard of any more: what it was asked for is asked of others."""
+        """Request from other peers what was requested from a peer that has fallen silent."""
         for digest in self._transfer.quiet(peer):
             self._cancel(peer, digest)
         self._news.set()
 
     def back(self, peer: PeerId) -> None:
-        """It is there again, and so is what it has."""
+        """Use a peer again that was silent, with the chunks that it had."""
         self._transfer.back(peer)
         self._news.set()
 
-    async def _watch(self, peer: PeerId, place: trio.CancelScope) -> None:
+    async def _watch(self, peer: PeerId, scope: trio.CancelScope) -> None:
         try:
-            with place:
-                await self._keep_up(peer)
+            with scope:
+                await self._poll(peer)
         finally:
-            if self._watches.get(peer) is place:
+            if self._watches.get(peer) is scope:
                 del self._watches[peer]
                 if self._switchboard.link(peer) is None:
-                    self._transfer.offers(peer, ())  # a peer without a link holds nothing
+                    self._transfer.offers(peer, ())  # without a link it can provide nothing
 
-    async def _keep_up(self, peer: PeerId) -> None:
-        """With what a peer has, until it leaves, lies, or falls silent."""
+    async def _poll(self, peer: PeerId) -> None:
+        """Ask a peer what it has, again and again, until it leaves, lies, or falls silent."""
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
             watching, has = await self._ask(peer)
-            self._vain[peer] += not has
+            self._failed_requests[peer] += not has
             if has is None and pause >= BACKOFF_MAX:
-                break  # room for another one; it is met again later
+                break  # free the slot for another peer; this one is tried again later
             if has is not None and await self._takes(peer, has):
-                if self._transfer.delivered(peer):  # news of one that never did cost us the most
+                if self._transfer.delivered(peer):  # a peer that never delivers is not polled often
                     pause = HAVE_REFRESH
                 self._news.set()
             waits = watching or self._transfer.has_all(peer)
@@ -289,14 +290,17 @@ class Fetch:
             pause = min(2 * pause, BACKOFF_MAX)
 
     async def _takes(self, peer: PeerId, has: list[str]) -> bool:
-        """Whether there is anything new in what it has."""
+        """Record what a peer has; return whether that includes anything new."""
         if len(self._content.chunks) <= OFFER_STEP:
             return self._transfer.offers(peer, has)
         offer = await self._host.offload(self._transfer.weigh, peer, has)
         return self._transfer.take(peer, offer)
 
     async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
-        """Whether it will tell of more by itself, and what it has; None where it does not say."""
+        """Send `blob.have`; return whether the peer will notify us of news, and what it has.
+
+        The second value is None if the peer does not answer.
+        """
         link = self._switchboard.link(peer)
         if link is None:
             return False, None
@@ -307,8 +311,8 @@ class Fetch:
             return False, None
         return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
 
-    def hear(self, peer: PeerId, payload: Bytes) -> None:
-        """A peer says what has come in at it; who was not asked is not listened to."""
+    def take_news(self, peer: PeerId, payload: Bytes) -> None:
+        """Record a notification of new chunks; ignore peers not in use, and too many of them."""
         second = int(self._host.now())
         if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
             return
@@ -328,7 +332,7 @@ class Fetch:
             finally:
                 del self._scopes[peer, digest]
                 if payload is None:
-                    self._transfer.abandoned(peer, digest)  # nothing, unless it was cancelled
+                    self._transfer.abandoned(peer, digest)  # has no effect unless cancelled
                     self._news.set()
         if payload is not None:
             self._transfer.received(peer, digest, self._host.now())
@@ -336,7 +340,7 @@ class Fetch:
             self._ask_on()
 
     async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
-        """What the peer sends, unverified; None where it does not."""
+        """Request a chunk; return its bytes unverified, or None if the peer did not send it."""
         link = self._switchboard.link(peer)
         if link is None:
             self._transfer.failed(peer, digest, self._host.now())
@@ -355,7 +359,7 @@ class Fetch:
             if error.code == "given" and "spare" in header:
                 self._transfer.given(peer, digest, self._host.now())
                 return None
-            self._vain[peer] += 1
+            self._failed_requests[peer] += 1
             if error.code == "not-held":
                 self._transfer.absent(peer, digest)
             else:
@@ -367,14 +371,14 @@ class Fetch:
         return None
 
     def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
-        """It is stored, or what was wrong with it."""
+        """Handle the result of storing a chunk."""
         peer, digest, payload = arrival
         if error is None and len(payload) != self._wanted[digest]:
-            # The right bytes: it is not the peer that lies.
+            # The bytes match the digest, so the manifest is wrong and not the peer.
             error = self._failure = ModelError(
                 "bad-manifest" if self._content.kind == "model" else "bad-blob",
-                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, its "
-                f"root says {self._wanted[digest]}",
+                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, "
+                f"expected {self._wanted[digest]}",
                 hint=OTHERS_HINT if self._content.kind == "model" else None,
             )
         elif isinstance(error, ChunkCorrupt):
@@ -382,7 +386,7 @@ class Fetch:
         elif error is not None:
             self._refused(error)
         if error is None:
-            self._took_in(peer, digest, len(payload))
+            self._count_stored(peer, digest, len(payload))
         else:
             self._transfer.abandoned(peer, digest)
         if error is not None or self._transfer.done:
@@ -390,15 +394,15 @@ class Fetch:
         else:
             self._ask_on()
 
-    def _took_in(self, peer: PeerId, digest: str, size: int) -> None:
-        self._untold.append(digest)
+    def _count_stored(self, peer: PeerId, digest: str, size: int) -> None:
+        self._unreported.append(digest)
         self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
         for other in self._transfer.arrived(peer, digest, self._host.now()):
             self._cancel(other, digest)
         if fresh:
             self._last_chunk = self._host.now()
-            self._told_full = False
+            self._reported_full = False
             self._bytes[peer] += size
             self._on_chunk(size)
 

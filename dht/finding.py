@@ -1,4 +1,4 @@
-"""What was found under a key, from whichever source, and how it was looked for."""
+"""Records found under a key, merged from several sources, with the trace of the look-up."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ from .walk import cells
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The latest record of each author and slot, and who was asked, in that order. Times are the
-    host's monotonic seconds."""
+    """Latest record of each author and slot, and the queries sent, in order.
+
+    Times are the host's monotonic seconds.
+    """
 
     records: tuple[FoundRecord, ...] = ()
     path: tuple[Step, ...] = ()
@@ -23,13 +25,13 @@ class Found:
 
 
 class Gathering:
-    """Records of one key from several sources."""
+    """Merges the records of one key from several sources."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[PeerId, str], FoundRecord] = {}
 
     def add(self, found: Iterable[FoundRecord]) -> None:
-        """Of each author and slot the later made counts; of equals the one heard of later."""
+        """Keep the latest record of each author and slot; on ties the fresher copy."""
         for each in found:
             slot = each.record.author, each.record.slot
             old = self._latest.get(slot)
@@ -37,11 +39,11 @@ class Gathering:
                 self._latest[slot] = each
 
     def authors(self) -> int:
-        """How many have something to say that they have not withdrawn."""
+        """Return the number of authors with a record that is not withdrawn."""
         return len({each.record.author for each in self.records()})
 
     def records(self) -> list[FoundRecord]:
-        """What is not withdrawn."""
+        """Return the records that are not withdrawn."""
         return [each for each in self._latest.values() if not each.record.gone]
 
 
@@ -50,7 +52,7 @@ def _rank(found: FoundRecord) -> tuple[int, float]:
 
 
 def regions(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Keys in groups, each for one look-up."""
+    """Group keys so that each group takes one look-up."""
     return [
         group[start : start + defaults.FIND_KEYS]
         for group in cells(keys, radius)

@@ -1,7 +1,7 @@
-"""An ordinary Hugging Face folder becomes a manifest and chunks.
+"""Import of a Hugging Face folder: checks it and turns it into a manifest and chunks.
 
 Accepted: `config.json`, `tokenizer.json`, and `model.safetensors` or
-`model.safetensors.index.json` with its files; symbolic links are followed as far as the
+`model.safetensors.index.json` with its files. Symbolic links are followed only as far as the
 Hugging Face cache needs it. Nothing in the folder is executed, and pickle files are not opened.
 """
 
@@ -33,8 +33,7 @@ from .safetensors import Slice, read_header, read_index
 
 CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
 CheckConfig = Callable[[Mapping[str, Any]], CheckShapes]
-"""Raises for a config that cannot be run; what it returns raises for shapes that do not fit it."""
-"""Raises ShoalError for a model this version cannot run; its result is not used."""
+"""Raises ShoalError for a config that this version cannot run; returns a check of the shapes."""
 
 _FILES = {
     "added_tokens": "added_tokens.json",
@@ -45,7 +44,7 @@ _FILES = {
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "merges.txt")
-# What a layer of every supported family has; more names (biases, norms) are the family's.
+# Tensors of a layer in every supported family; further ones (biases, norms) vary by family.
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (
@@ -59,7 +58,7 @@ _LAYER_TENSORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A checked folder: what will be cut into chunks. `tied`: the head is the embedding."""
+    """A checked folder, ready to be cut into chunks. `tied`: the head is the embedding."""
 
     config: dict[str, Any]
     texts: dict[str, bytes]
@@ -68,7 +67,7 @@ class Scan:
 
     @property
     def size(self) -> int:
-        """Bytes to read."""
+        """Bytes of weights to read."""
         return sum(part.size for part in self.weights.values())
 
 
@@ -80,10 +79,10 @@ async def import_folder(
     progress: Progress | None = None,
     check_config: CheckConfig | None = None,
 ) -> Manifest:
-    """Check the folder, store its chunks, return its manifest (which is not stored here).
+    """Check the folder, store its chunks, and return its manifest (which is not stored here).
 
-    Holds `IMPORT_BATCH` bytes of weights at a time. Run again after a crash, it writes only
-    what is missing. Raises ModelError (the codes are in docs/spec/model.md).
+    Holds `IMPORT_BATCH` bytes of weights in memory at a time. After a crash, a second run writes
+    only what is missing. Raises ModelError (the codes are in docs/spec/model.md).
     """
     scan = await host.offload(scan_folder, host.files, folder, check_config)
     await host.offload(_require_space, store, scan.size)
@@ -104,12 +103,12 @@ def _require_space(store: ChunkStore, size: int) -> None:
     try:
         store.require_space(size)
     except DiskFull:
-        # Chunks already here may be this model's, from an import that was cut short.
+        # Chunks already stored may belong to this model, from an interrupted import.
         store.require_space(max(0, size - store.used()))
 
 
 def _batches(weights: Mapping[str, Slice]) -> Iterator[tuple[str, int, int]]:
-    """Pieces to read: (tensor, offset in it, bytes), in the manifest's order."""
+    """Yield the pieces to read as (tensor, offset, bytes), in the order of the manifest."""
     for name in sorted(weights):
         for offset in range(0, weights[name].size, IMPORT_BATCH):
             yield name, offset, min(IMPORT_BATCH, weights[name].size - offset)
@@ -121,7 +120,7 @@ def _store_batch(files: Files, store: ChunkStore, part: Slice, offset: int, size
     except OSError as error:
         raise unreadable(part.path, error) from None
     if len(data) != size:
-        raise ModelError("truncated", f"`{part.path}` became shorter while it was read")
+        raise ModelError("truncated", f"`{part.path}` shrank while it was being read")
     return _store(store, data)
 
 
@@ -135,13 +134,13 @@ def _store_texts(store: ChunkStore, texts: Mapping[str, bytes]) -> dict[str, Blo
 
 
 def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
-    """The manifest's tensors, in order; a tied pair is one tensor with two roles."""
+    """Build the manifest's tensors, in order; a tied pair is one tensor with two roles."""
     tied = scan.tied or _equal_pair(scan, chunks)
     if tied and HEAD in scan.weights and not _equal_pair(scan, chunks):
         raise ModelError(
             "tied-mismatch",
-            f"config.json ties `{HEAD}` to the embedding, but the folder has another `{HEAD}`",
-            hint="set `tie_word_embeddings` to false in config.json if the head is its own",
+            f"config.json ties `{HEAD}` to the embedding, but the folder has a different `{HEAD}`",
+            hint="if the head is separate, set `tie_word_embeddings` to false in config.json",
         )
     found = []
     for name, part in scan.weights.items():
@@ -162,10 +161,10 @@ def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
 
 
 def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) -> Scan:
-    """Check everything that can be checked without reading the weights. Blocking."""
+    """Check everything that needs no reading of weights; return the result. Blocking."""
     names = _names(files, folder)
     config = _config(files, folder, names)
-    # First: what another family lacks is no fault of its config.
+    # Check the family first: a config of another family may lack keys without being wrong.
     check_shapes = check_config(config) if check_config is not None else None
     config = canonical_config(config)
     texts = _texts(files, folder, names)
@@ -185,31 +184,31 @@ def _names(files: Files, folder: Path) -> set[str]:
         raise ModelError(
             "not-a-folder",
             f"`{folder}` is a file, not a model folder",
-            hint="give the folder that has config.json in it",
+            hint="name the folder that contains config.json",
         ) from None
     except OSError as error:
         raise unreadable(folder, error) from None
     if absent:
         raise ModelError(
             "no-folder",
-            f"there is no folder `{folder}`",
-            hint="`shoal model add ./folder` takes a folder with config.json in it",
+            f"no folder `{folder}`",
+            hint="`shoal model add ./folder` expects a folder that contains config.json",
         )
     return names
 
 
 def _config(files: Files, folder: Path, names: set[str]) -> dict[str, Any]:
     if "config.json" not in names:
-        hint = "give the folder that has config.json in it"
+        hint = "name the folder that contains config.json"
         if files.size(folder / "snapshots") is not None:
-            hint = f"this is a download cache; give one of the folders in {folder / 'snapshots'}"
+            hint = f"this is a download cache; name one of the folders in {folder / 'snapshots'}"
         raise ModelError("no-config", f"`{folder}` has no config.json", hint=hint)
     config = _json_file(files, folder / "config.json", CONFIG_LIMIT)
     return plain_config(config)
 
 
 def _read(files: Files, path: Path, limit: int) -> bytes:
-    """A small file; a pipe or a device (size 0) is refused before it is opened."""
+    """Read a small file. Refuses pipes and devices (size 0) before opening them."""
     try:
         _check_link(files, path)
         if not files.size(path):
@@ -222,8 +221,11 @@ def _read(files: Files, path: Path, limit: int) -> bytes:
 
 
 def _check_link(files: Files, path: Path) -> None:
-    """A text file is handed to every peer, so in a stranger's folder a link may lead inside the
-    folder, or to the blobs of the download cache it lies in, and not to a file of the owner's."""
+    """Refuse a symbolic link that leads out of the model's folder and its download cache.
+
+    Text files are served to every peer. Without this check, a folder from a stranger could link to
+    a private file of the owner and so publish it.
+    """
     home, real = files.real(path.parent), files.real(path)
     cache = home.parent.parent
     cached = home.parent.name == "snapshots" and cache.name.startswith("models--")
@@ -232,7 +234,7 @@ def _check_link(files: Files, path: Path) -> None:
     raise ModelError(
         "foreign-link",
         f"`{path}` is a link to a file outside the model's folder",
-        hint="peers would get that file; copy it into the folder if it is the model's own",
+        hint="peers would receive that file; copy it into the folder if it belongs to the model",
     )
 
 
@@ -246,7 +248,7 @@ def _json_file(files: Files, path: Path, limit: int) -> dict[str, Any]:
             hint="download the folder again; its files are incomplete",
         ) from None
     if not isinstance(value, dict):
-        raise ModelError("bad-json", f"`{path}` is no JSON object")
+        raise ModelError("bad-json", f"`{path}` is not a JSON object")
     return value
 
 
@@ -259,16 +261,16 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
         if name in names
     }
     if not texts["tokenizer"].lstrip().startswith(b"{"):
-        raise ModelError("bad-json", f"`{folder / 'tokenizer.json'}` is no JSON object")
-    holders = {
+        raise ModelError("bad-json", f"`{folder / 'tokenizer.json'}` is not a JSON object")
+    settings = {
         name: _json_file(files, folder / name, FILE_LIMIT)
         for name in ("chat_template.json", "tokenizer_config.json", "generation_config.json")
         if name in names
     }
-    for name, holder in holders.items():
-        if "auto_map" in holder:
+    for name, fields in settings.items():
+        if "auto_map" in fields:
             raise custom_code(name)
-    template = _template(files, folder, names, list(holders.values()))
+    template = _template(files, folder, names, list(settings.values()))
     if template:
         texts["chat_template"] = template
     return texts
@@ -291,21 +293,21 @@ def _no_tokenizer(folder: Path, names: set[str]) -> ModelError:
 
 
 def _template(
-    files: Files, folder: Path, names: set[str], holders: list[dict[str, Any]]
+    files: Files, folder: Path, names: set[str], settings: list[dict[str, Any]]
 ) -> bytes | None:
-    """The chat template: a file of its own, else the first that one of `holders` has."""
+    """Return the chat template: its own file if there is one, else the first in `settings`."""
     if "chat_template.jinja" in names:
         limit = FILE_LIMITS["chat_template"]
         return _template_text(folder, _read(files, folder / "chat_template.jinja", limit))
-    for holder in holders:
-        text = _named_template(holder.get("chat_template"))
+    for fields in settings:
+        text = _named_template(fields.get("chat_template"))
         if text is not None:
             return _template_text(folder, text.encode("utf-8", "surrogatepass"))
     return None
 
 
 def _named_template(value: object) -> str | None:
-    """A template, or of a list of named ones the `default`."""
+    """Return a template; of a list of named templates, the one called `default`."""
     if isinstance(value, list):
         for item in value:
             if isinstance(item, dict) and item.get("name") == "default":
@@ -337,7 +339,7 @@ def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
         elif layer_of(role) is not None or role in (EMBEDDING, NORM, HEAD):
             raise ModelError(
                 "missing-tensor",
-                f"the index of `{folder}` promises {ascii(role)[:80]} in `{name}`, it is not there",
+                f"the index of `{folder}` lists {ascii(role)[:80]} in `{name}`, which lacks it",
                 hint="download the folder again",
             )
     return weights
@@ -356,10 +358,10 @@ def _no_weights(folder: Path, names: set[str]) -> ModelError:
     if pickles:
         return ModelError(
             "pickle-only",
-            f"`{folder}` has its weights as pickle only ({ascii(pickles[0])[:80]}), "
+            f"`{folder}` has its weights only as pickle ({ascii(pickles[0])[:80]}), "
             "and loading a pickle runs code",
-            hint="use the model's safetensors version, or save it with "
-            "`save_pretrained(folder, safe_serialization=True)` where you trust it",
+            hint="use the model's safetensors version, or, if you trust it, convert it with "
+            "`save_pretrained(folder, safe_serialization=True)`",
         )
     return ModelError(
         "no-weights",
@@ -369,7 +371,7 @@ def _no_weights(folder: Path, names: set[str]) -> ModelError:
 
 
 def _check_complete(weights: Mapping[str, Slice], config: Mapping[str, Any], tied: bool) -> None:
-    """Every declared layer has what its neighbours have."""
+    """Check that every declared layer has all tensors that the other layers have."""
     layers: dict[int, set[str]] = {n: set() for n in range(config["num_hidden_layers"])}
     for name in weights:
         layer = layer_of(name)
@@ -385,7 +387,7 @@ def _check_complete(weights: Mapping[str, Slice], config: Mapping[str, Any], tie
     absent += [name for name in ends if name not in weights]
     if not absent:
         return
-    hint = "download the folder again; config.json and the weights do not belong together"
+    hint = "download the folder again; config.json and the weights do not match"
     if absent == [HEAD]:
         hint = "if the model ties its embeddings, config.json needs `tie_word_embeddings: true`"
     raise ModelError(

@@ -1,7 +1,7 @@
-"""`FoundRecords`: what those that were asked in one look-up handed out. Sans-I/O.
+"""`FoundRecords`: the records that the nodes queried in one look-up returned. Sans-I/O.
 
-Every record is verified before it counts, and each node that handed one out is a witness: one liar
-makes up as many authors as are wanted, and is one witness all the same.
+Every record is verified before it counts. Each node that returned one is a witness: a liar can
+invent any number of authors, but remains a single witness.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .record import Record, open_record, time_code
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record, how long nobody had heard of it from its author (s), who handed it out."""
+    """A record, its age (seconds since its author last announced it), and the node it came from."""
 
     record: Record
     age: float
@@ -25,7 +25,7 @@ class FoundRecord:
 
 
 class FoundRecords:
-    """Under `keys`: of each place the latest."""
+    """Latest record of each author and slot under `keys`."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._keys = tuple(keys)
@@ -33,8 +33,10 @@ class FoundRecords:
         self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self._keys}
 
     def take(self, peer: PeerId, found: Found, wall: float) -> str:
-        """What a node handed out, all of it or nothing; a code where it sent what is no record of
-        the key. `wall` is the own clock, s since 1970."""
+        """Take all records of a node's reply, or none; return an error code, "" if valid.
+
+        `wall` is this node's own clock in seconds since 1970.
+        """
         taken: list[FoundRecord] = []
         for key, listed in zip(self._keys, found.records, strict=True):
             for aged in listed:
@@ -58,7 +60,7 @@ class FoundRecords:
             self._latest[one.record.place] = one
 
     def of(self, key: Key) -> list[FoundRecord]:
-        """The latest of each author and slot; withdrawn ones not."""
+        """Return the latest record of each author and slot, without withdrawals."""
         return [
             each
             for each in self._latest.values()
@@ -66,14 +68,16 @@ class FoundRecords:
         ]
 
     def gone(self, key: Key) -> list[FoundRecord]:
-        """Those that say that something is withdrawn."""
+        """Return the records that withdraw something."""
         return [
             each for each in self._latest.values() if each.record.key == key and each.record.gone
         ]
 
     def enough(self, authors: int, *, witnesses: bool) -> bool:
-        """Whether each key has records of so many authors, and where `witnesses` count from as
-        many nodes, as far as `WITNESSES` go."""
+        """Whether each key has records of at least `authors` authors.
+
+        With `witnesses`, they must also come from as many nodes, up to `WITNESSES`.
+        """
         known: dict[Key, set[PeerId]] = {key: set() for key in self._keys}
         for each in self._latest.values():
             if not each.record.gone:

@@ -1,6 +1,7 @@
-"""What has come, on its way to the disk: verified and stored beside the event loop.
+"""Intake: verifies and stores received chunks off the event loop.
 
-A peer no longer owes what waits here, so the next request to it is under way meanwhile.
+A chunk in this queue no longer counts as requested, so the next request to its peer overlaps with
+storing it.
 """
 
 from collections import deque
@@ -18,7 +19,7 @@ from .errors import ModelError
 
 
 class Arrival(NamedTuple):
-    """What a peer sent as this chunk."""
+    """Bytes that a peer sent as a chunk."""
 
     peer: PeerId
     digest: str
@@ -26,8 +27,10 @@ class Arrival(NamedTuple):
 
 
 class Intake:
-    """Stages what it is given in `store`; `stored` is told of each, and of what was wrong with it.
-    Whoever gives bounds how much waits."""
+    """Stages arrivals in `store`, and calls `stored` with each and its error, if any.
+
+    The caller limits how many arrivals wait.
+    """
 
     def __init__(
         self, host: Host, store: ChunkStore, stored: Callable[[Arrival, ModelError | None], None]
@@ -39,18 +42,18 @@ class Intake:
         self._idle = trio.lowlevel.ParkingLot()
 
     def put(self, arrival: Arrival) -> None:
-        """Store it as soon as may be."""
+        """Queue an arrival for storing."""
         self._waiting.append(arrival)
         self._idle.unpark()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Store arrivals until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(STORED_AT_ONCE):
                 nursery.start_soon(self._store_on)
 
     async def _store_on(self) -> None:
-        """All that waits goes to the thread in one hop, which costs as much as storing one."""
+        # Thread hops cost as much as storing a chunk, so one hop takes all that waits.
         while True:
             while not self._waiting:
                 await self._idle.park()

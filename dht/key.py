@@ -1,7 +1,7 @@
-"""The key space: 256 bits in which nodes and records lie, near each other by XOR.
+"""Key space: 256-bit keys of nodes and records, with XOR as the distance.
 
-Maymounkov and Mazières, "Kademlia" (IPTPS 2002). A key is always a hash, so that nobody chooses
-where a record lies but by trying.
+Maymounkov and Mazières, "Kademlia" (IPTPS 2002). A key is always a hash, so a position in the
+space can be chosen only by trying many inputs.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ _TEXT = re.compile(r"[0-9a-f]{64}")
 
 @lru_cache(4096)
 def node_key(peer: PeerId) -> Key:
-    """Where a node lies: by its peer id, which it cannot choose freely."""
+    """Return the key of a node: a hash of its peer id, which it cannot choose freely."""
     return _hashed(_NODE, peer)
 
 
 def record_key(kind: str, *parts: str | int) -> Key:
-    """Where the records of a kind about something lie; each part counts with its length."""
+    """Return the key of records of a kind about a subject; each part is hashed with its length."""
     return _hashed(_RECORD, kind, *parts)
 
 
@@ -41,35 +41,37 @@ def _hashed(domain: str, *parts: str | int) -> Key:
 
 
 def point(key: Key) -> int:
-    """A key as a number."""
+    """Return a key as an integer."""
     return int.from_bytes(key)
 
 
 def distance(a: Key, b: Key) -> int:
-    """How far two keys are from each other; equal in both directions, and a different one for
-    every other key."""
+    """Return the XOR distance of two keys.
+
+    The distance is symmetric, and no two keys have the same distance to a third.
+    """
     return point(a) ^ point(b)
 
 
 def key_at(place: int) -> Key:
-    """The key that is this number."""
+    """Return the key for an integer."""
     return Key(place.to_bytes(KEY_BYTES))
 
 
 def key_text(key: Key) -> str:
-    """64 hex digits."""
+    """Return a key as 64 hex digits."""
     return key.hex()
 
 
 def parse_key(text: str) -> Key:
-    """Read `key_text`. Raises BadRecord (`bad-type`)."""
+    """Parse the output of `key_text`. Raises BadRecord `bad-type`."""
     if not _TEXT.fullmatch(text):
-        raise BadRecord("bad-type", "a key has 64 lower-case hex digits")
+        raise BadRecord("bad-type", "expected a key of 64 lower-case hex digits")
     return Key(bytes.fromhex(text))
 
 
 def as_key(value: object) -> Key:
-    """A key from a message. Raises BadRecord (`bad-type`)."""
+    """Check a key from a message and return it. Raises BadRecord `bad-type`."""
     if type(value) is not bytes or len(value) != KEY_BYTES:
-        raise BadRecord("bad-type", f"a key has {KEY_BYTES} bytes")
+        raise BadRecord("bad-type", f"expected a key of {KEY_BYTES} bytes")
     return Key(value)

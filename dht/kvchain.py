@@ -1,9 +1,8 @@
-"""Names of KV blocks: a block is named by all tokens up to its end, and by what computed them.
+"""Names of KV blocks. A name covers all tokens up to the end of the block, and what computed them.
 
-Each name is a hash over the one before it, so equal names mean equal prefixes, and what two chains
-share is their beginning. The first link of every chain is a secret of the group that shares it:
-outside of it nobody can name a prompt, and so nobody can ask whether another had it. Spec:
-docs/spec/kv.md.
+Each name is a hash over the previous one, so equal names mean equal prefixes. The hash chain
+starts from a secret of the group that shares prefixes: an outsider cannot compute the name of a
+prompt, and so cannot ask whether another member had it. Spec: docs/spec/kv.md.
 """
 
 import hashlib
@@ -24,29 +23,29 @@ _TOKEN_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Those who share prefixes with each other: all who know `secret`, 16 to 64 random bytes."""
+    """Peers that share prefixes: all that know `secret`, which has 16 to 64 random bytes."""
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         least, most = defaults.KV_SECRET
         if not least <= len(self.secret) <= most:
-            raise DhtError("bad-group", f"a group's secret has {least} to {most} bytes")
+            raise DhtError("bad-group", f"a group's secret needs {least} to {most} bytes")
 
     @classmethod
     def alone(cls, host: Host) -> "KvGroup":
-        """Of one requester, who shares with nobody."""
+        """Create a group for a single requester that shares with no other."""
         return cls(host.entropy(defaults.KV_SECRET[1]))
 
     @property
     def tag(self) -> str:
-        """What its records carry as `salt`: the same for all of it, and no way to the secret."""
+        """Value of `salt` in the group's records: constant per group, and not reversible."""
         return _hash(_GROUP.encode(), self.secret).hex()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class KvScope:
-    """What must be the same for KV to be the same, beside the tokens; `adapter`: a root or ""."""
+    """All that determines KV, besides the tokens; `adapter` is a root or ""."""
 
     root: str
     precision: str
@@ -55,14 +54,14 @@ class KvScope:
 
     @property
     def seed(self) -> bytes:
-        """What stands before the first block of each chain."""
+        """Hash input before the first block of each chain."""
         texts = (_CHAIN, self.root, self.precision, self.adapter, str(defaults.KV_BLOCK))
         return _hash(*(text.encode() for text in texts), self.group.secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The whole blocks of a prompt, each by its name of 32 bytes; at least one."""
+    """The whole blocks of a prompt, at least one, each by its name of 32 bytes."""
 
     scope: KvScope
     names: tuple[bytes, ...] = field(repr=False)
@@ -77,7 +76,7 @@ class Chain:
 
     @property
     def key(self) -> Key:
-        """Where records about every chain that begins like this one lie."""
+        """Key of the records about all chains with the same first block."""
         scope = self.scope
         return kv_key(scope.root, scope.precision, scope.adapter, scope.group.tag, self.first)
 
@@ -85,7 +84,7 @@ class Chain:
         return len(self.names)
 
     def body(self, layers: tuple[int, int]) -> KvBody:
-        """What a holder of these layers (start, stop) of all its blocks says."""
+        """Build the record of a provider of these layers (start, stop) of all blocks."""
         scope = self.scope
         return KvBody(
             root=scope.root,
@@ -99,12 +98,12 @@ class Chain:
         )
 
     def extended(self, tokens: Sequence[int]) -> "Chain":
-        """Longer by the whole blocks of the tokens that follow its last one."""
+        """Return the chain extended by the whole blocks of the tokens that follow it."""
         return Chain(self.scope, self.names + _names(self.names[-1], tokens, len(self.names)))
 
 
 def chain_of(scope: KvScope, tokens: Sequence[int]) -> Chain | None:
-    """The chain of a prompt's token ids; None where it has no whole block.
+    """Return the chain of a prompt's token ids, or None if they fill no block.
 
     Raises DhtError: `bad-tokens`, `too-long`.
     """
@@ -120,7 +119,7 @@ def _names(before: bytes, tokens: Sequence[int], there: int) -> tuple[bytes, ...
     try:
         data = b"".join(token.to_bytes(_TOKEN_BYTES) for token in tokens[: count * block])
     except OverflowError:
-        raise DhtError("bad-tokens", "a token id is a whole number below 2^32") from None
+        raise DhtError("bad-tokens", "a token id must be an integer from 0 to 2^32 - 1") from None
     size, names = block * _TOKEN_BYTES, []
     for start in range(0, len(data), size):
         before = _hash(_CHAIN.encode(), before, data[start : start + size])
@@ -129,7 +128,7 @@ def _names(before: bytes, tokens: Sequence[int], there: int) -> tuple[bytes, ...
 
 
 def _hash(*parts: bytes) -> bytes:
-    """SHA-256; each part counts with its length."""
+    """Return the SHA-256 over the parts, each with its length."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(4) + part)

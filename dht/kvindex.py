@@ -1,8 +1,8 @@
-"""`KvIndex`: who holds the KV of the longest beginning of a prompt.
+"""`KvIndex`: finds the peers that hold the KV of the longest prefix of a prompt.
 
-The records of all chains that begin alike lie under the key of their first block, so one look-up
-finds the holders; each is then asked how far it goes (`kv.have`). What they say is their word: who
-is found at first use to lack what it claimed is not believed for a while. Spec: docs/spec/kv.md.
+Records of all chains with the same first block lie under one key, so one look-up finds the
+providers. Each is then asked how long its prefix is (`kv.have`). These replies are claims: a peer
+that turns out to lack what it claimed is distrusted for a while. Spec: docs/spec/kv.md.
 """
 
 from collections import OrderedDict
@@ -25,13 +25,13 @@ from .finding import Found
 from .foundrecords import FoundRecord
 from .key import Key
 from .kvchain import Chain
-from .kvheld import HeldChains, Layers
+from .kvlocal import Layers, LocalChains
 from .kvsearch import SHORT, PrefixSearch
 from .record import Body, KvBody
 
 
 class Switchboard(Protocol):
-    """What is needed of an `Endpoint`."""
+    """The part of an `Endpoint` that the index uses."""
 
     peer: PeerId
 
@@ -39,7 +39,7 @@ class Switchboard(Protocol):
 
 
 class Records(Protocol):
-    """What is needed of a `Dht`."""
+    """The part of a `Dht` that the index uses."""
 
     async def find(self, key: Key, **how: Any) -> Found: ...
     def publish(self, body: Body, *, ttl: int = ..., lasting: bool = ...) -> None: ...
@@ -47,8 +47,8 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KvHolder:
-    """A peer that says to hold the first `blocks` blocks of a chain."""
+class KvProvider:
+    """A peer that claims the first `blocks` blocks of a chain."""
 
     peer: PeerId
     blocks: int
@@ -56,16 +56,18 @@ class KvHolder:
 
 @dataclass(frozen=True, slots=True)
 class KvFound:
-    """Who holds how much, the most first; what the look-up was, and the most questions that one
-    holder was asked, which is how many round trips it took."""
+    """Providers, longest prefix first, and the look-up that found them.
 
-    holders: tuple[KvHolder, ...]
+    `rounds` is the largest number of requests to one provider, so the round trips it took.
+    """
+
+    providers: tuple[KvProvider, ...]
     lookup: Found
     rounds: int
 
 
 class KvIndex:
-    """One for each node. `connect` brings a link for a few questions; it raises TransportError."""
+    """KV index of a node. `connect` opens a link for a few requests; it raises TransportError."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class KvIndex:
         records: Records,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
-        held: HeldChains | None = None,
+        held: LocalChains | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._host = host
@@ -82,22 +84,22 @@ class KvIndex:
         self._own = endpoint.peer
         self._records = records
         self._connect = connect
-        self._held = held or HeldChains()
+        self._held = held or LocalChains()
         self._rates = Rates(Rate(*defaults.KV_RATE), Rate(*defaults.KV_RATE_ALL))
         self._said: dict[Key, dict[str, KvBody]] = {}
         self._unsaid: dict[Key, None] = {}
         self._news = trio.Event()
-        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # until when
+        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> until when
         endpoint.handle("kv.have", self._on_have)
 
-    # What is here.
+    # KV on this node.
 
     def announce(self, chain: Chain, layers: Layers) -> None:
-        """The KV of these layers of all its blocks is here, and has just been used."""
+        """Announce that these layers of all blocks are here and were just used."""
         self._say(self._held.add(chain, layers))
 
     def withdraw(self, chain: Chain) -> None:
-        """It is here no more; of what it shares with others that are here nothing changes."""
+        """Withdraw a chain; blocks that it shares with other chains stay announced."""
         self._say(self._held.remove(chain))
 
     def _say(self, keys: set[Key]) -> None:
@@ -105,7 +107,7 @@ class KvIndex:
         self._news.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled: publish what has changed, so much a second and no more."""
+        """Publish changed keys, `KV_SAID` at a time, until cancelled."""
         task_status.started()
         while True:
             await self._news.wait()
@@ -130,25 +132,28 @@ class KvIndex:
         layers, asked = call.header.get("layers"), bytes(call.payload)
         whole = len(asked) % SHORT == 0 and 0 < len(asked) <= SHORT * defaults.KV_ASKED
         if not whole or not _are_layers(layers):
-            return Refusal("bad-request", "layers and the beginnings of names are needed")
+            return Refusal("bad-request", "expected layers and prefixes of block names")
         if not self._rates.take(call.peer, self._host.now()):
-            return Refusal("busy", "too many questions")
+            return Refusal("busy", "too many `kv.have` calls")
         start, stop = layers
         shorts = [asked[at : at + SHORT] for at in range(0, len(asked), SHORT)]
         names = [self._held.name(short, (start, stop)) for short in shorts]
         return Reply({}, kvsearch.answer(asked, names))
 
-    # What others have.
+    # KV on other nodes.
 
     async def longest(
         self, chain: Chain, layers: Layers, *, timeout: float = defaults.KV_FIND
     ) -> KvFound:
-        """Who holds these layers of the longest beginning of a chain, as far as they can be asked
-        within `timeout` seconds; this node too. No holder is named that holds nothing of it."""
+        """Find the providers of these layers of the longest prefix of a chain, this node included.
+
+        The look-up and the requests may take `timeout` seconds each. Leaves out peers that hold no
+        block of it.
+        """
         found = await self._records.find(
             chain.key,
             most=defaults.FIND_MOST,
-            enough=defaults.KV_HOLDERS,
+            enough=defaults.KV_PROVIDERS,
             timeout=timeout,
             kinds=(KvBody.kind,),
         )
@@ -158,14 +163,14 @@ class KvIndex:
             async with trio.open_nursery() as nursery:
                 for peer, search in searches.items():
                     self._guard.start(nursery, peer, self._ask, peer, search, layers)
-        holders = [KvHolder(peer, search.held) for peer, search in searches.items()]
-        holders.append(KvHolder(self._own, self._held.held(chain, layers)))
-        best = sorted((one for one in holders if one.blocks), key=lambda one: -one.blocks)
+        providers = [KvProvider(peer, search.held) for peer, search in searches.items()]
+        providers.append(KvProvider(self._own, self._held.held(chain, layers)))
+        best = sorted((one for one in providers if one.blocks), key=lambda one: -one.blocks)
         rounds = max((search.rounds for search in searches.values()), default=0)
         return KvFound(tuple(best), found, rounds)
 
     def refute(self, peer: PeerId) -> None:
-        """At use it has shown that it lacks what it claimed: it is not believed for a while."""
+        """Distrust a peer for a while: it turned out to lack what it claimed."""
         self._liars.pop(peer, None)
         self._liars[peer] = self._host.now() + defaults.KV_DISTRUST
         while len(self._liars) > defaults.KV_LIARS:
@@ -174,7 +179,7 @@ class KvIndex:
     def _claims(
         self, records: Sequence[FoundRecord], chain: Chain, layers: Layers
     ) -> list[tuple[PeerId, int]]:
-        """Whom to ask, and for how many blocks: those who claim most, of equals by lot."""
+        """Choose the peers to ask, each with its claimed blocks: largest first, ties random."""
         claims: dict[PeerId, list[int]] = {}
         for each in records:
             body, author = each.record.body, each.record.author
@@ -185,18 +190,19 @@ class KvIndex:
             claims.setdefault(author, []).append(min(body.blocks, len(chain)))
         slots = defaults.SLOTS[KvBody.kind]
         listed = [
-            (peer, len(chain) if len(blocks) >= slots else max(blocks))  # it may have more to say
+            # An author that uses all its slots may hold longer chains than its records show.
+            (peer, len(chain) if len(blocks) >= slots else max(blocks))
             for peer, blocks in claims.items()
         ]
         lots = {peer: self._host.entropy(4) for peer, _ in listed}
         listed.sort(key=lambda claim: (-claim[1], lots[claim[0]]))
-        return listed[: defaults.KV_HOLDERS]
+        return listed[: defaults.KV_PROVIDERS]
 
     def _lied(self, peer: PeerId) -> bool:
         return self._liars.get(peer, 0.0) > self._host.now()
 
     async def _ask(self, peer: PeerId, search: PrefixSearch, layers: Layers) -> None:
-        """Until it is known how far a holder goes, or that it lies."""
+        """Ask a provider until the length of its prefix is known, or it lies."""
         try:
             link = await self._connect(peer)
             while not search.done:
@@ -212,7 +218,7 @@ class KvIndex:
                     search.held = 0
                     return
         except TransportError:
-            return  # what it has said so far counts
+            return  # keep what its earlier replies have shown
 
 
 def _are_layers(value: object) -> TypeGuard[list[int]]:

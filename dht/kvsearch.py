@@ -1,7 +1,7 @@
-"""How much of a chain a holder has, in few questions. Sans-I/O.
+"""Search for how much of a chain a provider has, in few round trips. Sans-I/O.
 
-Whoever holds a block of a chain holds all before it, so one question about 64 blocks spread over
-what is not known yet leaves a 64th of it: two for a chain of 4,096 blocks, three for 262,144.
+A provider of one block has all blocks before it. So one request about 64 blocks, spread evenly
+over the unknown part, narrows it to a 64th: two requests for 4,096 blocks, three for 262,144.
 """
 
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from typing import Final
 
 from . import defaults
 
-SHORT: Final = 8  # bytes of a name that are asked about
-PROOF: Final = 8  # bytes of it after those, which only who knows the name can answer
+SHORT: Final = 8  # leading bytes of a name that a request contains
+PROOF: Final = 8  # following bytes of the name, which the reply proves knowledge of
 _NOTHING: Final = bytes(PROOF)
 
 
 class PrefixSearch:
-    """`held` of the first `most` blocks in `names` are there, as far as the holder's word goes."""
+    """Search in the first `most` of `names`; `held` blocks are known to be at the provider."""
 
     def __init__(self, names: Sequence[bytes], most: int) -> None:
         self.held = 0
         self.rounds = 0
-        """Questions answered."""
+        """Number of replies."""
         self._names = names
         self._most = min(most, len(names))
 
@@ -29,19 +29,20 @@ class PrefixSearch:
         return self.held == self._most
 
     def _asked(self) -> list[int]:
-        """Numbers of blocks, counted from 1, rising; the last one that is not known among them."""
+        """Return the block numbers to ask about, from 1, ascending, up to the last unknown one."""
         span = self._most - self.held
         count = min(span, defaults.KV_ASKED)
         return [self.held + -(-span * n // count) for n in range(1, count + 1)]
 
     def question(self) -> bytes:
-        """What to ask: the beginnings of names."""
+        """Return the payload of the next request: the first `SHORT` bytes of some names."""
         return b"".join(self._names[block - 1][:SHORT] for block in self._asked())
 
     def answered(self, proofs: bytes) -> bool:
-        """Take the answer to `question`; False where it shows that the holder lies.
+        """Take the reply to `question`; return False if it proves that the provider lies.
 
-        Of each name it must know the rest, or say nothing; and what it has begins at the beginning.
+        For each name the provider must return the next bytes or zeros, and the blocks that it
+        claims must be a prefix.
         """
         asked = self._asked()
         if len(proofs) != PROOF * len(asked):
@@ -63,11 +64,11 @@ class PrefixSearch:
 
 
 def proof_of(name: bytes) -> bytes:
-    """What shows that somebody knows a whole name of which they were told the beginning."""
+    """Return the bytes that prove knowledge of a full name to a peer that sent its start."""
     return name[SHORT : SHORT + PROOF]
 
 
 def answer(question: bytes, names: Sequence[bytes | None]) -> bytes:
-    """The answer to a question, given each name that is held, or None."""
+    """Build the reply to a request, given the full name of each block that is held, or None."""
     assert len(question) == SHORT * len(names)
     return b"".join(_NOTHING if name is None else proof_of(name) for name in names)

@@ -1,8 +1,8 @@
-"""The models of this node: names, manifests and chunks on disk.
+"""Library: the models and blobs of this node, as names, manifests and chunks on disk.
 
-`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, `chunks/`
-is the chunk store. Written in the order chunks, manifest, name, each atomically, so a name
-always leads to a manifest.
+`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, and `chunks/` is
+the chunk store. Writing goes in the order chunks, manifest, name, each atomically, so a name
+always has a manifest.
 """
 
 import difflib
@@ -31,7 +31,7 @@ _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What of a model is on this disk: chunks and bytes, and which parts are whole."""
+    """Parts of a model that are on this disk: chunks, bytes, and which shards are whole."""
 
     root: str
     chunks: int
@@ -49,10 +49,10 @@ class Holdings:
 
 
 class Library:
-    """Names, manifests and chunks below `folder`; `store` is its `ChunkStore`.
+    """Names, manifests and chunks below `folder`; `store` is its `ChunkStore`. Call `open` first.
 
-    `open` first. `check_config` raises for models this version cannot run; it guards what
-    comes from a folder and what comes from a peer alike.
+    `check_config` raises for models that this version cannot run. It guards models from folders
+    and from peers alike.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Library:
         self._names: dict[str, str] = {}
         self._roots: set[str] = set()
         self._manifests: dict[str, Manifest] = {}
-        self._contents: dict[str, Content] = {}  # of the manifests held in memory
+        self._contents: dict[str, Content] = {}  # root -> content, for cached manifests
         self.usage = Usage(host, folder / "usage.json")
         self.blobs = Blobs(host, folder / "blobs", self.store)
 
     async def open(self) -> None:
-        """Make the folders, clean up after a killed process, read names and roots.
+        """Create the folders, clean up after a killed process, read names and roots.
 
-        Raises ModelError `bad-library` where library.json is not ours.
+        Raises ModelError `bad-library` if library.json is invalid.
         """
         self._names, self._roots = await self._host.offload(self._open)
 
@@ -95,23 +95,23 @@ class Library:
         return _read_names(data, path), roots
 
     def names(self) -> dict[str, str]:
-        """The names given here, each with its root."""
+        """Return the names given on this node, each with its root."""
         return dict(sorted(self._names.items()))
 
     def is_named(self, root: str) -> bool:
-        """Whether a name was given here: to what was added, pulled by name, or served."""
+        """Whether a root has a name here, because it was added, pulled by name, or served."""
         return root in self._names.values()
 
     def roots(self) -> frozenset[str]:
-        """The models whose manifest is on this disk."""
+        """Return the models whose manifest is on this disk."""
         return frozenset(self._roots)
 
     def knows(self, root: str) -> bool:
-        """Whether it is known here which chunks this root has."""
+        """Whether the chunk list of a root is known here."""
         return root in self._roots or root in self.blobs.roots()
 
     async def content(self, root: str) -> Content:
-        """The chunks of a model or of a blob. Raises ModelError."""
+        """Return the chunks of a model or a blob. Raises ModelError."""
         if root in self.blobs.roots():
             return await self.blobs.content(root)
         if root not in self._contents:
@@ -120,25 +120,27 @@ class Library:
         return self._contents[root]
 
     def everything(self) -> frozenset[str]:
-        """Every root that is known here."""
+        """Return every root whose chunk list is known here."""
         return self.roots() | self.blobs.roots()
 
     async def parts(self, root: str) -> set[str]:
-        """The chunks of a root, and what else of it is in the store. Raises ModelError."""
+        """Return all chunks of a root in the store, including tree nodes. Raises ModelError."""
         if root in self.blobs.roots():
             tree = await self.blobs.tree(root)
             return {root, *tree.nodes, *tree.leaves}
         return set((await self.content(root)).chunks)
 
     async def add_blob(self, path: Path, progress: Progress | None = None) -> str:
-        """Take a file in as a blob; its root. Raises ModelError."""
+        """Import a file as a blob; return its root. Raises ModelError."""
         root = (await self.blobs.add(path, progress)).root
         await self.usage.note_added(root)
         return root
 
     async def forget(self, root: str) -> None:
-        """A root is no longer known here, nor are its names; its chunks are the caller's to
-        remove. Raises ModelError."""
+        """Remove a root and its names, but not its chunks, which the caller removes.
+
+        Raises ModelError.
+        """
         names = {name: known for name, known in self._names.items() if known != root}
         if names != self._names:
             await self._save_names(names)
@@ -150,10 +152,10 @@ class Library:
         await self.usage.note_added(root)
 
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
-        """The root that a name, a root's prefix, or `NAME@prefix` means.
+        """Return the root that a name, a root's prefix, or `NAME@prefix` means.
 
-        Names given here come before `others`. Raises ModelError: `unknown-model`,
-        `ambiguous-model`.
+        Names given here take precedence over `others`, which are (name, root) pairs. Raises
+        ModelError: `unknown-model`, `ambiguous-model`.
         """
         if text in self._names:
             return self._names[text]
@@ -164,9 +166,9 @@ class Library:
     async def add(
         self, folder: Path, name: str | None = None, progress: Progress | None = None
     ) -> tuple[str, Manifest]:
-        """Take a Hugging Face folder in, under `name` or the folder's; returns both.
+        """Import a Hugging Face folder as `name`, by default its own; return name and manifest.
 
-        Raises ModelError, for the folder's faults and for a name that cannot be one.
+        Raises ModelError for a fault of the folder or an invalid name.
         """
         name = slug(folder) if name is None else naming.normal(name)
         check_new_name(name)
@@ -183,7 +185,7 @@ class Library:
         return name, manifest
 
     async def restore(self, folder: Path, root: str) -> bool:
-        """Write what is missing of a model from the folder it came from; False: another model.
+        """Rewrite missing chunks of a model from its folder; return False for another model.
 
         Raises ModelError.
         """
@@ -195,7 +197,7 @@ class Library:
         return manifest.root == root
 
     async def set_name(self, name: str, root: str) -> None:
-        """Let `name` mean `root` from now on, whatever it meant before."""
+        """Map `name` to `root`, replacing an earlier meaning."""
         check_name(name)
         await self._save_names({**self._names, name: root})
         self.usage.note_kept(root)
@@ -206,11 +208,11 @@ class Library:
         self._names = names
 
     async def save(self, data: bytes) -> Manifest:
-        """Keep an encoded manifest from anyone. Raises ModelError."""
+        """Store an encoded manifest from any peer, after checking it. Raises ModelError."""
         manifest = await self._host.offload(_decoded, data)
         if isinstance(manifest, tuple):
             code, message, hint = manifest
-            del data  # nor does this one
+            del data  # the traceback would keep the bytes alive, see `_decoded`
             raise ModelError(code, message, hint=hint)
         if self._check_config is not None:
             check_shapes = self._check_config(manifest.config)
@@ -225,15 +227,15 @@ class Library:
 
     def _write_manifest(self, manifest: Manifest) -> None:
         path, data = self._folder / "manifests" / manifest.root, manifest.encode()
-        with suppress(OSError):  # the same bytes, not only as many
+        with suppress(OSError):  # compares the bytes, as a damaged file may have the right size
             if self._host.files.read_range(path, 0, len(data) + 1) == data:
                 return
         write(self._host.files, path, data)
 
     async def manifest(self, root: str) -> Manifest:
-        """A manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`.
+        """Return a manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`.
 
-        A damaged one is removed, so that it is fetched, or added, again.
+        Removes a damaged manifest, so that it is fetched or added again.
         """
         if root not in self._roots:
             self._contents.pop(root, None)
@@ -258,19 +260,19 @@ class Library:
                 self._host.files.remove(path)
             raise ModelError(
                 "manifest-corrupt",
-                f"`{path}` was damaged and is removed",
-                hint="it is fetched again from a node that has it; else add the model again: "
-                "`shoal model add FOLDER`",
+                f"`{path}` was damaged and has been removed",
+                hint="it is fetched again if a reachable node has it; otherwise add the model "
+                "again: `shoal model add FOLDER`",
             )
         return Manifest.decode(data)
 
     async def manifest_size(self, root: str) -> int:
-        """Bytes of a manifest on this disk; 0 where it is not."""
+        """Return the bytes of a manifest on this disk, 0 if there is none."""
         path = self._folder / "manifests" / root
         return await self._host.offload(self._host.files.size, path) or 0
 
     async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
-        """Bytes of an encoded manifest on this disk, and how many it has; not verified."""
+        """Return a piece of an encoded manifest, unverified, and the bytes of the whole."""
         return await self._host.offload(self._read_piece, root, offset, size)
 
     def _read_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
@@ -281,9 +283,9 @@ class Library:
             raise unreadable(path, error) from None
 
     async def blob(self, root: str, key: str) -> bytes | None:
-        """A file of the model (`tokenizer`, `chat_template`, …), verified; None: it has none.
+        """Return a file of the model (`tokenizer`, `chat_template`, …), verified; None if absent.
 
-        Raises ModelError; ChunkMissing where it was not fetched yet.
+        Raises ModelError; ChunkMissing if the file was not fetched yet.
         """
         manifest = await self.manifest(root)
         found = manifest.files.get(key)
@@ -293,7 +295,7 @@ class Library:
         return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
 
     async def holdings(self, root: str) -> Holdings:
-        """What of the model is on this disk."""
+        """Return which parts of the model are on this disk. Raises ModelError."""
         manifest = await self.manifest(root)
         return await self._host.offload(self._holdings, manifest)
 
@@ -318,8 +320,9 @@ class Library:
 
 
 def _decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
-    """What is wrong in words: an error raised in a thread holds the frames it came through, and so
-    200 MiB of a hostile manifest, until garbage is collected."""
+    # Returns the error as text instead of raising it. An exception raised in a thread refers to
+    # the frames it passed, which would keep 200 MiB of a hostile manifest in memory until the
+    # garbage collector runs.
     try:
         return Manifest.decode(data)
     except ModelError as error:
@@ -335,7 +338,7 @@ def _read_names(data: bytes, path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(
         not naming.problem(name) and is_digest(root) for name, root in names.items()
     ):
-        raise _bad_library(path, "is no list of model names")
+        raise _bad_library(path, "is not a list of model names")
     return names
 
 
@@ -348,7 +351,7 @@ def _bad_library(path: Path, what: str) -> ModelError:
 
 
 def check_name(name: str) -> None:
-    """Raises ModelError `bad-name`. The rule is that of all names: `transport/naming.py`."""
+    """Check a name by the rule in `transport/naming.py`. Raises ModelError `bad-name`."""
     if why := naming.problem(name):
         raise ModelError(
             "bad-name", f"{ascii(name)[:80]} cannot be a model's name: {why}", hint=naming.HINT
@@ -356,18 +359,18 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(name: str) -> None:
-    """Raises ModelError `bad-name`, also for a name that everybody else would read as a hash."""
+    """Check a new name, which must not look like a hash. Raises ModelError `bad-name`."""
     check_name(name)
     if _HEX.fullmatch(name):
         raise ModelError(
             "bad-name",
-            f"`{name}` looks like the beginning of a root, so nobody could ask for it by this name",
-            hint="give it another: `shoal model add FOLDER --name NAME`",
+            f"`{name}` looks like the start of a root hash, so it could not be used as a name",
+            hint="choose another name: `shoal model add FOLDER --name NAME`",
         )
 
 
 def slug(folder: Path) -> str:
-    """A name from a folder's; from one in a download cache the model's, not the hash."""
+    """Derive a name from a folder; in a download cache from the model's folder, not the hash."""
     folder = folder.absolute()
     text = folder.name
     for part in folder.parts:
@@ -380,7 +383,7 @@ def slug(folder: Path) -> str:
 
 
 def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
-    """The one root that `text` means among (name, root) pairs; see `Library.resolve`."""
+    """Return the one root that `text` means among (name, root) pairs; see `Library.resolve`."""
     pairs = set(known)
     name, at, prefix = text.rpartition("@")
     if at:
@@ -395,8 +398,8 @@ def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
         choices = ", ".join(f"{name or text}@{root[:PREFIX_MIN]}" for root in sorted(found)[:4])
         raise ModelError(
             "ambiguous-model",
-            f"{ascii(text)[:80]} means {len(found)} models: {choices}",
-            hint="say which, as in the list: NAME@HASH",
+            f"{ascii(text)[:80]} matches {len(found)} models: {choices}",
+            hint="name one of them as NAME@HASH",
         )
     return found.pop()
 
@@ -407,5 +410,5 @@ def _unknown(text: str, names: Iterable[str]) -> ModelError:
     return ModelError(
         "unknown-model",
         f"no model {ascii(text)[:80]} is known{meant}",
-        hint="`shoal model list` shows the known ones",
+        hint="`shoal model list` shows the known models",
     )

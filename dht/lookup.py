@@ -1,12 +1,14 @@
-"""One iterative look-up: of the records under some keys of one region, or of the region's nodes.
+"""One iterative look-up: finds the records under keys of one region, or the region's nodes.
 
 Several disjoint paths approach the region (Baumgart and Mies, "S/Kademlia", ICPADS 2007, section
-4.4): no contact belongs to two, so a liar spoils one of them. In the region the nodes are asked in
-an order drawn by lot, not the nearest first, and each is asked as well who is near to some random
-place there: identities ground next to the key are then neither the first that are asked nor all
-that is heard of. Whoever named contacts that do not answer is believed last: a liar that makes up
-nodes next to the key costs the time of one or two of them. Sans-I/O: queries come out of `next`,
-answers go in.
+4.4). No contact belongs to two paths, so a liar spoils only one of them.
+
+Inside the region, nodes are queried in random order, not nearest first, and each query also asks
+for the contacts near a random position there. So an attacker that generated identities next to
+the key is neither queried first nor fills all replies. Referrers whose contacts do not answer are
+trusted last: a liar that invents nodes next to the key costs the time of one or two queries.
+
+Sans-I/O: queries come out of `next`, replies go in.
 """
 
 from collections import Counter
@@ -20,19 +22,19 @@ from ..transport.identity import PeerId
 from . import defaults
 from .candidate import Candidate, LookupPath, Step
 from .contact import Contact, merged
+from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
 from .key import SPACE, Key, key_at, point
 from .messages import Find, Found
-from .pace import Pace
 from .query import LookupSettings, Query
-from .table import lot
+from .table import random_rank
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
-"""Codes of a contact that was reached."""
+"""Error codes that show that the contact was reached."""
 
 
 class Lookup:
-    """Of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
+    """Look-up of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
 
     def __init__(
         self,
@@ -48,11 +50,14 @@ class Lookup:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
-        """`start`: contacts of the table, nearest first. `enough`: authors of records for each
-        key, 0 to look for the region's nodes. `own` is never asked. A background look-up has
-        a `pace`: it asks linked nodes, and dials others only when the pace allows that."""
+        """Begin at `start`, contacts of the table, nearest first.
+
+        `enough` is the number of authors wanted for each key, 0 to look for the region's nodes.
+        `own` is never queried. A background look-up has a `limiter`: it queries linked nodes
+        freely, and dials others only when this rate limiter allows it.
+        """
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
         self.radius = radius
@@ -66,45 +71,47 @@ class Lookup:
         self._enough = enough
         self._most = most
         self._kinds = kinds
-        self._pace = pace
-        self._dials = 0  # of a background look-up
+        self._limiter = limiter
+        self._dials = 0  # made by a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
         self._known: dict[PeerId, Candidate] = {}
-        self._networks: Counter[str] = Counter()  # of those that were asked
+        self._networks: Counter[str] = Counter()  # network -> queries sent into it
         self._records = FoundRecords(self.keys)
         self._answered: list[Candidate] = []
-        self._inside = 0  # nodes of the region that answered
-        self._named = 0  # nodes of the region that were heard of
-        self._quiet = 0  # answers in a row without a new node of the region
+        self._inside = 0  # replies from nodes of the region
+        self._named = 0  # nodes of the region known so far
+        self._quiet = 0  # replies in a row without a new node of the region
         self._now = 0.0
-        self._slowest = inf  # s, of the answers so far
+        self._slowest = inf  # seconds that the slowest reply so far took
         for index, contact in enumerate(start):
             self._hear(contact, index % len(self._paths), 1, None)
 
-    # What it has found.
+    # Results.
 
     @property
     def done(self) -> bool:
-        """Nothing more is to be asked, and answers under way are late beyond what is usual."""
+        """Whether it has enough, or no candidate is left and pending replies are overdue."""
         return self._satisfied() or (not self._awaited() and self._exhausted())
 
     @property
     def failed_all(self) -> bool:
-        """Everybody was asked, and nobody answered."""
+        """Whether no contact has answered."""
         return not self._answered
 
     def found(self, key: Key) -> list[FoundRecord]:
-        """What is known of a key, the latest of each author and slot; withdrawn ones not."""
+        """Return the latest record of each author and slot under a key, without withdrawals."""
         return self._records.of(key)
 
     def gone(self, key: Key) -> list[FoundRecord]:
-        """Records under a key that say that something is withdrawn."""
+        """Return the records under a key that withdraw something."""
         return self._records.gone(key)
 
     def region(self) -> list[Contact]:
-        """Nodes of the region: those that answered, and those in the own table or named by two
-        that are not in doubt, nearest first; at least the `K` nearest, the others' word for them
-        where need be."""
+        """Return the live nodes of the region, nearest first; in any case the `K` nearest known.
+
+        These are nodes that answered, are in the own table, or were named by two trusted
+        referrers. If they are fewer than `K`, the least doubtful others fill up the list.
+        """
         alive = [each for each in self._known.values() if not each.dead]
         alive.sort(key=lambda each: each.distance)
         if self.settings.doubt:
@@ -120,13 +127,13 @@ class Lookup:
         ]
 
     def answerers(self) -> list[Contact]:
-        """Who answered, nearest first."""
+        """Return the contacts that answered, nearest first."""
         return [each.contact for each in sorted(self._answered, key=lambda each: each.distance)]
 
-    # Asking.
+    # Queries.
 
     def next(self, now: float) -> list[Query]:
-        """Whom to ask what now. Ask again after each answer, failure, and at `wake_at`."""
+        """Return the queries to send now. Call again after a reply, a failure, and at `wake_at`."""
         queries: list[Query] = []
         self._now = now
         if self._satisfied():
@@ -141,7 +148,7 @@ class Lookup:
         return queries
 
     def wake_at(self, now: float) -> float:
-        """When an answer will be late, or waited for no more, infinity where none is awaited."""
+        """Return when a reply becomes late or overdue, or a dial is allowed; else infinity."""
         due = (
             each.step.asked + wait
             for path in self._paths
@@ -149,23 +156,23 @@ class Lookup:
             if each.step is not None
             for wait in (self.settings.hedge, self._patience())
         )
-        dial = inf if self._pace is None or self._exhausted() else self._pace.at
+        dial = inf if self._limiter is None or self._exhausted() else self._limiter.at
         return min((when for when in (dial, *due) if when > now), default=inf)
 
     def _patience(self) -> float:
-        """How long an answer is waited for when nobody else is left to ask."""
+        """Return how many seconds to wait for a reply when no candidate is left."""
         least, most = defaults.LATE_S
         return min(max(defaults.LATE_FACTOR * self._slowest, least), most)
 
     def _prompt(self, path: LookupPath, now: float) -> int:
-        """Queries under way that are not late."""
+        """Count the pending queries that are not late."""
         return sum(not each.older(self.settings.hedge, now) for each in path.asked)
 
     def _mark_late(self, now: float) -> None:
         for path in self._paths:
             for each in path.asked:
                 if not each.late and each.older(self.settings.hedge, now):
-                    each.in_vain()
+                    each.mark_failed()
                     path.sure = False
 
     def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
@@ -177,26 +184,25 @@ class Lookup:
         path.sure = not path.begun and self._should_do(chosen)
         path.begun = True
         self.steps.append(chosen.step)
-        near = (self._place(),) if self.settings.by_lot else ()
+        near = (self._place(),) if self.settings.random_order else ()
         most = self._most if self._enough else 0
         by = tuple(one.contact.peer for one in chosen.by)
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
     def _should_do(self, one: Candidate) -> bool:
-        """Whether it should have what is looked for, and is there: then nobody else of its path is
-        asked beside it."""
+        """Whether it very likely has the records: then its path sends no second query meanwhile."""
         inside = one.distance <= self.radius
         return bool(self._enough) and inside and self._linked(one.contact.peer)
 
     def _place(self) -> Key:
-        """Somewhere in the region."""
+        """Return a random key in the region."""
         offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
         return key_at(self._at ^ offset)
 
     def _choose(self, path: LookupPath) -> Candidate | None:
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
-        if self._pace is None:
+        if self._limiter is None:
             return self._best(path.waiting)
         linked = [each for each in path.waiting if self._linked(each.contact.peer)]
         return self._best(linked) or self._best(self._worth_a_dial(path))
@@ -204,34 +210,36 @@ class Lookup:
     def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
         if not waiting:
             return None
-        if self.settings.by_lot:
+        if self.settings.random_order:
             inside = [each for each in waiting if each.distance <= self.radius]
             if inside:
-                return self._credible(min(inside, key=self._drawn))
+                return self._credible(min(inside, key=self._by_rank))
             return None if self._closed() else min(waiting, key=self._nearness)
         promising = filter(self._promising, waiting)
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
 
     def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
-        """Contacts that a background look-up may dial: none through a relay, and none at all once
-        some nodes of the region have answered, as these name the others."""
-        named = self.settings.by_lot and self._inside >= defaults.PATIENT_INSIDE
+        """Return the contacts that a background look-up may dial.
+
+        It never dials through a relay, and stops dialling once some nodes of the region have
+        answered, because their replies name the other nodes.
+        """
+        named = self.settings.random_order and self._inside >= defaults.PATIENT_INSIDE
         if named or self._dials >= defaults.PATIENT_DIALS:
             return []
         return [each for each in path.waiting if each.contact.direct]
 
     def _may_ask(self, chosen: Candidate, now: float) -> bool:
         """Return whether it needs no dial or may be dialled now, and count the dial."""
-        if self._pace is None or self._linked(chosen.contact.peer):
+        if self._limiter is None or self._linked(chosen.contact.peer):
             return True
-        taken = self._pace.take(now)
+        taken = self._limiter.take(now)
         self._dials += taken
         return taken
 
     def _affordable(self, path: LookupPath) -> bool:
-        """Whether a query is left beside those that are kept for other paths, while they need
-        them."""
+        """Whether the query budget allows one more, beside the shares reserved for other paths."""
         share = self.settings.queries // len(self._paths) if self.settings.shares else 0
         kept = sum(
             max(share - other.queries, 0)
@@ -241,18 +249,18 @@ class Lookup:
         return len(self.steps) + kept < self.settings.queries
 
     def _credible(self, each: Candidate) -> Candidate | None:
-        """Not one in doubt, where enough have answered already."""
-        if self.settings.by_lot:
+        """Return None instead of a doubtful candidate once enough nodes have answered."""
+        if self.settings.random_order:
             left = self._inside >= self._thin() and self._doubt(each) > 0
         else:
             left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
         return None if left else each
 
-    def _drawn(self, each: Candidate) -> tuple[int, int, int, int]:
-        """Order by cost last but one: a circuit through a relay costs ten times a direct dial."""
+    def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
+        """Sort by cost before chance: a circuit through a relay costs ten times a direct dial."""
         linked = self._linked(each.contact.peer)
         way = 0 if linked else 1 if each.contact.direct else 2
-        return self._doubt(each), self._crowd(each), way, each.lot
+        return self._doubt(each), self._crowd(each), way, each.rank
 
     def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
@@ -263,19 +271,22 @@ class Lookup:
         return each.doubt if self.settings.doubt else 0
 
     def _crowd(self, each: Candidate) -> int:
-        """How often its networks were asked beyond what is usual."""
+        """Return how often its networks were queried beyond the usual limit."""
         if not self.settings.subnet_limits:
             return 0
         asked = max((self._networks[name] for name in each.contact.networks), default=0)
         return max(asked - defaults.SUBNET_ASKED + 1, 0)
 
     def _promising(self, each: Candidate) -> bool:
-        """Whether fewer than `K` that are nearer have answered."""
+        """Whether fewer than `K` nearer nodes have answered."""
         return sum(other.distance < each.distance for other in self._answered) < defaults.K
 
     def _closed(self) -> bool:
-        """Whether it is not worth asking outside of the region: as many of it have answered as
-        are to be expected, and many answers in a row named nobody else of it."""
+        """Whether querying outside the region is pointless.
+
+        That is so when as many of its nodes have answered as can be expected, and many replies in
+        a row named no other node of it.
+        """
         return self._inside >= self._thin() and self._quiet >= defaults.CLOSED_QUIET
 
     @staticmethod
@@ -283,8 +294,8 @@ class Lookup:
         return defaults.REGION_NODES * defaults.REGION_THIN
 
     def _settled(self) -> bool:
-        """Whether the region's nodes are known, where nothing else is wanted."""
-        if self._enough or not self.settings.by_lot:
+        """Whether a look-up for nodes has found the nodes of the region."""
+        if self._enough or not self.settings.random_order:
             return False
         known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
         return known or self._inside >= defaults.SETTLED_MOST
@@ -295,7 +306,7 @@ class Lookup:
         return self._records.enough(self._enough, witnesses=self.settings.witnesses)
 
     def _awaited(self) -> bool:
-        """Whether an answer under way may still come soon."""
+        """Whether a pending reply is not overdue yet."""
         patience = self._patience()
         return any(
             not each.older(patience, self._now) for path in self._paths for each in path.asked
@@ -304,21 +315,23 @@ class Lookup:
     def _exhausted(self) -> bool:
         return all(self._choose(path) is None for path in self._paths)
 
-    # Answers.
+    # Replies.
 
     def answered(self, contact: Contact, found: Found, now: float, wall: float) -> str:
-        """What a contact said. Returns a code where it sent a record that is none: `wall` is the
-        own clock, s since 1970."""
+        """Take a contact's reply. Return an error code if it has an invalid record, else "".
+
+        `now` is the host's monotonic time, `wall` its wall clock in seconds since 1970.
+        """
         one = self._close(contact, now)
         if one is None or one.step is None:
             return ""
         code = self._records.take(contact.peer, found, wall)
         if code:
             one.step.outcome = code
-            one.in_vain()
+            one.mark_failed()
             return code
         self._answered.append(one)
-        one.made_good()
+        one.mark_answered()
         took = now - one.step.asked
         self._slowest = took if self._slowest == inf else max(self._slowest, took)
         self._inside += one.distance <= self.radius
@@ -337,12 +350,12 @@ class Lookup:
         return ""
 
     def failed(self, contact: Contact, now: float, outcome: str = "failed") -> None:
-        """It could not be asked, or did not answer; `outcome` may be a code of its refusal."""
+        """Record that a query failed; `outcome` may be the code of the contact's refusal."""
         one = self._close(contact, now)
         if one is not None and one.step is not None:
             one.step.outcome = outcome
             if outcome != "busy":
-                one.in_vain()
+                one.mark_failed()
             one.lost = outcome not in _THERE
             self._elsewhere(one)
 
@@ -357,10 +370,10 @@ class Lookup:
         return one
 
     def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
-        """A contact belongs to the path that heard of it first."""
+        """Add a contact to the path that named it first."""
         known = self._known.get(contact.peer)
         if known is not None:
-            known.named_by(by)
+            known.add_referrer(by)
             self._hear_where(known, contact, path)
             return
         heard = self._paths[path].heard if self.settings.shares else len(self._known)
@@ -372,7 +385,7 @@ class Lookup:
             path,
             hop,
             contact.point ^ self._at,
-            lot(self._nonce, contact.key),
+            random_rank(self._nonce, contact.key),
             {path: contact},
         )
         if by is not None:
@@ -383,8 +396,10 @@ class Lookup:
         self._paths[path].waiting.append(candidate)
 
     def _hear_where(self, one: Candidate, contact: Contact, path: int) -> None:
-        """Another path may know better where it is: else a liar that speaks first sends all paths
-        to where nobody answers."""
+        """Record what another path says about a contact's addresses.
+
+        Without this, a liar that names a contact first could send all paths to dead addresses.
+        """
         if path in one.accounts or not self.settings.accounts:
             return
         one.accounts[path] = contact
@@ -394,7 +409,7 @@ class Lookup:
             self._elsewhere(one)
 
     def _elsewhere(self, one: Candidate) -> None:
-        """One that was not found is asked where else it is said to be."""
+        """Queue an unreachable contact again, at addresses given by another path."""
         tried = one.tried | set(one.contact.addresses)
         for path, account in one.accounts.items():
             if one.lost and not tried.issuperset(account.addresses):
@@ -405,6 +420,6 @@ class Lookup:
 
 
 def _in_turn(lists: Sequence[Sequence[Contact]]) -> list[Contact]:
-    """Each contact of some lists once, the first of each list first."""
+    """Merge lists of contacts round robin, without duplicates."""
     rows = zip_longest(*lists)
     return list(dict.fromkeys(each for row in rows for each in row if each is not None))

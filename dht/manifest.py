@@ -1,7 +1,7 @@
-"""What a model is, apart from names, files and signatures: docs/spec/model.md.
+"""Manifest: describes a model apart from names, files and signatures. Spec: docs/spec/model.md.
 
-Equal weights, configuration and tokenizer give equal bytes, so an equal root, however the
-folder they came from was cut into files.
+Equal weights, configuration and tokenizer give equal bytes, and so an equal root, however the
+weights were split into files.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from .defaults import (
 from .errors import OTHERS_HINT, ModelError
 
 FORMAT = "shoal-model/1"
-FILE_LIMITS = {  # the files a model may carry, in bytes
+FILE_LIMITS = {  # the files that a manifest may contain, in bytes
     "added_tokens": FILE_LIMIT,
     "chat_template": TEMPLATE_LIMIT,
     "generation_config": FILE_LIMIT,
@@ -51,20 +51,20 @@ _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
 
 
 def is_digest(text: object) -> bool:
-    """Is this 64 lower-case hex digits (and so safe as a file's name)?"""
+    """Whether this is 64 lower-case hex digits, and so safe as a file name."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def layer_of(role: str) -> int | None:
-    """The layer a parameter belongs to, or None."""
+    """Return the layer that a parameter belongs to, or None."""
     found = _LAYER.match(role)
     return int(found[1]) if found else None
 
 
 def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what says where it came from rather than what the model is.
+    """Return the config without keys that describe its origin instead of the model.
 
-    Raises ModelError: `custom-code`, or `bad-config` where no layer count can be read.
+    Raises ModelError: `custom-code`, or `bad-config` if no layer count can be read.
     """
     kept = plain_config(config)
     layers = kept.get("num_hidden_layers")
@@ -78,7 +78,7 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, of any family: nothing is asked of its layers. Raises ModelError."""
+    """Do as `canonical_config`, but without checking the layers. Raises ModelError."""
     if "auto_map" in config:
         raise custom_code("config.json")
     kept = {k: v for k, v in config.items() if k != "transformers_version" and k[:1] != "_"}
@@ -87,8 +87,10 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_values(config: dict[str, Any]) -> None:
-    """Whatever reads a config must be able to hold it: JSON also has `1e999`, halves of letters
-    (`"\\ud800"`) and integers of any length. Raises ModelError `bad-config`."""
+    """Check that any reader of the config can represent its values. Raises ModelError `bad-config`.
+
+    JSON also allows `1e999`, lone surrogates (`"\\ud800"`) and integers of any length.
+    """
     waiting: list[Any] = [config]
     while waiting:
         value = waiting.pop()
@@ -99,8 +101,8 @@ def _check_values(config: dict[str, Any]) -> None:
         elif not _is_plain(value):
             raise ModelError(
                 "bad-config",
-                f"config.json has a value that is out of range: {_brief(value)}",
-                hint="use the model's own config.json, as it was published",
+                f"config.json has a value out of range: {_brief(value)}",
+                hint="use the config.json that the model was published with",
             )
 
 
@@ -113,18 +115,19 @@ def _is_plain(value: object) -> bool:
 
 
 def custom_code(where: str) -> ModelError:
-    """The model wants Python code of its own run."""
+    """Return the error for a model that would run its own Python code."""
     return ModelError(
         "custom-code",
-        f"{where} asks for code of its own (`auto_map`), and shoal runs no code from a model",
+        f"{where} asks for custom code (`auto_map`), and shoal runs no code from a model",
         hint="use a model of a supported family, saved without `trust_remote_code`",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor: its parameter names (a tied one has two), and the chunks of its raw
-    little-endian bytes in C order. `dtype` is a safetensors name.
+    """One tensor: its parameter names (a tied tensor has two), and the chunks of its bytes.
+
+    The bytes are little-endian in C order. `dtype` is a safetensors name.
     """
 
     roles: tuple[str, ...]
@@ -144,7 +147,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file carried with the model: its bytes and their chunks."""
+    """A file that belongs to the model: its size in bytes, and its chunks."""
 
     size: int
     chunks: tuple[str, ...]
@@ -155,7 +158,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A model. An object of this class satisfies every rule of docs/spec/model.md."""
+    """Description of a model. Every instance satisfies the rules of docs/spec/model.md."""
 
     config: dict[str, Any]
     files: Mapping[str, Blob]
@@ -163,35 +166,35 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if canonical_config(self.config) != self.config:
-            raise _bad("its config is not canonical")
+            raise _bad("the config is not canonical")
         self._check_files()
         self._check_tensors()
-        assert self.chunks  # computed here, so that a lying chunk list is refused here
+        assert self.chunks  # computed here, so that an inconsistent chunk list is refused here
 
     def _check_files(self) -> None:
         for name, blob in self.files.items():
             if name not in FILE_LIMITS or blob.size > FILE_LIMITS[name]:
                 raise _bad(f"file `{_brief(name)}` is unknown or too large")
         if "tokenizer" not in self.files:
-            raise _bad("it has no tokenizer")
+            raise _bad("there is no tokenizer")
 
     def _check_tensors(self) -> None:
         if len(self.tensors) > TENSORS_LIMIT:
             raise _bad(f"more than {TENSORS_LIMIT} tensors")
         firsts = [tensor.roles[0] for tensor in self.tensors]
         if firsts != sorted(firsts):
-            raise _bad("its tensors are not in order")
+            raise _bad("the tensors are not in order")
         roles = [role for tensor in self.tensors for role in tensor.roles]
         present = set(roles)
         if len(present) != len(roles):
-            raise _bad("two tensors have one name")
+            raise _bad("two tensors have the same name")
         layers = {layer_of(role) for role in roles}
         for layer in range(self.layers):
             if layer not in layers:
-                raise _bad(f"it has no tensor of layer {layer}")
+                raise _bad(f"layer {layer} has no tensors")
         for role in (EMBEDDING, NORM, HEAD):
             if role not in present:
-                raise _bad(f"it has no `{role}`")
+                raise _bad(f"`{role}` is missing")
 
     @property
     def layers(self) -> int:
@@ -205,7 +208,7 @@ class Manifest:
 
     @cached_property
     def chunks(self) -> Mapping[str, int]:
-        """Every chunk once, in order (files by name, then tensors), with its bytes."""
+        """All chunks without duplicates, in order (files by name, then tensors), with bytes."""
         found: dict[str, int] = {}
         files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]
         for item in files + list(self.tensors):
@@ -216,11 +219,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all chunks, each once."""
+        """Bytes of all chunks, each counted once."""
         return sum(self.chunks.values())
 
     def encode(self) -> bytes:
-        """The canonical bytes. Raises ModelError `too-large`."""
+        """Return the canonical bytes. Raises ModelError `too-large`."""
         config = canonical.dump_json(self.config)
         if len(config) > CONFIG_LIMIT:
             raise ModelError("too-large", f"config.json has more than {CONFIG_LIMIT} bytes")
@@ -238,7 +241,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
-        """Read canonical bytes from anyone. Raises ModelError and nothing else."""
+        """Decode canonical bytes from any source. Raises ModelError and no other error."""
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
         reader = canonical.Reader(data, "manifest", text_limit=256)
@@ -259,9 +262,9 @@ class Manifest:
         return manifest
 
     def tensors_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[Tensor]:
-        """The tensors of a shard: the embedding, layers start:stop, final norm and head.
+        """Return the tensors of a shard: the embedding, layers start:stop, final norm and head.
 
-        With tied embeddings the head's tensor is the embedding's.
+        With tied embeddings, the head's tensor is the embedding's.
         """
         wanted = {EMBEDDING} if embedding else set()
         if head:
@@ -276,40 +279,40 @@ class Manifest:
         ]
 
     def weight_bytes(self, embedding: bool, start: int, stop: int, head: bool) -> int:
-        """Bytes of `tensors_of` the same shard, as stored."""
+        """Return the bytes that the tensors of a shard take on disk."""
         return sum(tensor.size for tensor in self.tensors_of(embedding, start, stop, head))
 
     def digests_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[str]:
-        """The chunks a node needs to serve a shard: every file, and the shard's tensors."""
+        """Return the chunks that a node needs to serve a shard: all files, and its tensors."""
         files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]
         items = files + list(self.tensors_of(embedding, start, stop, head))
         return list(dict.fromkeys(digest for item in items for digest in item.chunks))
 
 
 def chunk_sizes(item: Tensor | Blob) -> Iterable[tuple[str, int]]:
-    """The chunks of an object with their bytes: `CHUNK`, but for the last."""
+    """Return the chunks of an object with their sizes: `CHUNK` bytes, except for the last."""
     return (
         (digest, min(CHUNK, item.size - index * CHUNK)) for index, digest in enumerate(item.chunks)
     )
 
 
 def _bad(why: str) -> ModelError:
-    return ModelError("bad-manifest", f"the manifest is not a valid one: {why}", hint=OTHERS_HINT)
+    return ModelError("bad-manifest", f"invalid manifest: {why}", hint=OTHERS_HINT)
 
 
 def _brief(value: object) -> str:
-    """A hostile value for a message: printable and short."""
+    """Format a hostile value for a message: printable and short."""
     return ascii(value)[:64]
 
 
 def _check_roles(roles: Sequence[str]) -> None:
     if not 1 <= len(roles) <= ROLES_LIMIT or list(roles) != sorted(set(roles)):
-        raise _bad("a tensor's names are not one or two, in order")
+        raise _bad("a tensor must have one or two names, in order")
     for role in roles:
         if not _ROLE.fullmatch(role):
-            raise _bad(f"`{_brief(role)}` is no parameter name")
+            raise _bad(f"`{_brief(role)}` is not a parameter name")
     if len(roles) == ROLES_LIMIT and tuple(roles) != (HEAD, EMBEDDING):
-        raise _bad("only the embedding and the head may be one tensor")
+        raise _bad("only the embedding and the head may share a tensor")
 
 
 def _check_tensor(roles: Sequence[str], dtype: str, shape: Sequence[int]) -> None:
@@ -333,7 +336,7 @@ def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
     _check_count(what, size, len(chunks))
     for digest in chunks:
         if not is_digest(digest):
-            raise _bad(f"`{_brief(digest)}` is no digest")
+            raise _bad(f"`{_brief(digest)}` is not a digest")
 
 
 def _join(chunks: Iterable[str]) -> bytes:
@@ -341,9 +344,12 @@ def _join(chunks: Iterable[str]) -> bytes:
 
 
 def _split(data: object, what: str, size: int) -> tuple[str, ...]:
-    """As many as `size` bytes have: a list without end would take ten times its bytes."""
+    """Split a list of digests, after comparing its length with `size`.
+
+    Without the check, decoding an endless list would take ten times its bytes in memory.
+    """
     if not isinstance(data, bytes) or len(data) % 32:
-        raise _bad("a chunk list is no sequence of 32-byte digests")
+        raise _bad("a chunk list must consist of 32-byte digests")
     _check_count(what, size, len(data) // 32)
     text = data.hex()
     return tuple(text[i : i + 64] for i in range(0, len(text), 64))
@@ -360,13 +366,13 @@ def _packed(tensor: Tensor) -> dict[str, Any]:
 
 def _read_config(value: object) -> dict[str, Any]:
     if not isinstance(value, bytes) or len(value) > CONFIG_LIMIT:
-        raise _bad("its config is no JSON text")
+        raise _bad("the config must be JSON text")
     try:
         config = canonical.parse_json(value, depth=CONFIG_DEPTH)
     except ValueError as error:
-        raise _bad(f"its config: {error}") from None
+        raise _bad(f"the config is invalid: {error}") from None
     if not isinstance(config, dict):
-        raise _bad("its config is no JSON object")
+        raise _bad("the config must be a JSON object")
     return config
 
 
@@ -378,7 +384,7 @@ def _read_files(reader: canonical.Reader) -> dict[str, Blob]:
             raise reader.fail("a file is malformed")
         size = value.get("size")
         if type(size) is not int:
-            raise reader.fail("a file's size is no number")
+            raise reader.fail("a file's size must be an integer")
         files[name] = Blob(size, _split(value.get("chunks"), "a file", size))
     return files
 
@@ -388,11 +394,11 @@ def _read_tensor(value: object) -> Tensor:
         raise _bad("a tensor is malformed")
     roles, dtype, shape = value["roles"], value["dtype"], value["shape"]
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise _bad("a tensor's names are no list of texts")
+        raise _bad("a tensor's names must be a list of texts")
     if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise _bad("a tensor's shape is no list of numbers")
+        raise _bad("a tensor's shape must be a list of integers")
     if not isinstance(dtype, str):
-        raise _bad("a tensor's dtype is no text")
+        raise _bad("a tensor's dtype must be text")
     _check_tensor(roles, dtype, shape)
     chunks = _split(value["chunks"], roles[0], _tensor_bytes(dtype, shape))
     return Tensor(tuple(roles), dtype, tuple(shape), chunks)

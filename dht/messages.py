@@ -1,6 +1,6 @@
-"""What nodes ask and tell each other about records, as msgpack. Spec: docs/spec/dht.md.
+"""Messages of `dht.find` and `dht.store`, encoded as msgpack. Spec: docs/spec/dht.md.
 
-Whatever comes is typed and bounded here; records in it are still sealed.
+Decoding checks types and limits. Records inside a message stay sealed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from .key import Key, as_key
 
 _LISTED: Final = 1_024  # items of any list
 _FIELDS: Final = 32
-_ITEMS: Final = 8_192  # of all lists together
+_ITEMS: Final = 8_192  # items of all lists together
 _CODE_BYTES: Final = 32
 _ASKED: Final = ("keys", "near", "most", "kinds", "serves")
 
 
 class Aged(NamedTuple):
-    """A sealed record, and for how many seconds nobody has heard of it from its author."""
+    """A sealed record and its age: seconds since its author last announced it."""
 
     age: int
     sealed: bytes
@@ -33,13 +33,13 @@ class Aged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Which records lie under `keys`, and who is nearest to them and to the places `near`."""
+    """Request for the records under `keys`, and for the contacts nearest to them and to `near`."""
 
     keys: tuple[Key, ...]
     near: tuple[Key, ...] = ()
-    most: int = defaults.K  # records a key
-    kinds: tuple[str, ...] = ()  # none: all
-    serves: Contact | None = None  # the asker, where it answers such questions itself
+    most: int = defaults.K  # records per key
+    kinds: tuple[str, ...] = ()  # empty for all
+    serves: Contact | None = None  # the asker, if it serves the DHT itself
 
     def encode(self) -> bytes:
         fields: dict[str, Any] = {"keys": self.keys, "most": self.most}
@@ -51,11 +51,11 @@ class Find:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Find":
-        """Raises BadMessage."""
+        """Decode a request. Raises BadMessage."""
         fields = _map(payload, *_ASKED, limit=defaults.FIND_BYTES)
         most = fields.get("most", defaults.K)
         if type(most) is not int or most < 0:
-            raise BadMessage("`most` is no count")
+            raise BadMessage("`most` must be a count")
         return cls(
             _keys(fields.get("keys"), defaults.FIND_KEYS),
             _keys(fields.get("near", []), defaults.FIND_NEAR),
@@ -67,18 +67,20 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer: records for each of the keys, contacts for each of the keys and places."""
+    """Reply: records for each key, and contacts for each key and each position in `near`."""
 
     records: tuple[tuple[Aged, ...], ...]
     nearest: tuple[tuple[Contact, ...], ...]
 
     def encode(self) -> bytes:
-        """Contacts beyond the bound are left out, the farthest first; records are not: bound
-        them when they are chosen."""
+        """Encode the reply, dropping the farthest contacts beyond the limit.
+
+        Records are never dropped: the caller limits them when choosing.
+        """
         index: dict[Contact, int] = {}
         left = defaults.MESSAGE_CONTACTS
         lists: list[list[int]] = [[] for _ in self.nearest]
-        for rank in zip_longest(*self.nearest):  # the nearest of each place, then the next
+        for rank in zip_longest(*self.nearest):  # the nearest of each position, then the next
             for place, contact in enumerate(rank):
                 if contact is None:
                     continue
@@ -93,7 +95,7 @@ class Found:
 
     @classmethod
     def decode(cls, payload: bytes, find: Find) -> "Found":
-        """The answer to `find`. Raises BadMessage."""
+        """Decode the reply to `find`. Raises BadMessage."""
         fields = _map(payload, "records", "contacts", "nearest", depth=3)
         places = len(find.keys) + len(find.near)
         most = min(places * defaults.K, _LISTED)
@@ -101,7 +103,7 @@ class Found:
         lists = _list(fields.get("nearest"), places)
         records = _list(fields.get("records"), len(find.keys))
         if len(lists) != places or len(records) != len(find.keys):
-            raise BadMessage("an answer is not about the keys that were asked for")
+            raise BadMessage("the reply does not match the requested keys")
         found = cls(
             tuple(_aged_list(each, find.most * 2) for each in records),
             tuple(_picked(each, contacts) for each in lists),
@@ -112,7 +114,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Records to be kept."""
+    """Request to store records."""
 
     records: tuple[Aged, ...]
     serves: Contact | None = None
@@ -122,7 +124,7 @@ class Store:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Store":
-        """Raises BadMessage."""
+        """Decode a request. Raises BadMessage."""
         fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE, depth=2)
         records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
         _check_size(records)
@@ -130,20 +132,20 @@ class Store:
 
 
 def encode_codes(codes: Sequence[str]) -> bytes:
-    """The answer to `Store`: what became of each record, "" for kept."""
+    """Encode the reply to `Store`: an error code for each record, "" if stored."""
     return _packed({"codes": codes})
 
 
 def decode_codes(payload: bytes, count: int) -> tuple[str, ...]:
-    """The codes of `count` records. Raises BadMessage."""
+    """Decode the codes of `count` records. Raises BadMessage."""
     codes = _words(_map(payload, "codes").get("codes"), count, _CODE_BYTES)
     if len(codes) != count:
-        raise BadMessage("an answer does not say what became of each record")
+        raise BadMessage("the reply must have a code for each record")
     return codes
 
 
 def batches(records: Sequence[Aged]) -> Iterator[tuple[Aged, ...]]:
-    """Records in as few messages as their bounds allow."""
+    """Split records into as few messages as the limits allow."""
     batch: list[Aged] = []
     size = 0
     for aged in records:
@@ -164,23 +166,26 @@ def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
         fields["serves"] = serves.packed
     packed: bytes = msgpack.packb(fields)
     if len(packed) > defaults.MESSAGE_LIMIT:
-        raise BadMessage("a message of this node's own is too large")
+        raise BadMessage("a message of this node is too large")
     return packed
 
 
 def _map(
     payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT, depth: int = 1
 ) -> dict[str, Any]:
-    """The fields of those names, with lists in lists so deep; others are passed over unread."""
+    """Read the fields in `names`, with lists nested up to `depth`; skip all other fields."""
     try:
         return _Fields(Reader(payload, limit=limit)).read(names, depth)
     except Undecodable as error:
-        raise BadMessage(f"a message is not readable: {error}") from None
+        raise BadMessage(f"cannot decode a message: {error}") from None
 
 
 class _Fields:
-    """Reads no more than a message can have: lists of lists of nothing would take a hundred times
-    as long as records, and as much memory."""
+    """Reader of a message's fields, limited to the items that a valid message can have.
+
+    Without the limit, a message full of nested empty lists would take a hundred times as long, and
+    as much memory, as one full of records.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -194,7 +199,7 @@ class _Fields:
         for _ in range(count):
             name = self._value(0)
             if type(name) is not str:
-                raise BadMessage("a message is no map of names")
+                raise BadMessage("a message's field names must be text")
             if name in names:
                 fields[name] = self._value(depth)
             else:
@@ -203,7 +208,7 @@ class _Fields:
         return fields
 
     def _value(self, depth: int) -> Any:
-        """A value with lists in it so deep; instead of what is deeper, and of maps, None."""
+        """Read a value with lists nested up to `depth`; replace deeper lists and maps by None."""
         self._left -= 1
         if self._left < 0:
             raise BadMessage("a message has too many items")
@@ -218,7 +223,7 @@ class _Fields:
 
 def _list(value: object, most: int) -> list[Any]:
     if type(value) is not list or len(value) > most:
-        raise BadMessage(f"something is no list of at most {most}")
+        raise BadMessage(f"expected a list of at most {most} items")
     return value
 
 
@@ -232,13 +237,13 @@ def _keys(value: object, most: int) -> tuple[Key, ...]:
 def _words(value: object, most: int, size: int) -> tuple[str, ...]:
     words = _list(value, most)
     if not all(type(word) is str and len(word) <= size and word.isprintable() for word in words):
-        raise BadMessage(f"a word is no text of at most {size} letters")
+        raise BadMessage(f"expected printable text of at most {size} characters")
     return tuple(words)
 
 
 def _contact(value: object) -> Contact:
     if type(value) is not bytes:
-        raise BadMessage("a contact is no bytes")
+        raise BadMessage("a contact must be bytes")
     return read_contact(value)
 
 
@@ -253,7 +258,7 @@ def _aged_list(value: object, most: int) -> tuple[Aged, ...]:
 
 def _aged(value: object) -> Aged:
     if type(value) is not list or [type(item) for item in value[:2]] != [int, bytes]:
-        raise BadMessage("a record has no age, or is no bytes")
+        raise BadMessage("a record must be [age, bytes]")
     age, sealed = value[:2]
     if age < 0 or len(sealed) > defaults.RECORD_BYTES:
         raise BadMessage("a record or its age is out of bounds")
@@ -262,11 +267,11 @@ def _aged(value: object) -> Aged:
 
 def _check_size(records: Any) -> None:
     if sum(len(aged.sealed) for aged in records) > defaults.MESSAGE_RECORDS:
-        raise BadMessage(f"over {defaults.MESSAGE_RECORDS} bytes of records in one message")
+        raise BadMessage(f"more than {defaults.MESSAGE_RECORDS} bytes of records in one message")
 
 
 def _picked(value: object, contacts: Sequence[Contact]) -> tuple[Contact, ...]:
     indexes = _list(value, defaults.K)
     if not all(type(index) is int and 0 <= index < len(contacts) for index in indexes):
-        raise BadMessage("an answer names contacts that it does not have")
+        raise BadMessage("the reply refers to contacts that it does not contain")
     return tuple(contacts[index] for index in dict.fromkeys(indexes))

@@ -1,7 +1,7 @@
-"""Whether this node keeps others' records: as a server, for want of better ones, or not at all.
+"""Mode of this node in the DHT: server, fallback server, or client.
 
-Reachable nodes serve. Who cannot be dialled is a client, as whoever asks it for records pays for
-the way through a relay; but a swarm that has hardly a server that all reach needs everybody.
+A publicly reachable node is a server. Other nodes are clients, because every request to them would
+have to pass a relay. If hardly any reachable server is known, they serve nevertheless.
 """
 
 from enum import StrEnum
@@ -10,27 +10,27 @@ from . import defaults
 
 
 class Mode(StrEnum):
-    """What a node is to the others."""
+    """Role of this node in the DHT."""
 
-    SERVER = "server"  # dialled by anybody
-    FALLBACK = "fallback"  # serves by whatever links it has
-    CLIENT = "client"  # keeps none of others' records, and is in nobody's table
+    SERVER = "server"  # publicly reachable
+    FALLBACK = "fallback"  # serves over whatever links it has
+    CLIENT = "client"  # stores no records of others, and is in no routing table
 
 
 class ModeRule:
-    """Decides; slow to change its mind, as each change moves records."""
+    """Chooses the mode, with hysteresis, because each change moves records."""
 
     def __init__(self) -> None:
         self.mode = Mode.FALLBACK
         self.why = "this node has just started"
-        self._reached: float | None = None  # when it was last found to be reachable
+        self._reached: float | None = None  # when this node was last known to be reachable
 
     @property
     def serves(self) -> bool:
         return self.mode is not Mode.CLIENT
 
     def decide(self, reachable: bool, servers: int, now: float) -> bool:
-        """Look again; `servers` are the reachable ones that this node knows. True: it changed."""
+        """Update the mode; return whether it changed. `servers` counts known reachable servers."""
         if reachable:
             self._reached = now
         mode = self._mode(servers, now)
@@ -48,10 +48,11 @@ class ModeRule:
 
     def _words(self, reachable: bool, servers: int) -> str:
         if reachable:
-            return "others reach this node from outside"
+            return "this node is publicly reachable"
         if self.mode is Mode.SERVER:
-            return "others reached this node a moment ago"
+            return "this node was publicly reachable a moment ago"
         if self.mode is Mode.CLIENT:
-            return f"others do not reach this node from outside, and {servers} servers are known"
-        known = f"only {servers} of {defaults.SERVERS[1]}" if servers else "none"
-        return f"others do not reach this node from outside, but {known} whom all reach is known"
+            return f"this node is not publicly reachable, and {servers} servers are known"
+        known = f"only {servers} of {defaults.SERVERS[1]} publicly reachable nodes are known"
+        none = "no publicly reachable node is known"
+        return f"this node is not publicly reachable, and {known if servers else none}"

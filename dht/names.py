@@ -1,10 +1,10 @@
-"""What a model's name means, and who vouches for it.
+"""Resolution of a model's name to a root, with the nodes that vouch for it.
 
-A name is a pointer to a root that somebody signed, and anybody may sign any name: it is worth as
-much as its vouchers are to who asks. So what was named here comes first, then what members say,
-then what the DHT says; where one of these knows several roots for a name they are shown as choices,
-and `NAME@HASH` picks. Only all 64 digits of a hash prove anything: eight can be ground in minutes.
-Spec: docs/spec/model.md.
+A name is a signed pointer to a root. Any node may sign any name, so a name is worth as much as its
+vouchers are to the user. Names given on this node come first, then those of members, then those
+in the DHT. If one of these sources knows several roots, they are listed as choices, and
+`NAME@HASH` picks one. Only all 64 digits of a hash are proof: eight can be found by trial in
+minutes. Spec: docs/spec/model.md.
 """
 
 import difflib
@@ -30,7 +30,7 @@ _BARE: Final = re.compile(rf"[0-9a-f]{{{defaults.PREFIX_MIN},64}}")
 
 
 class Source(IntEnum):
-    """From where it is known that somebody vouches; the lower comes first."""
+    """Where a voucher was found; lower values take precedence."""
 
     HERE = 0
     MEMBERS = 1
@@ -39,7 +39,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """`peer` says so; nobody had heard of it from there for `age` seconds when it was found."""
+    """A node that vouches for a name; `age` is in seconds, as of when its record was found."""
 
     peer: PeerId
     source: Source
@@ -48,8 +48,11 @@ class Voucher:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A root that a name may mean. `layers` and `size` (bytes) are what the first voucher says of
-    it, 0 where that is not known; a root that was asked for by itself has no name."""
+    """A root that a name may mean.
+
+    `layers` and `size` (bytes) are what the first voucher says, 0 if unknown. `name` is "" if the
+    user asked for the root itself.
+    """
 
     name: str
     root: str
@@ -59,13 +62,13 @@ class Meaning:
 
     @property
     def source(self) -> Source:
-        """The nearest one."""
+        """The source that takes precedence among the vouchers."""
         return min((each.source for each in self.vouchers), default=Source.DHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One voucher's word, from whichever source."""
+    """Statement of one voucher, from any source."""
 
     voucher: Voucher
     body: NameBody
@@ -73,7 +76,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`NAME`, `NAME@HASH` or `HASH`: a name, "" for none, and the beginning of a root."""
+    """Parsed `NAME`, `NAME@HASH` or `HASH`: a name, "" for none, and the start of a root."""
 
     name: str
     prefix: str
@@ -83,14 +86,17 @@ class Asked:
 
 
 class Records(Protocol):
-    """What is needed of a `Dht`."""
+    """The part of a `Dht` that name resolution uses."""
 
     async def find(self, key: Key, **how: Any) -> Found: ...
 
 
 class Names:
-    """`here`: the names given here, each with its root; `known`: every root that is known here;
-    `told`: what this node and its members say."""
+    """Resolves names.
+
+    `here` returns the names given on this node, each with its root; `known` every root known
+    here; `told` what this node and its members say.
+    """
 
     def __init__(
         self,
@@ -108,8 +114,9 @@ class Names:
         self._told = told
 
     async def resolve(self, text: str, *, timeout: float = defaults.NAME_FIND) -> Meaning:
-        """The one model that is meant, with who vouches for it.
+        """Return the one model that is meant, with its vouchers.
 
+        Looks in the DHT for up to `timeout` seconds if this node and its members do not know it.
         Raises ModelError: `bad-name`, `unknown-model`, `ambiguous-model`.
         """
         asked = self._read(text)
@@ -124,17 +131,19 @@ class Names:
         raise unknown(text, {each.body.name for each in said} | set(self._here()))
 
     def near(self, text: str) -> list[Meaning]:
-        """What it may mean as far as this node and members know. Raises ModelError `bad-name`."""
+        """Return the meanings known to this node and its members. Raises ModelError `bad-name`."""
         return self._meanings(self._read(text), self._near())
 
     async def meanings(self, text: str, *, timeout: float = defaults.NAME_FIND) -> list[Meaning]:
-        """Everything it may mean, by whoever vouches, nearest sources and most vouchers first; at
-        most `NAME_MEANINGS`. Raises ModelError `bad-name`."""
+        """Return every meaning, by precedence of source, then by number of vouchers.
+
+        Returns at most `NAME_MEANINGS`. Raises ModelError `bad-name`.
+        """
         asked = self._read(text)
         return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])
 
     def _read(self, text: str) -> Asked:
-        """Names given here may look like the beginning of a hash."""
+        """Parse the text, but take it as a name if it is one here, even if it looks like a hash."""
         text = naming.normal(text)
         return Asked(text, "") if text in self._here() else read(text)
 
@@ -160,7 +169,7 @@ class Names:
         ]
 
     def _meanings(self, asked: Asked, said: Iterable[Said]) -> list[Meaning]:
-        """What was said that fits, by root."""
+        """Group the statements that fit by root."""
         of_root: dict[tuple[str, str], dict[PeerId, Said]] = {}
         for name, root in self._here().items():
             if asked.fits(name, root):
@@ -169,7 +178,7 @@ class Names:
             if asked.fits(each.body.name, each.body.root):
                 name = each.body.name if asked.name else ""
                 vouched = of_root.setdefault((name, each.body.root), {})
-                vouched.setdefault(each.voucher.peer, each)  # the nearer source comes first
+                vouched.setdefault(each.voucher.peer, each)  # `said` lists nearer sources first
         if not asked.name:
             bare = {asked.prefix} if is_digest(asked.prefix) else set()
             for root in {*self._known(), *bare}:
@@ -190,14 +199,14 @@ class Names:
 
 
 def read(text: str) -> Asked:
-    """What somebody typed. Raises ModelError `bad-name`."""
+    """Parse what a user typed. Raises ModelError `bad-name`."""
     name, at, prefix = text.rpartition("@")
     if at:
         if not _PREFIX.fullmatch(prefix):
             raise ModelError(
                 "bad-name",
                 f"{ascii(text)[:80]} has no hash after its `@`",
-                hint="NAME@HASH, with the first of the root's digits (0-9, a-f) or all 64 of them",
+                hint="use NAME@HASH, with the first digits of the root (0-9, a-f) or all 64",
             )
         check_name(name)
         return Asked(name, prefix)
@@ -208,7 +217,7 @@ def read(text: str) -> Asked:
 
 
 def chosen(asked: Asked, meanings: list[Meaning]) -> list[Meaning]:
-    """Those of the nearest source; a whole root leaves nothing to choose."""
+    """Return the meanings of the source with precedence; a full root leaves a single one."""
     if is_digest(asked.prefix):
         return meanings[:1]
     nearest = min((one.source for one in meanings), default=Source.DHT)
@@ -222,7 +231,7 @@ def _only(text: str, meanings: list[Meaning]) -> Meaning:
 
 
 def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
-    """`NAME@HASH` with as many digits as tell it from the others, or the digits alone."""
+    """Format as `NAME@HASH` with enough digits to be unique among `others`, or as digits alone."""
     roots = [other.root for other in others if other.root != meaning.root]
     digits = defaults.PREFIX_MIN
     while digits < 64 and any(root.startswith(meaning.root[:digits]) for root in roots):
@@ -234,7 +243,7 @@ def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
 
 
 def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
-    """Several choices, and who vouches for each."""
+    """Return the error for several meanings, listing the vouchers of each."""
     shown = [
         f"{spelled(one, meanings)} ({_vouched(one.vouchers)})"
         for one in meanings[: defaults.NAME_CHOICES]
@@ -243,32 +252,31 @@ def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
     listed = ", ".join(shown) + (f", and {more} more" if more else "")
     return ModelError(
         "ambiguous-model",
-        f"{ascii(text)[:80]} means {len(meanings)} models: {listed}",
-        hint="say which, as in the list: NAME@HASH",
+        f"{ascii(text)[:80]} matches {len(meanings)} models: {listed}",
+        hint="name one of them as NAME@HASH",
     )
 
 
 def _vouched(vouchers: tuple[Voucher, ...]) -> str:
     if not vouchers:
-        return "nobody vouches"
+        return "no vouchers"
     more = f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else ""
-    return f"says {vouchers[0].peer}{more}"
+    return f"from {vouchers[0].peer}{more}"
 
 
 def unknown(text: str, names: Iterable[str]) -> ModelError:
-    """Nobody who can be asked has heard of it; `names` are what it may have been meant for."""
+    """Return the error for a name that no source knows; `names` are possible corrections."""
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
     meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
     return ModelError(
         "unknown-model",
         f"no model {ascii(text)[:80]} is known {KNOWN}{meant}",
-        hint="`shoal model list` shows what members name; a whole root can be asked for without a "
-        "name",
+        hint="`shoal model list` lists the models of members; a full root hash also works",
     )
 
 
 def other_hash(text: str, meanings: list[Meaning]) -> ModelError:
-    """The name is known, but only with other hashes than the one that was asked for."""
+    """Return the error for a name that is known only with other hashes."""
     listed = ", ".join(spelled(one, meanings) for one in meanings[: defaults.NAME_CHOICES])
     return ModelError(
         "unknown-model",

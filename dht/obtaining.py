@@ -1,7 +1,7 @@
-"""Bytes of a digest, from whoever gives them: a manifest, the nodes of a tree.
+"""Download of a small object by its digest from any peer: a manifest, or the nodes of a tree.
 
-Who takes long is not waited for: another is asked beside it, so that holders that say nothing, or
-a byte a second, hold up nobody however many they are.
+Slow requests are hedged: the next peer is asked after `ASK_BESIDE` seconds, so any number of
+providers that stay silent, or send a byte per second, cannot delay the result for long.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from .defaults import ASK_BESIDE, ASKED_AT_ONCE, BACKOFF_MAX, BACKOFF_START, TIC
 from .switchboard import Caller, Peers, Switchboard
 
 Ask = Callable[[Caller, str], Awaitable[bytes | None]]
-"""Unverified bytes of a digest from one peer, None where it does not give them."""
+"""Requests the bytes of a digest from one peer; returns them unverified, None if it has none."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """For the bytes of one digest. `rests`: until when a peer is not asked again."""
+    """State of one download. `rests`: until when a peer is not asked again."""
 
     found: bytes | None = None
     under_way: set[PeerId] = field(default_factory=set)
@@ -33,8 +33,11 @@ class _Search:
 
 
 class Obtaining:
-    """For one content, of which several things are asked for: who gave something is asked first
-    for the next, who sent other bytes never again (`on_liar`)."""
+    """Downloads several objects of one content.
+
+    A peer that delivered an object is asked first for the next one. A peer that sent wrong bytes
+    is reported to `on_liar` and never asked again.
+    """
 
     def __init__(
         self,
@@ -50,22 +53,22 @@ class Obtaining:
         self._peers = peers
         self._on_liar = on_liar
         self._liars: set[PeerId] = set()
-        self._in_vain: Counter[PeerId] = Counter()
+        self._failures: Counter[PeerId] = Counter()
         self._scopes: dict[trio.CancelScope, PeerId] = {}
 
     @property
     def liars(self) -> int:
-        """How many sent something else than they were asked for."""
+        """Number of peers that sent wrong bytes."""
         return len(self._liars)
 
     def quiet(self, peer: PeerId) -> None:
-        """It is not heard of any more, so not waited for."""
+        """Cancel the requests to a peer that has fallen silent."""
         for scope, asked in self._scopes.items():
             if asked == peer:
                 scope.cancel()
 
     async def get(self, ask: Ask, digest: str) -> bytes:
-        """Asks again and again, until cancelled."""
+        """Download one object, retrying until cancelled."""
         search = _Search()
         async with trio.open_nursery() as nursery:
             while search.found is None:
@@ -80,8 +83,7 @@ class Obtaining:
         return search.found
 
     def _next(self, search: _Search) -> Caller | None:
-        """Of those that may be asked now the one that was least in vain; they are in the order in
-        which the caller names them."""
+        """Return the peer to ask next: the one with the fewest failures, ties in caller's order."""
         if len(search.under_way) >= ASKED_AT_ONCE:
             return None
         now, links = self._host.now(), []
@@ -91,12 +93,14 @@ class Obtaining:
             if link is None or link.quiet or rests or peer in self._liars | search.under_way:
                 continue
             links.append(link)
-        return min(links, key=lambda link: self._in_vain[link.peer], default=None)
+        return min(links, key=lambda link: self._failures[link.peer], default=None)
 
     async def _ask(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
         try:
             await self._take(search, ask, link, digest)
-        finally:  # also after a mistake, or a few peers that find one stop the search
+        # Also after an internal error: otherwise a few peers that trigger one would use up all
+        # concurrent requests and stop the search.
+        finally:
             search.under_way.discard(link.peer)
             search.news.set()
 
@@ -109,13 +113,13 @@ class Obtaining:
             finally:
                 del self._scopes[scope]
         if data is not None and await self._host.offload(_has_digest, data, digest):
-            self._in_vain[peer] = -1  # before all others from now on
+            self._failures[peer] = -1  # prefer it for the next object
             search.found = data
         elif data is not None:
             self._liars.add(peer)
             self._on_liar(peer, digest)
         else:
-            self._in_vain[peer] += 1
+            self._failures[peer] += 1
             pause = min(BACKOFF_START * 2 ** search.tries[peer], BACKOFF_MAX)
             search.tries[peer] = min(search.tries[peer] + 1, 16)
             search.rests[peer] = self._host.now() + pause

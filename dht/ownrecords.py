@@ -1,7 +1,7 @@
-"""What this node says in records of its own, and when it says it again.
+"""Records that this node publishes, and when each is announced again.
 
-Sans-I/O: bodies and times in, sealed records out. Times are seconds of the host's monotonic clock,
-but for `wall`.
+Sans-I/O: bodies and times go in, sealed records come out. Times are seconds of the host's
+monotonic clock, except `wall`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,28 +29,28 @@ Slot = tuple[Key, str]
 
 @dataclass(slots=True)
 class Own:
-    """One record, until it is withdrawn and that has been forgotten everywhere."""
+    """One own record, until it is withdrawn and every node has forgotten it."""
 
     record: Record
-    lasting: bool  # true beyond this process
+    lasting: bool  # stays true after this process ends
     due: float  # when to announce it next
-    stale: bool = False  # it is to be sealed anew before it goes out
+    stale: bool = False  # has to be sealed again before it is announced
     announced: float | None = None
-    kept: int = 0  # nodes that acknowledged it last time
-    tries: int = 0  # in a row that too few did
-    patient: bool = False  # it goes out in the background, at the pace of upkeep
-    walking: bool = False  # it is being announced
+    kept: int = 0  # nodes that acknowledged the last announcement
+    tries: int = 0  # announcements in a row that too few nodes acknowledged
+    patient: bool = False  # announced in the background, at the rate of upkeep
+    walking: bool = False  # an announcement is in progress
     last: float = -inf  # when its slot was last announced
-    known: int = 0  # nodes that this one knew when it was last announced
-    fresh: bool = True  # what it says now has not been announced yet
-    ends: float | None = None  # of what is withdrawn: when all have forgotten it
+    known: int = 0  # nodes that this node knew at the last announcement
+    fresh: bool = True  # its current content has not been announced yet
+    ends: float | None = None  # for a withdrawal: when every node has forgotten it
 
     @property
     def slot(self) -> Slot:
         return self.record.key, self.record.slot
 
     def view(self, now: float) -> dict[str, Any]:
-        """What `shoal dht` shows of it; times in seconds, None for never."""
+        """Return what `shoal dht` shows of it; times in seconds, None for never."""
         record = self.record
         return {
             "kind": record.body.kind,
@@ -78,7 +78,7 @@ def _about(body: Body) -> str:
 
 
 class OwnRecords:
-    """All records of one identity. `changed` counts what a file of them would not have."""
+    """All own records of one identity. `changed` counts changes that a saved file would lack."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -93,7 +93,7 @@ class OwnRecords:
             yield from slots.values()
 
     def at(self, key: Key) -> list[Own]:
-        """Those under a key that have not been withdrawn."""
+        """Return the records under a key that are not withdrawn."""
         return [own for own in self._own.get(key, {}).values() if not own.record.gone]
 
     def _get(self, key: Key, slot: str) -> Own | None:
@@ -102,7 +102,7 @@ class OwnRecords:
     def _set(self, own: Own) -> None:
         self._own.setdefault(own.record.key, {})[own.record.slot] = own
 
-    # What is said.
+    # Publishing.
 
     def publish(
         self,
@@ -114,10 +114,10 @@ class OwnRecords:
         now: float,
         wall: float,
     ) -> bool:
-        """Say this from now on; False where it is being said already.
+        """Publish a record; return False if it is published already.
 
-        Raises BadRecord where others would refuse it, and where its author has more slots under
-        a key than others keep.
+        Raises BadRecord if other nodes would reject it, or if this author has used all its slots
+        under the key.
         """
         old = self._get(body.key, body.slot)
         if old is not None and not old.record.gone and old.record.body == body:
@@ -130,11 +130,11 @@ class OwnRecords:
             own.patient = True
             own.due = max(now + defaults.SAY_AFTER, own.last + defaults.SAY_PAUSE)
             if old is not None and old.patient and not old.walking:
-                own.due = min(own.due, old.due)  # or what changes often would never be told
+                own.due = min(own.due, old.due)  # frequent changes must not postpone it for good
         return True
 
     def withdraw(self, key: Key, slot: str, *, now: float, wall: float) -> bool:
-        """Take back what was said there; False where nothing is."""
+        """Withdraw the record in a slot; return False if there is none."""
         old = self._get(key, slot)
         if old is None or old.record.gone:
             return False
@@ -144,14 +144,13 @@ class OwnRecords:
         return True
 
     def restore(self, kept: Iterable[tuple[Record, bool]], *, now: float, wall: float) -> None:
-        """What the last run had said: it holds again, or is withdrawn where its truth ended with
-        that run."""
+        """Take over the records of the last run; withdraw those that ended with that process."""
         for record, lasting in kept:
             if record.author != self._identity.peer or self._get(record.key, record.slot):
                 continue
             over = record.made / 1000 + defaults.LIVES * record.ttl - wall
             if (record.gone or not lasting) and over <= 0:
-                continue  # forgotten everywhere by now
+                continue  # every node has forgotten it by now
             own = Own(record, lasting, now, stale=not record.gone)
             self._set(own)
             if record.gone:
@@ -165,7 +164,7 @@ class OwnRecords:
         old = self._get(body.key, body.slot)
         made = int(wall * 1000)
         if old is not None:
-            made = max(made, old.record.made + 1)  # the clock may have been set back
+            made = max(made, old.record.made + 1)  # the wall clock may have been set back
         sealed = seal_record(self._identity, body, made=made, ttl=ttl, gone=gone)
         last = -inf if old is None else old.last
         own = Own(open_record(sealed), lasting, now, last=last)
@@ -176,12 +175,12 @@ class OwnRecords:
     def _check_slots(self, body: Body) -> None:
         most = defaults.SLOTS.get(body.kind, defaults.SLOTS_OTHER)
         if len(self.at(body.key)) >= most:
-            raise BadRecord("quota", f"others keep {most} records of one node under one key")
+            raise BadRecord("quota", f"nodes store at most {most} records of an author under a key")
 
-    # What is due.
+    # Announcing.
 
     def due(self, now: float) -> list[Own]:
-        """Those to announce now; if any are, those that would be soon go along."""
+        """Return the records to announce now, and with them those that are nearly due."""
         self._forget(now)
         found = [own for own in self if own.due <= now]
         if any(not own.fresh and not own.tries for own in found):
@@ -189,11 +188,11 @@ class OwnRecords:
         return found
 
     def next_due(self) -> float | None:
-        """When something is."""
+        """Return when the next record is due."""
         return min((own.due for own in self), default=None)
 
     def sealed(self, own: Own, wall: float) -> bytes:
-        """What to send of it: made anew where it was announced before, so that it lives on."""
+        """Return the bytes to announce, sealed again if old, so that the record does not expire."""
         record = own.record
         old = wall - record.made / 1000 > record.ttl * defaults.AGAIN
         if own.stale or (old and not record.gone):
@@ -204,17 +203,20 @@ class OwnRecords:
         return own.record.sealed
 
     def kept(self, record: Record, nodes: int) -> None:
-        """So many nodes have acknowledged it so far."""
+        """Record how many nodes have acknowledged a record so far."""
         own = self._get(record.key, record.slot)
         if own is not None and own.record is record:
             own.kept = nodes
 
     def announced(self, own: Own, kept: int, wanted: int, now: float, jitter: float) -> None:
-        """How many nodes acknowledged it, of how many that should have; `jitter` is 0 to 1."""
+        """Record the result of an announcement and schedule the next one.
+
+        `kept` of `wanted` nodes acknowledged it; `jitter` is from 0 to 1.
+        """
         current = self._get(*own.slot)
         if current is not None:
             current.last = now
-        if current is not own:  # something else is said there by now
+        if current is not own:  # the slot was changed during the announcement
             if current is not None and current.patient:
                 current.due = max(current.due, self._rested(current))
             return
@@ -223,7 +225,7 @@ class OwnRecords:
             own.tries, own.fresh = 0, False
             own.stale = not own.record.gone
             if own.record.gone:
-                own.due = inf  # who has forgotten it has forgotten what it took back
+                own.due = inf  # a node that forgets the withdrawal has forgotten the record too
                 return
             again = own.record.ttl * defaults.AGAIN
             own.due = now + again * (1 - defaults.AGAIN_SPREAD * jitter)
@@ -235,8 +237,11 @@ class OwnRecords:
         own.due = now + pause * (1 - 0.25 * jitter)
 
     def grown(self, known: int, now: float) -> bool:
-        """So many nodes are known now. What was announced when there were half as many at most,
-        and fewer than should keep it, is due again: they may all go before its life ends."""
+        """Schedule records again if this node knew far fewer nodes when it announced them.
+
+        Records that went to too few nodes could vanish before they are due. Returns whether any
+        was rescheduled; `known` is the number of nodes known now.
+        """
         found = [
             own
             for own in self
@@ -248,7 +253,7 @@ class OwnRecords:
         return bool(found)
 
     def hurry(self, now: float) -> None:
-        """The network may be another, or be back: who was kept by too few is tried again."""
+        """Retry records that too few nodes store, because the network may be back or another."""
         for own in self:
             if own.tries:
                 own.due, own.tries = now, 1
@@ -271,5 +276,5 @@ class OwnRecords:
             self.changed += 1
 
     def dump(self) -> list[tuple[bytes, bool]]:
-        """What to keep over a restart."""
+        """Return what to save for the next run: sealed bytes, and whether the record is lasting."""
         return [(own.record.sealed, own.lasting) for own in self]

@@ -1,7 +1,7 @@
-"""What of the DHT lasts over a restart: whom this node knew, and what it had published.
+"""Persistence of the DHT over a restart: known contacts, and own records.
 
-Two files, each written whole by `Files.write`: `contacts` (`Table.dump`) and `records` (msgpack:
-version, then [sealed, lasting] of each own record). What cannot be read counts as nothing.
+There are two files, each written whole by `Files.write`: `contacts` (`Table.dump`) and `records`
+(msgpack: version, then [sealed, lasting] of each own record). Unreadable data is ignored.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,37 +23,37 @@ from .record import Record, open_record
 from .table import Table
 
 _VERSION: Final = 1
-_ITEMS: Final = defaults.SHELF_BYTES // 32  # elements: a record is three, of over 100 bytes
+_ITEMS: Final = defaults.DHT_FILE_BYTES // 32  # msgpack items: a record is three, of over 100 bytes
 
 Trouble = Callable[[OSError | None], None]
-"""Told what the disk refused, and None once it takes everything again."""
+"""Called with the disk error, and with None once writing succeeds again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Contacts, last heard first; own records, and whether each outlives the process."""
+    """Contacts, latest heard first, and own records, each with whether it outlives the process."""
 
     contacts: tuple[Contact, ...] = ()
     records: tuple[tuple[Record, bool], ...] = ()
 
 
-class Shelf:
-    """The two files in a folder. Blocking work is offloaded; errors of the disk are raised."""
+class DhtFiles:
+    """The two files in a folder. Blocking work is offloaded; disk errors are raised."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
         self._folder = folder
 
     async def load(self) -> Remembered:
-        """What the last run left. Raises OSError where the disk refuses."""
+        """Load what the last run saved. Raises OSError."""
         return await self._host.offload(self._load)
 
-    async def keep_contacts(self, dumped: bytes) -> None:
-        """Raises OSError."""
+    async def save_contacts(self, dumped: bytes) -> None:
+        """Write the contacts, as dumped by the table. Raises OSError."""
         await self._host.offload(self._write, "contacts", dumped)
 
-    async def keep_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
-        """Own records, sealed, each with whether it outlives the process. Raises OSError."""
+    async def save_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
+        """Write sealed own records, each with whether it outlives the process. Raises OSError."""
         packed = msgpack.packb([_VERSION, *records])
         await self._host.offload(self._write, "records", packed)
 
@@ -63,7 +63,7 @@ class Shelf:
 
     def _read(self, name: str) -> bytes:
         try:
-            return self._host.files.read(self._folder / name, limit=defaults.SHELF_BYTES)
+            return self._host.files.read(self._folder / name, limit=defaults.DHT_FILE_BYTES)
         except (FileNotFoundError, FileTooLarge):
             return b""
 
@@ -72,25 +72,27 @@ class Shelf:
         self._host.files.write(self._folder / name, data)
 
 
-class Lasting:
-    """Keeps the two files true while a node runs. A disk that refuses is told of, and no reason
-    to end."""
+class Persistence:
+    """Keeps the two files up to date while a node runs.
+
+    Disk errors are reported to `trouble` and do not stop the node.
+    """
 
     def __init__(
-        self, host: Host, shelf: Shelf, table: Table, records: OwnRecords, trouble: Trouble
+        self, host: Host, dht_files: DhtFiles, table: Table, records: OwnRecords, trouble: Trouble
     ) -> None:
         self._host = host
-        self._shelf = shelf
+        self._dht_files = dht_files
         self._table = table
         self._records = records
         self._trouble = trouble
         self._known: frozenset[bytes] = frozenset()  # contacts in the file
-        self._written = 0  # which state of the own records
+        self._written = 0  # `changed` of the own records in the file
 
     async def load(self) -> Sequence[Contact]:
-        """Own records of the last run are announced again; its contacts."""
+        """Restore the own records of the last run and return its contacts."""
         try:
-            found = await self._shelf.load()
+            found = await self._dht_files.load()
         except OSError as error:
             self._trouble(error)
             return ()
@@ -98,31 +100,32 @@ class Lasting:
         return found.contacts
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Save changes until cancelled."""
         due = self._host.now()
         while True:
             if self._records.changed != self._written:
-                await self._write(self._keep_records)
-            if self._host.now() >= due and len(self._table):  # an empty one forgets nobody
+                await self._write(self._save_records)
+            # An empty table, as after a network failure, must not erase the saved contacts.
+            if self._host.now() >= due and len(self._table):
                 due = self._host.now() + defaults.CONTACTS_PAUSE
-                await self._write(self._keep_contacts)
-            await trio.sleep(defaults.SHELVE_PAUSE)
+                await self._write(self._save_contacts)
+            await trio.sleep(defaults.RECORDS_PAUSE)
 
     async def save(self) -> None:
-        """Everything, now."""
-        await self._write(self._keep_records)
+        """Save everything now."""
+        await self._write(self._save_records)
         if len(self._table):
-            await self._write(self._keep_contacts)
+            await self._write(self._save_contacts)
 
-    async def _keep_records(self) -> None:
+    async def _save_records(self) -> None:
         changed = self._records.changed
-        await self._shelf.keep_records(self._records.dump())
+        await self._dht_files.save_records(self._records.dump())
         self._written = changed
 
-    async def _keep_contacts(self) -> None:
+    async def _save_contacts(self) -> None:
         known = frozenset(contact.packed for contact in self._table.contacts())
         if known != self._known:
-            await self._shelf.keep_contacts(self._table.dump())
+            await self._dht_files.save_contacts(self._table.dump())
             self._known = known
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
@@ -136,7 +139,7 @@ class Lasting:
 
 def _opened(packed: bytes) -> list[tuple[Record, bool]]:
     try:
-        version, *listed = decode(packed, limit=defaults.SHELF_BYTES, items=_ITEMS)
+        version, *listed = decode(packed, limit=defaults.DHT_FILE_BYTES, items=_ITEMS)
     except (Undecodable, ValueError, TypeError):
         return []
     if version != _VERSION:
@@ -146,6 +149,6 @@ def _opened(packed: bytes) -> list[tuple[Record, bool]]:
         try:
             sealed, lasting = item
             found.append((open_record(sealed), lasting is True))
-        except (BadRecord, TypeError, ValueError):  # what a later version wrote, or damage
+        except (BadRecord, TypeError, ValueError):  # damaged, or written by a later version
             continue
     return found

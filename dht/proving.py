@@ -1,9 +1,9 @@
-"""Whether others hold what they say, found out before it goes here.
+"""Proof of replicas: challenges peers that claim a content before our copy of it is evicted.
 
-Whoever says to hold a content is asked for some chunks of it, drawn by lot among those that are
-here: it has them, or all but few. Meanwhile this node gives out nothing of that content, so that
-nobody passes on what it gets from here, and two that would each drop it for the other's sake do
-not. What those of one network say counts once.
+Each peer is asked for some chunks, chosen at random among those stored here, so a peer that has
+them all is very likely honest. Meanwhile this node serves nothing of that content. So no peer can
+pass on what it fetches from here, and two nodes cannot each evict a content because the other has
+it. Replicas in one network count once.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ from . import defaults
 from .contact import met_at
 from .content import Content
 from .errors import ModelError
-from .holder import Holder
 from .library import Library
+from .provider import Provider
 
 T = TypeVar("T")
 
 
 class Proving:
-    """`connect` brings a link to a peer; it raises TransportError."""
+    """Challenges replicas. `connect` opens a link to a peer; it raises TransportError."""
 
     def __init__(
         self,
         host: Host,
         library: Library,
-        holder: Holder,
+        provider: Provider,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
         guard: Guard | None = None,
@@ -45,12 +45,14 @@ class Proving:
         self._guard = guard or Guard()
         self._host = host
         self._library = library
-        self._holder = holder
+        self._holder = provider
         self._connect = connect
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
-        """In how many networks, at most `PROOF_NETWORKS`, one of those who claim to hold a root
-        does. Until `over`, nothing of it is given to others."""
+        """Return in how many networks a claimed replica is proven, at most `PROOF_NETWORKS`.
+
+        The content is not served from here until `finish` is called.
+        """
         try:
             content = await self._library.content(root)
         except ModelError:
@@ -71,14 +73,14 @@ class Proving:
         return [digest for digest in content.chunks if self._library.store.has(digest)]
 
     def _drawn(self, items: Sequence[T], count: int) -> list[T]:
-        """So many by lot, or all."""
+        """Return `count` random items, or all if there are fewer."""
         drawn: dict[int, None] = {}
         while len(drawn) < min(count, len(items)):
             drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
         return [items[index] for index in drawn]
 
-    def over(self) -> None:
-        """What was asked about has gone, or stays."""
+    def finish(self) -> None:
+        """Serve all content again, once the decision to evict is made."""
         self._holder.withheld.clear()
 
     async def _ask_on(self, proof: "_Proof") -> None:
@@ -105,7 +107,7 @@ class Proving:
 
 
 class _Proof:
-    """That of one content: what is asked for, who is left to ask, where it was right."""
+    """State of one content's proof: requested chunks, peers left to ask, proven networks."""
 
     def __init__(self, digests: list[str], waiting: list[PeerId]) -> None:
         self.digests = digests
@@ -114,7 +116,7 @@ class _Proof:
         self._asked: Counter[str] = Counter()
 
     def worth_asking(self, name: str) -> bool:
-        """Whether not enough of its network were asked; if so, it counts."""
+        """Count a peer of this network; return whether asking it can still add a proof."""
         self._asked[name] += 1
         return name not in self.proven and self._asked[name] <= defaults.PROOF_OF_NETWORK
 

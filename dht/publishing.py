@@ -1,5 +1,8 @@
-"""Announces this node's own records: all that are due in one walk around the ring, again before
-they end, and sooner where too few nodes acknowledged."""
+"""Announces this node's own records.
+
+One walk around the key space takes all records that are due. A record is announced again before it
+expires, and sooner if too few nodes acknowledged it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +15,8 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .asking import Asking, NoAnswer
+from .diallimiter import DialLimiter
 from .ownrecords import Own, OwnRecords
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import Record
 from .table import Table
@@ -22,8 +25,7 @@ from .walk import StoreQuery, Walk
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """How many records were waited for, how many nodes keep each at least, and whether all were
-    announced in time."""
+    """Result of waiting: number of records, fewest replicas of one, and whether all are done."""
 
     records: int
     kept_least: int
@@ -32,7 +34,7 @@ class PublishReport:
 
 @dataclass(frozen=True, slots=True)
 class LastWalk:
-    """What the last walk did; `ended` is the host's monotonic time, `took` seconds."""
+    """Summary of the last walk; `ended` is the host's monotonic time, `took` is in seconds."""
 
     ended: float
     took: float
@@ -41,8 +43,11 @@ class LastWalk:
 
 
 class Publishing:
-    """`keep` is told of each own record that goes out: this node may be one of its keepers.
-    `settled`: whether this node has lately looked for its own surroundings."""
+    """Runs walks that announce records.
+
+    `keep` is called with each own record announced, as this node may be among those that store it.
+    `settled` returns whether this node looked up its own key lately.
+    """
 
     def __init__(
         self,
@@ -55,7 +60,7 @@ class Publishing:
         *,
         keep: Callable[[Record], None],
         settled: Callable[[], bool],
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         self.last: LastWalk | None = None
         self._host = host
@@ -66,20 +71,23 @@ class Publishing:
         self._settings = settings
         self._keep = keep
         self._settled = settled
-        self._pace = pace
+        self._limiter = limiter
         self._news = trio.Event()
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._walks = 0
-        self._strolling = False  # a patient walk is under way
+        self._strolling = False  # a patient walk is running
 
     def wake(self) -> None:
-        """There may be something to announce."""
+        """Check soon whether something is due."""
         self._news.set()
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Until cancelled: walk whenever something is due. What is new does not wait for a walk
-        that somebody slow holds up. Questions run in `nursery`."""
+        """Start a walk whenever records are due, until cancelled.
+
+        Several walks may run at once, so that new records do not wait for a walk that slow nodes
+        delay. Requests run in `nursery`.
+        """
         self._nursery = nursery
         while True:
             self._news = trio.Event()
@@ -95,22 +103,26 @@ class Publishing:
                 await self._news.wait()
 
     def _due(self) -> list[Own]:
-        """Return the records of the next walk: all urgent ones, or else all patient ones. One
-        patient walk runs at a time, as it may take minutes."""
+        """Return the records of the next walk: all urgent ones, or else all patient ones.
+
+        Only one patient walk runs at a time, as it may take minutes.
+        """
         due = [own for own in self._records.due(self._host.now()) if not own.walking]
         patient = [] if self._strolling else [own for own in due if own.patient]
         return [own for own in due if not own.patient] or patient
 
     def _pause(self, waiting: bool) -> float:
-        if waiting:  # there is nobody to tell yet, or too much is under way
+        if waiting:  # no node is known yet, or too many walks are running
             return defaults.JOIN_PAUSE[0]
         idle = (own for own in self._records if not own.walking)
         due = min((own.due for own in idle if not (own.patient and self._strolling)), default=inf)
         return max(due - self._host.now(), 0.01)
 
     async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
-        """Wait until each record that is not `patient` was announced once, or until `kept` nodes
-        keep it."""
+        """Wait until each record that is not `patient` was announced, or `kept` nodes store it.
+
+        Waits for at most `timeout` seconds.
+        """
         waited = [own for own in self._records if own.fresh and not own.patient]
 
         def done() -> bool:
@@ -128,16 +140,16 @@ class Publishing:
         self._progress.set()
         self._progress = trio.Event()
 
-    # One walk.
+    # A single walk.
 
     async def _walk(self, due: list[Own]) -> None:
         began, before = self._host.now(), self._asking.messages
         known = len(self._table)
         places = {own.record.place: own for own in due}
         records = [await self._sealed(own) for own in due]
-        pace = None
-        if self._pace is not None and due[0].patient:
-            pace = self._pace.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
+        limiter = None
+        if self._limiter is not None and due[0].patient:
+            limiter = self._limiter.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
         walk = Walk(
             records,
             self._table.nearest,
@@ -148,7 +160,7 @@ class Publishing:
             serves=self._asking.serves(),
             linked=self._asking.linked,
             all_known=len(self._table) < defaults.K and self._settled(),
-            pace=pace,
+            limiter=limiter,
         )
         await self._run(walk)
         self._walks -= 1
@@ -160,20 +172,20 @@ class Publishing:
             self._records.announced(places[place], kept, kept + failed, now, jitter)
         for own in due:
             own.walking, own.known = False, known
-            own.patient |= self._pace is not None and not own.fresh  # again is soon enough
+            own.patient |= self._limiter is not None and not own.fresh  # repeats are not urgent
         self._news.set()
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()
 
     async def _sealed(self, own: Own) -> Record:
-        """What to send of it; many take long, so others run in between."""
+        """Seal a record, then let other tasks run, because many signatures take long."""
         self._records.sealed(own, self._host.wall())
         self._keep(own.record)
         await trio.lowlevel.checkpoint()
         return own.record
 
     async def _run(self, walk: Walk) -> None:
-        """Until everything was acknowledged or given up."""
+        """Run a walk until each store was acknowledged or given up."""
         assert self._nursery is not None
         waker = _Waker()
         while True:
@@ -181,7 +193,7 @@ class Publishing:
             waker.event = trio.Event()
             for query in walk.next(now):
                 self._start(self._nursery, walk, query, waker)
-                await trio.lowlevel.checkpoint()  # it is on its way before the next
+                await trio.lowlevel.checkpoint()  # send it before the next is prepared
             if walk.done:
                 return
             with trio.move_on_after(max(walk.wake_at(now) - now, 0.0)):
@@ -213,7 +225,7 @@ class Publishing:
             walk.failed(query, self._host.now(), error.code)
         else:
             if code := walk.answered(query, found, self._host.now(), self._host.wall()):
-                self._asking.disbelieve(query.contact.peer, code)
+                self._asking.reject(query.contact.peer, code)
         waker.event.set()
 
     async def _store(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:
@@ -230,7 +242,7 @@ class Publishing:
 
 
 class _Waker:
-    """Set, and replaced, when there is an answer."""
+    """Holds an event that is set, and replaced, when a reply arrives."""
 
     def __init__(self) -> None:
         self.event = trio.Event()

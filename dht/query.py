@@ -13,24 +13,25 @@ class LookupSettings:
     """Settings of a look-up; tests can switch the defences off."""
 
     paths: int = defaults.PATHS
-    """Disjoint paths; 1: every answer feeds the whole look-up."""
-    by_lot: bool = True
-    """Ask the nodes of the region in random order, and about random places of it. Otherwise ask the
-    nearest first until the `K` nearest have answered: joining and the density estimate need it."""
+    """Disjoint paths; with 1, every reply feeds the whole look-up."""
+    random_order: bool = True
+    """Query the nodes of the region in random order, and ask for random positions in it. Otherwise
+    query the nearest first until the `K` nearest have answered, which joining and the density
+    estimate need."""
     subnet_limits: bool = True
-    """Ask contacts of networks that were asked often last."""
+    """Query contacts last whose networks were queried often."""
     doubt: bool = True
-    """Ask contacts named by peers that named dead contacts last, and believe in a node of the
-    region only if two peers name it."""
+    """Query contacts last that were named by peers that named dead contacts, and believe in a node
+    of the region only if two peers name it."""
     hedge: float = defaults.HEDGE
-    """Seconds after which an answer counts as late."""
+    """Seconds after which a reply counts as late."""
     at_once: int = defaults.PATH_ASKED
-    """Queries of each path under way at once, late ones aside."""
+    """Concurrent queries of each path, not counting late ones."""
     shares: bool = True
     """Give each path its share of the queries and contacts. Otherwise a path that fast liars lead
     in circles uses those of the others."""
     witnesses: bool = True
-    """Count authors only once several peers have returned records: one liar can make up any number
+    """Count authors only once several peers have returned records: one liar can invent any number
     of authors."""
     accounts: bool = True
     """Use the addresses that each path names for a contact."""

@@ -1,8 +1,9 @@
-"""The limit on the library, and what goes when it is reached: the owner's, or one by what is free.
+"""Disk quota of the library and the order of eviction.
 
-Only what was fetched goes, never what this node added itself nor what is in use: first what others
-hold as well, least recently used first, and the last known replica in the swarm only where nothing
-else makes the room. That others say they hold it is not enough: they are asked to prove it.
+Only fetched content is evicted, never what this node added itself or has in use. Content with
+proven replicas elsewhere goes first, least recently used first. What may be the last replica in
+the swarm goes only if nothing else frees enough space. A peer's claim to hold a replica does not
+count until it has proven it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable
@@ -26,20 +27,23 @@ from .errors import ModelError, QuotaFull
 from .library import Library
 
 Claims = Callable[[str], Awaitable[Collection[PeerId]]]
-"""Others that say they hold a root."""
+"""Returns the other peers that claim to hold a root."""
 
 
 class Proof(Protocol):
-    """What is needed of a `Proving`."""
+    """The part of a `Proving` that the quota uses."""
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int: ...
-    def over(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A root that may go: the bytes that only it needs, when it was last used (seconds since
-    1970), and in how many networks others hold it."""
+    """A root that may be evicted.
+
+    `size` is the bytes that only this root needs, `used` the time of last use in seconds since
+    1970, `replicas` the number of networks with a proven replica.
+    """
 
     root: str
     size: int
@@ -52,7 +56,7 @@ def _rank(item: Stored) -> tuple[int, float, str]:
 
 
 def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
-    """What goes so that `needed` bytes come free, in order; empty where all of it is not enough."""
+    """Return the roots to evict, in order, to free `needed` bytes; empty if all are not enough."""
     chosen, room = [], 0
     for item in sorted(stored, key=_rank):
         if room >= needed:
@@ -64,9 +68,11 @@ def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many bytes the library may take; None: no limit but the disk's. `kept` bytes of the disk
-    stay free. A default allowance (not `firm`) holds for what a node fetches by itself;
-    what its owner asks for by name may go beyond it."""
+    """Bytes that the library may take; `limit` None means that only the disk limits it.
+
+    `kept` bytes of the disk stay free. A default allowance (not `firm`) limits what a node fetches
+    by itself; what its owner requests by name may exceed it.
+    """
 
     limit: int | None
     kept: int = 0
@@ -74,8 +80,10 @@ class Allowance:
 
 
 def allowance_of(free: int, used: int, least: int) -> Allowance:
-    """The allowance where the owner sets none: a share of the disk's `free` bytes and of the `used`
-    ones, so that it does not grow with what is taken."""
+    """Return the default allowance: a share of the disk's `free` and the library's `used` bytes.
+
+    Counting both keeps it constant while the library grows. It is never below `least`.
+    """
     there = free + used
     kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
     limit = min(int(DISK_SHARE * there), DISK_MOST, there - kept)
@@ -85,7 +93,8 @@ def allowance_of(free: int, used: int, least: int) -> Allowance:
 class Quota:
     """Keeps `library` within an `allowance`.
 
-    `in_use` are roots that must stay now; `withdraw(root)` is told of each that went.
+    `in_use` returns roots that must not be evicted now; `withdraw(root)` is called for each that
+    is evicted.
     """
 
     def __init__(
@@ -114,29 +123,32 @@ class Quota:
         self._library.store.limit = allowance.limit if allowance.firm else None
 
     async def run(self) -> None:
-        """Keep when things were used, so that the next start knows."""
+        """Save the times of last use regularly, for the next start."""
         while True:
             await trio.sleep(QUOTA_SAVE)
             await self._library.usage.save()
 
-    async def make_room(self, needed: int, *, asked: bool = False) -> list[str]:
-        """Room for `needed` bytes more; the roots that went. Raises QuotaFull, and then nothing
-        has gone. `asked`: the owner asked for this by name."""
+    async def evict_for(self, needed: int, *, asked: bool = False) -> list[str]:
+        """Evict content so that `needed` more bytes fit; return the evicted roots.
+
+        Raises QuotaFull, and then evicts nothing. `asked`: the owner requested this by name, so it
+        may exceed a default allowance.
+        """
         async with self._deciding:
             used, limit = self._library.store.used_bytes, await self._limit()
             if limit is None or used + needed <= limit or not needed:
                 return []
             try:
-                return await self._go(used + needed - limit, needed, limit)
+                return await self._evict_enough(used + needed - limit, needed, limit)
             except QuotaFull:
                 if asked and not self.allowance.firm:
                     return []
                 raise
             finally:
-                self._proof.over()
+                self._proof.finish()
 
     async def _limit(self) -> int | None:
-        """Bytes that the library may take now: others fill the disk as well."""
+        """Return the bytes that the library may take now, as other programs fill the disk too."""
         allowed, store = self.allowance, self._library.store
         if allowed.limit is None or not allowed.kept:
             return allowed.limit
@@ -144,8 +156,11 @@ class Quota:
         return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
 
     async def pass_through(self, root: str, needed: int) -> None:
-        """Expect `needed` bytes of this model, whose manifest was just fetched, for prompts
-        alone. Evicts the least recently used models of this kind. Raises QuotaFull."""
+        """Make space for `needed` bytes of a model that is fetched only to build prompts.
+
+        Its manifest was just fetched. Evicts the least recently used models of this kind. Raises
+        QuotaFull.
+        """
         async with self._deciding:
             await self._library.usage.note_passing(root)
             found = [await self._stored(each) for each in self._passing()]
@@ -161,7 +176,7 @@ class Quota:
                 raise QuotaFull(FILES_MOST, needed, FILES_MOST - needed + lacking)
 
     def _passing(self) -> list[str]:
-        """Models that are here for prompts alone, and may go."""
+        """Return the models that are here only to build prompts and may be evicted."""
         library, in_use = self._library, self._in_use()
         return [
             root
@@ -176,13 +191,12 @@ class Quota:
         return Stored(root, size + await self._library.manifest_size(root), used)
 
     async def drop(self, root: str) -> None:
-        """A content that was fetched and is no good: nothing of it stays. What the owner added
-        does."""
+        """Delete all of a fetched content that turned out invalid, unless the owner added it."""
         async with self._deciding:
             if root in self._library.usage.fetched and self._library.knows(root):
                 await self._evict(root)
 
-    async def _go(self, lacking: int, needed: int, limit: int) -> list[str]:
+    async def _evict_enough(self, lacking: int, needed: int, limit: int) -> list[str]:
         candidates = await self._candidates()
         if sum(item.size for item in candidates) < lacking:
             raise QuotaFull(limit, needed, self._library.store.used_bytes)
@@ -206,8 +220,10 @@ class Quota:
         return found
 
     async def _proven(self, candidates: Iterable[Stored], lacking: int) -> list[Stored]:
-        """Those that may go with what others have proven to hold of them, the least recently used
-        first, until those that are safe elsewhere make the room."""
+        """Return the candidates with their proven replicas.
+
+        Challenges the least recently used first, and stops once enough bytes are safe elsewhere.
+        """
         found = {item.root: item for item in candidates}
         with trio.move_on_after(PROOFS_S):
             for item in sorted(found.values(), key=_rank):
@@ -220,13 +236,13 @@ class Quota:
         return list(found.values())
 
     async def _only_of(self, root: str) -> set[str]:
-        """The chunks of a root, and its nodes, that no other root here has."""
+        """Return the chunks of a root, including tree nodes, that no other root here has."""
         own = await self._library.parts(root)
         for other in self._library.everything() - {root}:
             try:
                 own -= await self._library.parts(other)
             except ModelError:
-                continue  # damaged: there is nothing of it to keep
+                continue  # damaged, so it protects no chunks
         return own
 
     async def _evict(self, root: str) -> None:

@@ -1,4 +1,4 @@
-"""Which chunks of an ordered list are held, as runs of indexes. No I/O."""
+"""Encoding of the chunks that a peer holds, as runs of indexes into the content. No I/O."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,15 @@ from .defaults import HAVE_RANGES
 
 
 def pack_ranges(held: Iterable[bool], most: int = HAVE_RANGES) -> bytes:
-    """Which chunks of the ordered list are held, as start and stop of each run, four bytes
-    each (big-endian); at most `most` runs."""
+    """Encode which chunks of an ordered list are held, as at most `most` runs.
+
+    Each run is its start and stop, four bytes each, big-endian.
+    """
     return pack_indexes((index for index, here in enumerate(held) if here), most)
 
 
 def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
-    """The same of the indexes themselves, which rise."""
+    """Encode ascending indexes as `pack_ranges` does."""
     words: list[int] = []
     for index in indexes:
         if words and words[-1] == index:
@@ -28,8 +30,8 @@ def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
 
 
 def read_ranges(payload: Bytes, order: Sequence[str], most: int | None = None) -> list[str] | None:
-    """The digests a peer says it has; None where it says it badly, or of more than `most`."""
-    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte too many is no whole run
+    """Decode a peer's ranges to digests; None if malformed, or more than `most` digests."""
+    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte more makes a longer payload invalid
     if len(data) % 8:
         return None
     words = struct.unpack(f">{len(data) // 4}I", data)

@@ -1,7 +1,7 @@
-"""A record: one fact, signed by its author, that says where to ask.
+"""Record: a fact signed by its author, such as what it provides and where to reach it.
 
-What travels and is stored is the sealed bytes as they came, so fields and kinds that this version
-does not know survive. The key is computed from the fields, never believed. Spec:
+The sealed bytes are stored and forwarded unchanged, so fields and kinds that this version does not
+know survive. The key is computed from the fields, never taken from the message. Spec:
 docs/spec/records.md.
 """
 
@@ -54,29 +54,29 @@ _MADE_LIMIT: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record whose signature was right. Of one author, key and slot the later `made` counts."""
+    """A record with a valid signature. Per author, key and slot, the latest `made` wins."""
 
     author: PeerId
     body: Body
     made: int  # ms since 1970 by the author's wall clock
     ttl: int  # seconds
-    gone: bool  # its author has withdrawn what it said in this slot
+    gone: bool  # it withdraws the slot's earlier record
     key: Key
     slot: str
     sealed: bytes
 
     @property
     def place(self) -> tuple[PeerId, Key, str]:
-        """What it is the only one of."""
+        """Identity of its slot: author, key and slot."""
         return self.author, self.key, self.slot
 
 
 def seal_record(
     identity: Identity, body: Body, *, made: int, ttl: int, gone: bool = False
 ) -> bytes:
-    """The signed bytes of an own record; `gone` withdraws what was said in this slot.
+    """Return the signed bytes of an own record; `gone` withdraws the slot's earlier record.
 
-    Raises BadRecord where others would refuse it.
+    Raises BadRecord if other nodes would reject it.
     """
     fields = {"kind": body.kind, "made": made, "ttl": ttl, **body.fields()}
     packed: bytes = msgpack.packb(fields | ({"gone": True} if gone else {}))
@@ -89,34 +89,37 @@ def seal_record(
 
 
 def open_record(sealed: bytes) -> Record:
-    """The record in signed bytes. Raises BadRecord and nothing else: `too-large`,
-    `bad-signature`, `bad-type`, `not-provider`."""
+    """Decode and verify a sealed record.
+
+    Raises BadRecord `too-large`, `bad-signature`, `bad-type` or `not-provider`, and no other error.
+    """
     if len(sealed) > defaults.RECORD_BYTES:
         raise _too_large()
     return _opened(sealed)
 
 
-@lru_cache(512)  # a body that was read may take thirty times the bytes of the record
+@lru_cache(512)  # small, as a decoded body may take thirty times the bytes of the record
 def _opened(sealed: bytes) -> Record:
     author, packed = _unsealed(sealed)
     return _read(author, packed, sealed)
 
 
-@lru_cache(4096)  # of those that were right; a check of a signature takes 0.1 ms, this 0.2 µs
+@lru_cache(4096)  # valid signatures; a check takes 0.1 ms, a cache hit 0.2 µs
 def _unsealed(sealed: bytes) -> tuple[PeerId, bytes]:
     try:
         return unseal(DOMAIN, sealed, limit=_BODY_LIMIT)
     except TransportError as error:
         code = "too-large" if error.code == "too-large" else "bad-signature"
         raise BadRecord(code, error.message) from None
-    except ValueError:  # 32 bytes that are no key
-        raise BadRecord("bad-signature", "a record's key is none") from None
+    except ValueError:  # the 32 bytes are not a key
+        raise BadRecord("bad-signature", "a record's key is invalid") from None
 
 
 def time_code(record: Record, wall: float) -> str:
-    """`expired` or `far-future` by the receiver's wall clock (s since 1970); else "".
+    """Return `expired` or `far-future` by the receiver's wall clock (seconds since 1970), else "".
 
-    Generous, as both clocks may be wrong; how long a record is kept is measured, not believed.
+    The check is generous, as both clocks may be wrong: how long a record is stored is measured
+    with the monotonic clock.
     """
     made = record.made / 1000
     if made > wall + defaults.CLOCKS_APART:
@@ -130,18 +133,18 @@ def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
     except Undecodable:
         raise BadRecord("bad-type", "a record is not msgpack") from None
     if type(fields) is not dict or not all(type(name) is str for name in fields):
-        raise BadRecord("bad-type", "a record is no map of names")
+        raise BadRecord("bad-type", "a record must be a map with text keys")
     made, ttl, gone = fields.get("made"), fields.get("ttl"), fields.get("gone", False)
     if type(made) is not int or not 0 < made < _MADE_LIMIT:
-        raise BadRecord("bad-type", "a record does not say when it was made")
+        raise BadRecord("bad-type", "a record's `made` is missing or out of range")
     least, most = defaults.RECORD_TTL
     if type(ttl) is not int or not least <= ttl <= most:
-        raise BadRecord("bad-type", f"a record does not live {least} to {most} s")
+        raise BadRecord("bad-type", f"a record's `ttl` must be {least} to {most} s")
     if type(gone) is not bool:
-        raise BadRecord("bad-type", "a record's `gone` is no truth value")
+        raise BadRecord("bad-type", "a record's `gone` must be a boolean")
     body = read_body(author, fields)
     return Record(author, body, made, ttl, gone, body.key, body.slot, sealed)
 
 
 def _too_large() -> BadRecord:
-    return BadRecord("too-large", f"a record has over {defaults.RECORD_BYTES} bytes")
+    return BadRecord("too-large", f"a record has more than {defaults.RECORD_BYTES} bytes")

@@ -1,6 +1,6 @@
-"""What records say, by kind: the fields, their bounds, the key and the slot they give.
+"""Kinds of records: their fields with limits, their key and their slot.
 
-Everything is typed and bounded before it is used. Spec: docs/spec/records.md.
+Every field is type-checked and limited before it is used. Spec: docs/spec/records.md.
 """
 
 import math
@@ -18,7 +18,7 @@ from .key import Key, record_key
 T = TypeVar("T")
 Fields = Mapping[str, Any]
 Runs = tuple[tuple[int, int], ...]
-"""Start and stop of each run of chunk indexes, rising, not touching."""
+"""Start and stop of each run of chunk indexes, ascending and not adjacent."""
 
 _ROOT = re.compile(r"[0-9a-f]{64}")
 _KIND = re.compile(r"[a-z][a-z0-9-]*")
@@ -26,7 +26,7 @@ _KIND = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class PeerBody:
-    """Where a peer may be reached."""
+    """Record of the addresses at which a peer may be reached."""
 
     kind: ClassVar[str] = "peer"
     peer: PeerId
@@ -53,7 +53,7 @@ class PeerBody:
 
 @dataclass(frozen=True, slots=True)
 class ShardBody:
-    """Layers start:stop of a model are served, perhaps with its embedding and head."""
+    """Record of a served shard: layers start:stop of a model, perhaps with embedding and head."""
 
     kind: ClassVar[str] = "shard"
     root: str  # 64 hex digits
@@ -62,7 +62,7 @@ class ShardBody:
     embedding: bool
     head: bool
     precision: str
-    speed: float  # tokens/s as measured, 0: not measured
+    speed: float  # measured tokens/s, 0 if not measured
 
     @property
     def key(self) -> Key:
@@ -91,13 +91,13 @@ class ShardBody:
 
 @dataclass(frozen=True, slots=True)
 class BlobBody:
-    """Chunks of a blob are held: those of `ranges`, or all."""
+    """Record of a blob or model whose chunks are held: those in `ranges`, or all."""
 
     kind: ClassVar[str] = "blob"
     root: str
     size: int  # bytes
     chunks: int
-    ranges: Runs | None = None  # at most `BLOB_RUNS` of them: `longest_runs`
+    ranges: Runs | None = None  # at most `BLOB_RUNS`, see `longest_runs`
 
     @property
     def key(self) -> Key:
@@ -125,9 +125,9 @@ class BlobBody:
 
 @dataclass(frozen=True, slots=True)
 class KvBody:
-    """The KV cache of the first `blocks` blocks of a chain is held, for `layers` start:stop.
+    """Record of a KV cache: the first `blocks` blocks of a chain, for layers start:stop.
 
-    The whole chain lies under the name of its `first` block; `tip` names the last block held.
+    The key contains the name of the chain's `first` block; `tip` names the last block held.
     """
 
     kind: ClassVar[str] = "kv"
@@ -166,13 +166,13 @@ class KvBody:
 
 
 def kv_key(root: str, precision: str, adapter: str, salt: str, first: str) -> Key:
-    """Where all records about chains that begin with a block lie."""
+    """Return the key of all records about chains with the same first block."""
     return record_key(KvBody.kind, root, precision, adapter, salt, first)
 
 
 @dataclass(frozen=True, slots=True)
 class NameBody:
-    """Its author vouches that a name means this model."""
+    """Record in which its author vouches that a name means a model."""
 
     kind: ClassVar[str] = "name"
     name: str
@@ -203,7 +203,7 @@ class NameBody:
 
 @dataclass(frozen=True, slots=True)
 class OtherBody:
-    """Of a kind that this version does not know: only where it lies and what it replaces."""
+    """Body of a kind that this version does not know, reduced to its key and slot."""
 
     kind: str
     parts: tuple[str, ...]
@@ -232,24 +232,24 @@ _READERS: Final[dict[str, Callable[[PeerId, Fields], Body]]] = {
 
 
 def read_body(author: PeerId, fields: Fields) -> Body:
-    """The body that a record's fields give. Raises BadRecord: `bad-type`, `not-provider`."""
+    """Decode the body from a record's fields. Raises BadRecord: `bad-type`, `not-provider`."""
     if fields.get("provider", author) != author:
         raise _stranger(author)
     kind = _text(fields, "kind", defaults.KIND_BYTES)
     if not _KIND.fullmatch(kind):
-        raise _bad("its kind is no word")
+        raise _bad("`kind` must be a lower-case word")
     read = _READERS.get(kind)
     return OtherBody.read(kind, fields) if read is None else read(author, fields)
 
 
 def longest_runs(runs: Sequence[tuple[int, int]]) -> Runs:
-    """As many runs as a record may name; the shortest are left out."""
+    """Return the longest runs, as many as a record may list."""
     kept = sorted(runs, key=lambda run: run[0] - run[1])[: defaults.BLOB_RUNS]
     return tuple(sorted(kept))
 
 
 def _steps(runs: Runs) -> list[int]:
-    """Gap and length in turns, which are small numbers."""
+    """Encode runs as alternating gaps and lengths, which are small numbers."""
     steps, last = [], 0
     for start, stop in runs:
         steps += [start - last, stop - start]
@@ -259,27 +259,27 @@ def _steps(runs: Runs) -> list[int]:
 
 def _runs(steps: list[Any], chunks: int) -> Runs:
     if len(steps) % 2 or not all(type(step) is int and 0 <= step <= chunks for step in steps):
-        raise _bad("its ranges are no steps")
+        raise _bad("`ranges` must alternate gaps and lengths")
     places = [0]
     for step in steps:
         places.append(places[-1] + step)
     if places[-1] > chunks or not all(a < b for a, b in pairwise(places[1:])):
-        raise _bad("its ranges do not rise, or point outside of the blob")
+        raise _bad("`ranges` must be ascending and within the blob")
     return tuple(zip(places[1::2], places[2::2], strict=True))
 
 
 def _bad(why: str) -> BadRecord:
-    return BadRecord("bad-type", f"a record is refused: {why}")
+    return BadRecord("bad-type", f"invalid record: {why}")
 
 
 def _stranger(author: PeerId) -> BadRecord:
-    return BadRecord("not-provider", f"`{author}` has written of what another provides")
+    return BadRecord("not-provider", f"the record of `{author}` names another peer as provider")
 
 
 def _typed(fields: Fields, name: str, kind: type[T]) -> T:
     value = fields.get(name)
     if type(value) is not kind:
-        raise _bad(f"`{name}` has a wrong type")
+        raise _bad(f"`{name}` has the wrong type")
     return value
 
 
@@ -291,9 +291,9 @@ def _text(fields: Fields, name: str, most: int, least: int = 0) -> str:
 
 
 def _printable(value: object, most: int) -> str:
-    """It ends up on terminals."""
+    """Check a text, which must be printable because it is shown on terminals."""
     if type(value) is not str or len(value.encode()) > most or not value.isprintable():
-        raise _bad(f"a text is not at most {most} printable bytes")
+        raise _bad(f"expected a text of at most {most} printable bytes")
     return value
 
 
@@ -307,28 +307,28 @@ def _root(fields: Fields, name: str) -> str:
 def _whole(fields: Fields, name: str, least: int, most: int) -> int:
     value = fields.get(name)
     if type(value) is not int or not least <= value <= most:
-        raise _bad(f"`{name}` is no whole number from {least} to {most}")
+        raise _bad(f"`{name}` is not an integer from {least} to {most}")
     return value
 
 
 def _list(fields: Fields, name: str, most: int) -> list[Any]:
     value = fields.get(name)
     if type(value) is not list or len(value) > most:
-        raise _bad(f"`{name}` is no list of at most {most}")
+        raise _bad(f"`{name}` is not a list of at most {most} items")
     return value
 
 
 def _layers(value: list[Any]) -> tuple[int, int]:
     if len(value) != 2 or not all(type(each) is int for each in value):
-        raise _bad("its layers are no start and stop")
+        raise _bad("`layers` must be a start and a stop")
     start, stop = value
     if not 0 <= start <= stop <= defaults.LAYERS_LIMIT:
-        raise _bad(f"its layers are not within 0 to {defaults.LAYERS_LIMIT}")
+        raise _bad(f"`layers` must be within 0 to {defaults.LAYERS_LIMIT}")
     return start, stop
 
 
 def _speed(fields: Fields) -> float:
     value = fields.get("speed")
     if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise _bad("its speed is no number")
+        raise _bad("`speed` must be a number")
     return min(max(float(value), 0.0), defaults.SPEED_LIMIT)  # type: ignore[arg-type]

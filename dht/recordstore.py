@@ -1,9 +1,9 @@
-"""Records of others that lie with this node, because their keys are near its own.
+"""Record store: records of other authors, whose keys are near this node's own key.
 
-Nobody can fill it: it takes what lies in this node's part of the key space, so much of one author,
-so much from one network, so many under one key; where it is full, the farthest goes of what came
-from the network that has most. Sans-I/O; times are seconds of the host's monotonic clock, but for
-`wall`.
+No author or network can fill it. It accepts only records in this node's part of the key space,
+with limits per author, per network and per key. When it is full, it evicts the record farthest
+from this node's key among those of the network that uses the most space. Sans-I/O; times are
+seconds of the host's monotonic clock, except `wall`.
 """
 
 from bisect import bisect_left, insort
@@ -20,7 +20,7 @@ from .key import SPACE, Key, point
 from .messages import Aged
 from .record import Record, time_code
 from .shares import Shares
-from .table import lot
+from .table import random_rank
 
 _OVERHEAD = 512  # bytes that an entry takes beside its record
 _Slot = tuple[PeerId, str]
@@ -29,8 +29,10 @@ N = TypeVar("N", bound=str)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """Of the record only what is needed here: a body that was read, such as that of a blob in many
-    runs, takes thirty times the bytes that are counted."""
+    """A stored record, reduced to what is needed here.
+
+    A decoded body, such as that of a blob with many runs, takes thirty times the counted bytes.
+    """
 
     author: PeerId
     key: Key
@@ -40,14 +42,14 @@ class _Entry:
     ttl: int
     gone: bool
     sealed: bytes
-    network: str  # of who sent it, "" for one that is near
+    network: str  # of the sender, "" for one in a local network
     distance: int
     serial: int
-    lot: int
-    heard: float  # of its author, when last
-    until: float
-    last: float  # until when at most, without a later record
-    ends: int = 0  # under what it stands among those that end
+    rank: int
+    heard: float  # when its author last announced it
+    until: float  # when it expires
+    last: float  # when it expires at the latest, without a later record
+    ends: int = 0  # its bucket in `_ends`
 
     @property
     def size(self) -> int:
@@ -55,12 +57,12 @@ class _Entry:
 
 
 class RecordStore:
-    """Other people's records. `radius` is how far from our key a record may lie."""
+    """Records of other authors. `radius` is the largest XOR distance of a key from our own."""
 
     def __init__(
         self, own: Key, entropy: Callable[[int], bytes], *, limit: int = defaults.STORE_BYTES
     ) -> None:
-        """`limit`: bytes of all records together."""
+        """`limit` is the bytes of all records together."""
         self.radius: float = SPACE
         self._own = point(own)
         self._nonce = entropy(16)
@@ -69,10 +71,10 @@ class RecordStore:
         self._subnet_limit = limit * defaults.STORE_SUBNET // defaults.STORE_BYTES
         self._keys: dict[Key, dict[_Slot, _Entry]] = {}
         self._shares = Shares()  # bytes of each network
-        self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # of each, by their distance
-        self._authors: Counter[PeerId] = Counter()  # bytes
-        self._ends: dict[int, dict[_Entry, None]] = {}  # by `ENDS_TOGETHER`
-        self._next: list[int] = []  # which of them are there, the next one first
+        self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # by network, sorted by distance
+        self._authors: Counter[PeerId] = Counter()  # bytes of each author
+        self._ends: dict[int, dict[_Entry, None]] = {}  # by expiry, in steps of `ENDS_TOGETHER`
+        self._next: list[int] = []  # heap of the keys of `_ends`
         self.bytes = 0
         self._count = 0
         self._serial = 0
@@ -81,17 +83,17 @@ class RecordStore:
     def __len__(self) -> int:
         return self._count
 
-    # Keeping.
+    # Storing.
 
     def put(
         self, record: Record, *, sender: PeerId, network: str, age: float, now: float, wall: float
     ) -> str:
-        """Keep a record, or say by a code why not: `expired`, `far-future`, `not-near`, `older`,
-        `quota`, `full`. `network` is the sender's, "" for a near one.
+        """Store a record and return "", or return a code that says why not.
 
-        `age` counts where somebody else than its author sends it; it is no less than the wall
-        clocks say at the very least. An unchanged record lives longer only by its author, and
-        never beyond `LIVES` times its ttl.
+        The codes are `expired`, `far-future`, `not-near`, `older`, `quota`, `full`. `network` is
+        the sender's, "" for one in a local network. `age` (seconds) matters if the sender is not
+        the author; it is raised to the least value that the wall clocks allow. Only its author
+        can extend the life of an unchanged record, and never beyond `LIVES` times its ttl.
         """
         self.expire(now)
         aged = 0.0
@@ -112,7 +114,7 @@ class RecordStore:
         return self._fit(self._entry(record, network, now, aged), old)
 
     def _entry(self, record: Record, network: str, now: float, aged: float) -> _Entry:
-        """What is gone is remembered until nobody would take what it took back."""
+        # A withdrawal is stored until no node would accept the record that it withdraws.
         longer = defaults.GONE_LONGER if record.gone else 0.0
         self._serial += 1
         return _Entry(
@@ -127,7 +129,7 @@ class RecordStore:
             network=network,
             distance=point(record.key) ^ self._own,
             serial=self._serial,
-            lot=lot(self._nonce, public_key_of(record.author) + record.key),
+            rank=random_rank(self._nonce, public_key_of(record.author) + record.key),
             heard=now - aged,
             until=now - aged + record.ttl + longer,
             last=now + defaults.LIVES * record.ttl + longer,
@@ -138,20 +140,22 @@ class RecordStore:
             return "older"
         if sender == record.author:
             old.heard = now
-            old.until = max(old.until, min(now + record.ttl, old.last))  # `expire` sees it
+            old.until = max(old.until, min(now + record.ttl, old.last))  # `expire` requeues it
             self._move(old, network)
         return ""
 
     def _move(self, entry: _Entry, network: str) -> None:
-        """Its author's own network answers for it: else whoever sent it before its author did
-        could push it out with what it sends itself."""
+        """Charge a record to its author's own network once the author sends it.
+
+        Otherwise a node that sent the record earlier could evict it by filling its own quota.
+        """
         if network != entry.network and self._allowed(network, entry.size):
             self._remove(entry)
             entry.network = network
             self._add(entry)
 
     def _allowed(self, network: str, more: int) -> bool:
-        """Whether one network may have so many bytes more."""
+        """Whether a network may use `more` further bytes."""
         return not network or self._shares[network] + more <= self._subnet_limit
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
@@ -161,18 +165,22 @@ class RecordStore:
             entry.network, by_network
         ):
             return "quota"
-        leaving = [old] if old is not None else self._leaving(entry)
-        making = [] if entry in leaving else self._making_room(entry, leaving)
-        if entry in leaving or making is None:
+        evicted = [old] if old is not None else self._evicted_under_key(entry)
+        further = [] if entry in evicted else self._evicted_for_space(entry, evicted)
+        if entry in evicted or further is None:
             return "full"
-        for each in (*leaving, *making):
+        for each in (*evicted, *further):
             self._remove(each)
         self._add(entry)
         return ""
 
-    def _leaving(self, entry: _Entry) -> list[_Entry]:
-        """Who makes room under the key: of an author's slots the earliest made; of authors those
-        with most others of their network, then by lot, so that replicas keep different ones."""
+    def _evicted_under_key(self, entry: _Entry) -> list[_Entry]:
+        """Choose the record to evict under one key.
+
+        If the author has too many slots, it is the author's oldest. Otherwise it is one of the
+        network or author with the most records, chosen by a random rank of this node, so that
+        replicas keep different records.
+        """
         here = [*self._keys.get(entry.key, {}).values(), entry]
         own = [each for each in here if each.author == entry.author]
         if len(own) > defaults.SLOTS.get(entry.kind, defaults.SLOTS_OTHER):
@@ -183,23 +191,25 @@ class RecordStore:
 
     @staticmethod
     def _ranked(here: Sequence[_Entry]) -> Iterator[tuple[int, int, int, _Entry]]:
-        """How many of its network, then of its author come before it, and its lot."""
+        """Yield each entry with its rank within its network or author, and its random rank."""
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()
-        for entry in sorted(here, key=lambda each: (each.lot, -each.made)):
+        for entry in sorted(here, key=lambda each: (each.rank, -each.made)):
             if entry.network:
                 networks[entry.network] += 1
             authors[entry.author] += 1
             group = max(networks[entry.network], authors[entry.author])
-            yield group, authors[entry.author], entry.lot, entry
+            yield group, authors[entry.author], entry.rank, entry
 
-    def _making_room(self, entry: _Entry, leaving: Sequence[_Entry]) -> list[_Entry] | None:
-        """Who else goes so that it fits: of the network that has most, it among them, what is
-        farthest. None where it would have to be itself."""
-        going = list(leaving)
-        needed = self.bytes + entry.size - self.limit - sum(each.size for each in leaving)
+    def _evicted_for_space(self, entry: _Entry, evicted: Sequence[_Entry]) -> list[_Entry] | None:
+        """Choose further records to evict so that `entry` fits; None if it should not be stored.
+
+        Takes the farthest record of the network that uses the most space, counting `entry` too.
+        """
+        going = list(evicted)
+        needed = self.bytes + entry.size - self.limit - sum(each.size for each in evicted)
         changes = Counter({entry.network: entry.size})
-        for each in leaving:
+        for each in evicted:
             changes[each.network] -= each.size
         while needed > 0:
             network = self._shares.largest(entry.network, changes)
@@ -210,7 +220,7 @@ class RecordStore:
             going.append(farthest)
             needed -= farthest.size
             changes[network] -= farthest.size
-        return going[len(leaving) :]
+        return going[len(evicted) :]
 
     def _farthest(self, network: str, going: Collection[_Entry]) -> _Entry | None:
         listed = reversed(self._far.get(network, ()))
@@ -241,7 +251,7 @@ class RecordStore:
         if (together := self._ends.get(entry.ends)) is not None:
             together.pop(entry, None)
 
-    # Ending.
+    # Expiry.
 
     def _end_at(self, entry: _Entry) -> None:
         entry.ends = ceil(entry.until / defaults.ENDS_TOGETHER)
@@ -251,7 +261,7 @@ class RecordStore:
         self._ends[entry.ends][entry] = None
 
     def expire(self, now: float) -> bool:
-        """Drop what has ended, of many that end together a part; whether that was all."""
+        """Drop expired records, at most `EXPIRED_AT_ONCE`; return whether none is left."""
         for _ in range(defaults.EXPIRED_AT_ONCE):
             if not self._next or self._next[0] * defaults.ENDS_TOGETHER > now:
                 return True
@@ -261,12 +271,12 @@ class RecordStore:
                 continue
             entry, _ = ending.popitem()
             if entry.until > now:
-                self._end_at(entry)  # its author has prolonged its life since
+                self._end_at(entry)  # its author has extended its life since
             else:
                 self._remove(entry)
         return False
 
-    # Handing out.
+    # Finding.
 
     def find(
         self,
@@ -277,10 +287,10 @@ class RecordStore:
         kinds: Collection[str] = (),
         limit: int = defaults.MESSAGE_RECORDS,
     ) -> tuple[tuple[Aged, ...], ...]:
-        """For each key up to `most` records, and as many that say that something is gone; of
-        `limit` bytes in all, shared fairly among the keys.
+        """Return for each key up to `most` records, and up to `most` withdrawals.
 
-        Each asking begins elsewhere in the order, so that nobody's records always stand behind.
+        The keys share `limit` bytes fairly. Each call starts at another record, so that none is
+        always last.
         """
         self.expire(now)
         self.turn += 1
@@ -295,7 +305,7 @@ class RecordStore:
         return tuple(map(tuple, found))
 
     def _chosen(self, key: Key, now: float, most: int, kinds: Collection[str]) -> list[_Entry]:
-        """Of different networks and authors first."""
+        """Return the entries of a key, alternating between networks and authors."""
         here = [
             entry
             for entry in self._keys.get(key, {}).values()

@@ -1,8 +1,8 @@
 """Headers of safetensors files: https://github.com/huggingface/safetensors#format.
 
-Eight bytes of length (little-endian), that many bytes of JSON, then the tensors. The files
-come from strangers: everything is bounded before it is parsed, and offsets are believed
-only where they tile the file exactly.
+A file is eight bytes of length (little-endian), that many bytes of JSON, then the tensors. Files
+may come from strangers: everything is limited before it is parsed, and offsets are accepted only
+if the tensors tile the file exactly.
 """
 
 import math
@@ -26,13 +26,13 @@ from .errors import ModelError, unreadable
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}\.safetensors")
 _AGAIN = "download the folder again; its files are incomplete or not safetensors"
-# Buffers that old checkpoints carry and every engine computes anew from the config.
+# Buffers in old checkpoints, which every engine computes from the config instead.
 _DERIVED = re.compile(r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)")
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where a tensor's bytes are; `offset` counts from the start of the file."""
+    """Location of a tensor's bytes; `offset` counts from the start of the file."""
 
     path: Path
     offset: int
@@ -42,19 +42,19 @@ class Slice:
 
 
 def read_header(files: Files, path: Path) -> dict[str, Slice]:
-    """The tensors of one file by name. Blocking.
+    """Return the tensors of one file by name. Blocking.
 
-    Raises ModelError: `truncated`, `bad-header`, `unsupported-dtype`, `unreadable`.
+    Raises ModelError: `missing-file`, `truncated`, `bad-header`, `unsupported-dtype`, `unreadable`.
     """
     try:
         size = files.size(path)
         if size is None:
-            raise ModelError("missing-file", f"`{path}` is not there", hint=_AGAIN)
-        if size < 8:  # also a pipe or a device, which must not be opened
+            raise ModelError("missing-file", f"`{path}` does not exist", hint=_AGAIN)
+        if size < 8:  # pipes and devices have size 0 and must not be opened
             raise _truncated(path, f"it has {size} bytes")
         length = int.from_bytes(files.read_range(path, 0, 8), "little")
         if length > HEADER_LIMIT:
-            raise _bad(path, f"its header claims {length} bytes, {HEADER_LIMIT} are allowed")
+            raise _bad(path, f"its header claims {length} bytes, the limit is {HEADER_LIMIT}")
         if length > size - 8:
             raise _truncated(path, f"its header claims {length} bytes, {size - 8} follow")
         data = files.read_range(path, 8, length)
@@ -64,7 +64,7 @@ def read_header(files: Files, path: Path) -> dict[str, Slice]:
 
 
 def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
-    """Check a header's JSON against the file's size in bytes. Errors as `read_header`'s."""
+    """Check a header's JSON against the file's size in bytes. Raises as `read_header`."""
     # A tensor has one `{`, two `[`, some commas: counting them bounds what parsing builds.
     counts = (data.count(b"{"), data.count(b"[") // 2, data.count(b",") // (DIMS_LIMIT + 4))
     if max(counts) > TENSORS_LIMIT:
@@ -72,9 +72,9 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
     try:
         header = canonical.parse_json(data, depth=3)
     except ValueError as error:
-        raise _bad(path, f"its header: {error}") from None
+        raise _bad(path, f"its header is invalid: {error}") from None
     if not isinstance(header, dict):
-        raise _bad(path, "its header is no JSON object")
+        raise _bad(path, "its header is not a JSON object")
     header.pop("__metadata__", None)
     start = 8 + len(data)
     slices = {name: _slice(name, value, path, start) for name, value in header.items()}
@@ -92,7 +92,7 @@ def _slice(name: str, value: Any, path: Path, start: int) -> Slice:
         raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed")
     size = offsets[1] - offsets[0]
     if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != size:
-        raise _bad(path, f"{ascii(name)[:80]} has {size} bytes, its shape says otherwise")
+        raise _bad(path, f"{ascii(name)[:80]} has {size} bytes, which does not match its shape")
     return Slice(path, start + offsets[0], size, dtype, tuple(shape))
 
 
@@ -101,12 +101,12 @@ def _naturals(value: object) -> bool:
 
 
 def _check_tiling(slices: dict[str, Slice], path: Path, start: int, file_size: int) -> None:
-    """The format allows neither overlaps nor holes; both are how a header lies."""
+    """Check that the tensors tile the file without overlaps or holes, as the format requires."""
     position = start
     for name, part in sorted(slices.items(), key=lambda item: (item[1].offset, item[1].size)):
         if part.offset != position:
             kind = "overlaps another" if part.offset < position else "leaves a hole before it"
-            raise _bad(path, f"the bytes of {ascii(name)[:80]}: it {kind}")
+            raise _bad(path, f"the tensor {ascii(name)[:80]} {kind}")
         position += part.size
     if position > file_size:
         raise _truncated(path, f"its tensors end at byte {position}, the file at {file_size}")
@@ -130,9 +130,9 @@ def _is_weight(name: str, part: Slice, path: Path) -> bool:
 
 
 def read_index(files: Files, path: Path) -> dict[str, str]:
-    """Which file holds which tensor, from `model.safetensors.index.json`. Blocking.
+    """Return the file of each tensor, from `model.safetensors.index.json`. Blocking.
 
-    Raises ModelError: `bad-index`, `unreadable`. The names are plain ones: no folders.
+    The file names have no folders. Raises ModelError: `bad-index`, `unreadable`.
     """
     try:
         data = files.read(path, limit=INDEX_LIMIT)
@@ -149,7 +149,7 @@ def read_index(files: Files, path: Path) -> dict[str, str]:
         raise _bad_index(path, "it has no `weight_map`")
     for name in names.values():
         if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
-            raise _bad_index(path, f"{ascii(name)[:80]} is no plain file name")
+            raise _bad_index(path, f"{ascii(name)[:80]} is not a plain file name")
     if len(set(names.values())) > SHARDS_LIMIT:
         raise _bad_index(path, f"it names more than {SHARDS_LIMIT} files")
     return names

@@ -1,8 +1,8 @@
-"""Looking at every chunk on the disk now and then: rot is found before somebody needs the chunk.
+"""Scrub: verifies every chunk on disk regularly, to find bit rot before a chunk is needed.
 
-A pass takes place once a month, at a bounded rate, and only while the node has nothing else to do.
-What is damaged is removed, and fetched again from others; so is what a reader found damaged between
-two passes, and what is missing of what this node added itself.
+A pass runs once a month, at a limited rate, and only while the node is idle. Damaged chunks are
+removed and fetched again from other peers. The same goes for chunks that a reader found damaged
+between passes, and for missing chunks of content that this node added itself.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,11 +23,11 @@ _NOTE_LIMIT = 4096  # bytes of scrub.json
 Repair = Callable[[str, list[str]], Awaitable[object]]
 """Fetches chunks of a root again. Raises ModelError."""
 Tell = Callable[[int, int], None]
-"""Hears how many damaged chunks were fetched again, and how many nobody had."""
+"""Called with the number of damaged chunks fetched again, and of those that no peer had."""
 
 
 class Scrub:
-    """Passes over `library`, noted in `path`. `idle` says whether now is a good time."""
+    """Runs passes over `library`. `path` stores the time of the last pass; `idle` allows work."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Scrub:
         self._repair = repair
         self._idle = idle
         self._tell = tell
-        self._again = 0.0  # when what nobody had is asked for again
-        self._known: set[str] = set()  # to be damaged, and asked for
+        self._again = 0.0  # when to retry chunks that no peer had
+        self._known: set[str] = set()  # damaged chunks already requested
         self.damaged = 0
-        """Chunks that a pass found damaged since the start."""
+        """Damaged chunks that passes found since the start."""
         self.passed: float | None = None
-        """When the last pass ended, seconds since 1970."""
+        """End of the last pass, in seconds since 1970."""
 
     async def run(self) -> None:
-        """A pass whenever the last one is a month old; one cut short is begun again."""
+        """Run a pass each month until cancelled; restart one that was interrupted."""
         while True:
             last = await self._host.offload(self._last_pass)
             self.passed = last or None
@@ -64,7 +64,7 @@ class Scrub:
             await trio.sleep(SCRUB_LOOK)
 
     def _last_pass(self) -> float:
-        """Seconds since 1970; 0 where none is known. A time to come counts as none."""
+        """Return the end of the last pass (seconds since 1970), 0 if unknown or in the future."""
         try:
             found = canonical.parse_json(
                 self._host.files.read(self._path, limit=_NOTE_LIMIT), depth=1
@@ -82,10 +82,10 @@ class Scrub:
         try:
             await self._host.offload(write, self._host.files, self._path, data)
         except ModelError:
-            return  # the pass takes place once more
+            return  # the pass runs again at the next start
 
     async def look_at_all(self) -> int:
-        """One pass; the chunks that were damaged. They are fetched again."""
+        """Run one pass; return the number of damaged chunks, which are fetched again."""
         found = 0
         for root in sorted(self._library.everything()):
             found += await self._look_at(root)
@@ -99,23 +99,25 @@ class Scrub:
             return 0
         damaged = [digest for digest in sorted(parts) if await self._is_damaged(digest)]
         self.damaged += len(damaged)
-        if root not in self._library.usage.fetched:  # this node's own is here whole
+        if root not in self._library.usage.fetched:  # content added here should be complete
             gone = await self._host.offload(self._library.store.missing, sorted(parts))
             self._library.store.damaged.update(gone)
         return len(damaged)
 
-    # What was found.
+    # Repair.
 
     async def mend(self) -> None:
-        """Fetch again what was found damaged, by a pass or by who read it: what is new at once,
-        and what nobody had after a while."""
+        """Fetch damaged chunks again.
+
+        Newly found ones are requested at once, those that no peer had after `SCRUB_MEND` seconds.
+        """
         store = self._library.store
-        damaged = store.damaged.copy()  # readers in other threads add to it
+        damaged = store.damaged.copy()  # reader threads may add to it meanwhile
         if not damaged or (damaged <= self._known and self._host.now() < self._again):
             return
         before = await self._host.offload(store.missing, sorted(damaged))
         for root in sorted(self._library.everything()):
-            with suppress(ModelError):  # nobody has it now
+            with suppress(ModelError):  # no peer has it now
                 await self._mend_of(root, set(before))
         lost = await self._host.offload(store.missing, before)
         store.damaged.difference_update(damaged - set(lost))
@@ -140,6 +142,6 @@ class Scrub:
         except ChunkMissing:
             return False
         except ModelError:
-            return False  # it cannot be read now; the next pass looks again
+            return False  # unreadable at the moment; the next pass checks it again
         await trio.sleep(CHUNK / SCRUB_RATE)
         return False

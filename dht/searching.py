@@ -1,4 +1,4 @@
-"""The trio shell of look-ups: asks what they want asked, and tells them what came of it."""
+"""Trio shell of look-ups: sends their queries and returns the replies to them."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,11 +11,11 @@ from ..transport.host import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .asking import Asking, NoAnswer
+from .diallimiter import DialLimiter
 from .errors import BadRecord
 from .key import Key
 from .lookup import Lookup
 from .messages import Aged
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import open_record
 from .table import Table
@@ -23,8 +23,11 @@ from .walk import cell_radius
 
 
 class Searching:
-    """Questions run in `nursery`: one that is late may still answer when its look-up is over,
-    and then tells the table who is there."""
+    """Runs look-ups.
+
+    Queries run in `nursery`. A late one may be answered after its look-up has ended, and the table
+    still learns from it.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class Searching:
         asking: Asking,
         table: Table,
         settings: LookupSettings,
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
         self.nursery: trio.Nursery | None = None
         self._host = host
@@ -41,7 +44,7 @@ class Searching:
         self._asking = asking
         self._table = table
         self._settings = settings
-        self._pace = pace
+        self._limiter = limiter
 
     def lookup(
         self,
@@ -50,28 +53,30 @@ class Searching:
         enough: int = 0,
         most: int = defaults.K,
         kinds: tuple[str, ...] = (),
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> Lookup:
-        """A look-up of keys of one region, from the contacts known now; without `enough` one of
-        nodes, the nearest first."""
+        """Prepare a look-up of keys of one region, starting from the contacts known now.
+
+        Without `enough` it looks for nodes, the nearest first.
+        """
         radius = self._table.radius()
         return Lookup(
             keys,
             self._table.nearest(keys[0], defaults.START),
             radius if len(keys) == 1 else cell_radius(radius),
             self._host.entropy,
-            settings=self._settings if enough else replace(self._settings, by_lot=False),
+            settings=self._settings if enough else replace(self._settings, random_order=False),
             own=self._own,
             serves=self._asking.serves(),
             linked=self._asking.linked,
             enough=enough,
             most=most,
             kinds=kinds,
-            pace=pace,
+            limiter=limiter,
         )
 
     async def run(self, lookup: Lookup) -> None:
-        """Until nothing is left to ask. Nothing is asked where this is not running."""
+        """Run a look-up to its end. Does nothing while this node is not running."""
         search = _Search(lookup)
         while self.nursery is not None:
             now = self._host.now()
@@ -88,13 +93,13 @@ class Searching:
             self._table.looked(key, now)
 
     async def survey(self, key: Key) -> None:
-        """Get to know the nodes around a key, and how dense it is there: this is upkeep."""
-        lookup = self.lookup([key], pace=self._pace)
+        """Find the nodes around a key and estimate their density there; this is upkeep."""
+        lookup = self.lookup([key], limiter=self._limiter)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
     async def _begin(self, search: "_Search", query: Query) -> None:
-        """It is on its way before the next is made ready."""
+        # The checkpoint sends the query before the next one is prepared.
         if self.nursery is not None:
             guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
             guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
@@ -110,7 +115,7 @@ class Searching:
             await self._check(aged for listed in found.records for aged in listed)
             now, wall = self._host.now(), self._host.wall()
             if code := lookup.answered(contact, found, now, wall):
-                self._asking.disbelieve(contact.peer, code)
+                self._asking.reject(contact.peer, code)
         search.news.set()
 
     def _failed(self, search: "_Search", query: Query, code: str) -> None:
@@ -118,8 +123,10 @@ class Searching:
         search.news.set()
 
     async def _check(self, records: Iterable[Aged]) -> None:
-        """Signatures of many records take long, so others run in between; a right one is not
-        checked again for a while (`open_record`)."""
+        """Verify signatures while letting other tasks run, since many take long.
+
+        `open_record` caches the valid ones.
+        """
         began = self._host.now()
         for aged in records:
             with suppress(BadRecord):
@@ -130,7 +137,7 @@ class Searching:
 
 
 class _Search:
-    """A look-up under way; `news` is set, and replaced, when there is an answer."""
+    """A running look-up; `news` is set, and replaced, when a reply arrives."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup

@@ -1,7 +1,7 @@
-"""`Dht`: finding records of others, and publishing those of this node.
+"""`Dht`: finds records of other nodes, and publishes those of this node.
 
-The trio shell around the table, the store, look-ups and walks, which do no I/O. It works from the
-moment it is made: handlers answer; `run` joins, announces, and keeps what lasts. Spec:
+This is the trio shell around the table, the record store, look-ups and walks, which do no I/O.
+Handlers answer requests as soon as it is constructed; `run` joins, announces and saves. Spec:
 docs/spec/dht.md.
 """
 
@@ -24,14 +24,14 @@ from .asking import Asking
 from .brieflinks import BriefLinks, Connect
 from .candidate import Step
 from .contact import Contact
+from .diallimiter import DialLimiter
 from .finding import Found, Gathering, regions
 from .foundrecords import FoundRecord
 from .joining import Joining
 from .key import SPACE, Key, node_key
 from .mode import ModeRule
 from .ownrecords import OwnRecords
-from .pace import Pace
-from .persistence import Lasting, Shelf, Trouble
+from .persistence import DhtFiles, Persistence, Trouble
 from .publishing import Publishing, PublishReport
 from .query import LookupSettings
 from .record import Body, Record, open_record
@@ -42,15 +42,15 @@ from .table import Table
 
 @dataclass(frozen=True, slots=True)
 class DhtSettings:
-    """How one node's DHT works; the defences can be switched off for tests."""
+    """Settings of one node's DHT; tests can switch the defences off."""
 
     folder: Path | None = None
-    """Where contacts and own records last over a restart; None: nowhere."""
+    """Folder for contacts and own records, to survive a restart; None keeps them in memory."""
     lookups: LookupSettings = field(default_factory=LookupSettings)
     subnet_limits: bool = True
-    """How many of one public network the table takes."""
+    """Limit the contacts of one public network in the table."""
     store_bytes: int = defaults.STORE_BYTES
-    """Of records of others."""
+    """Most bytes of records of other authors."""
     dial_pauses: tuple[float, float] | None = None
     """Seconds between two dials for background work: the first, and the longest. None: no pause."""
 
@@ -60,10 +60,10 @@ def _nowhere(peer: PeerId) -> Sequence[Address]:
 
 
 class Dht:
-    """One for each node.
+    """The DHT of one node.
 
-    `connect` dials for a few questions. `addresses` says where others reach this node, `reachable`
-    whether anybody can; `book` where a linked peer may be reached.
+    `connect` dials a peer for a few requests. `addresses` returns this node's own addresses,
+    `reachable` whether it is publicly reachable, and `book` the known addresses of a linked peer.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Dht:
         own = node_key(identity.peer)
         self.peer = identity.peer
         self.second_path: Callable[[Key], Iterable[FoundRecord]] = lambda key: ()
-        """Records of a key that came another way."""
+        """Returns records of a key that are known from elsewhere, such as from members."""
         self._host = host
         self._addresses = addresses
         self._reachable = reachable
@@ -95,9 +95,9 @@ class Dht:
         self._links = BriefLinks(host, endpoint, connect)
         self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
         pauses = settings.dial_pauses
-        pace = None if pauses is None else Pace(pauses[0], host.now(), pauses[1])
+        limiter = None if pauses is None else DialLimiter(pauses[0], host.now(), pauses[1])
         self._searching = Searching(
-            host, self.peer, self._asking, self._table, settings.lookups, pace
+            host, self.peer, self._asking, self._table, settings.lookups, limiter
         )
         self._joining = Joining(
             host,
@@ -107,7 +107,7 @@ class Dht:
             self._searching,
             links=endpoint.links,
             addresses=book,
-            survey_after=0.0 if pace is None else defaults.SURVEY_AFTER,
+            survey_after=0.0 if limiter is None else defaults.SURVEY_AFTER,
         )
         self._records = OwnRecords(identity)
         self._publishing = Publishing(
@@ -119,29 +119,29 @@ class Dht:
             settings.lookups,
             keep=self._keep,
             settled=self._joining.is_settled,
-            pace=pace,
+            limiter=limiter,
         )
-        self._lasting = None
+        self._persistence = None
         if settings.folder is not None:
-            shelf = Shelf(host, settings.folder)
-            self._lasting = Lasting(host, shelf, self._table, self._records, trouble)
+            dht_files = DhtFiles(host, settings.folder)
+            self._persistence = Persistence(host, dht_files, self._table, self._records, trouble)
         self._answering = Answering(
             host,
             endpoint.link,
             self._table,
             self._store,
             serves=lambda: self._rule.serves,
-            on_asker=self._joining.asked_by,
+            on_asker=self._joining.on_request,
         )
         endpoint.handle("dht.find", self._answering.on_find)
         endpoint.handle("dht.store", self._answering.on_store)
-        endpoint.on_link(self._joining.met)
-        endpoint.on_link_kept(self._joining.met)
+        endpoint.on_link(self._joining.on_linked)
+        endpoint.on_link_kept(self._joining.on_linked)
 
-    # Finding.
+    # Finding records.
 
     async def find(self, key: Key, **how: Any) -> Found:
-        """`find_many` of one key."""
+        """Find the records of one key; see `find_many`."""
         return (await self.find_many([key], **how))[key]
 
     async def find_many(
@@ -153,10 +153,11 @@ class Dht:
         timeout: float = defaults.FIND_S_ALL,
         kinds: tuple[str, ...] = (),
     ) -> dict[Key, Found]:
-        """Records under each key, until those of `enough` authors are known, everybody who should
-        have some was asked, or `timeout` seconds are over; `most` of each node that is asked.
+        """Find records under each key, and return them with the trace of the look-ups.
 
-        They are verified as records: that what one says is true, its first use must show.
+        Stops when the records of `enough` authors per key are known, no candidate is left, or
+        after `timeout` seconds. Each node is asked for up to `most` records per key. Signatures
+        are verified, claims are not: only the first use shows whether they are true.
         """
         await trio.lowlevel.checkpoint()
         began = self._host.now()
@@ -191,13 +192,13 @@ class Dht:
         lookup = self._searching.lookup(group, enough=enough, most=most, kinds=kinds)
         try:
             await self._searching.run(lookup)
-        finally:  # also what has come when the time is over
+        finally:  # keep what has arrived, also after a timeout
             for key in group:
                 steps[key] = lookup.steps
                 gathered[key].add([*lookup.found(key), *lookup.gone(key)])
 
     def _gathered(self, key: Key, kinds: tuple[str, ...]) -> Gathering:
-        """What is known without asking: of this node's own, of its store, of the second path."""
+        """Return what is known locally: own records, the record store, and the second path."""
         found = Gathering()
         now = self._host.now()
         here = [FoundRecord(own.record, 0.0, self.peer) for own in self._records.at(key)]
@@ -211,16 +212,18 @@ class Dht:
         return [FoundRecord(open_record(each.sealed), each.age, self.peer) for each in stored]
 
     def where(self, peer: PeerId) -> Sequence[Address]:
-        """Where a contact of the table is."""
+        """Return the addresses of a contact of the table, empty if unknown."""
         contact = self._table.contact(peer)
         return () if contact is None else contact.addresses
 
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
-        """A link for some questions, as look-ups have them: where others said that a peer is, a
-        host is dialled in vain so often only. Raises DialFailed."""
+        """Return a link for a few requests at addresses that records name.
+
+        Failed dials of a public host are rate-limited. Raises DialFailed.
+        """
         return await self._links.to(Contact(peer, addresses), by=("records",))
 
-    # Publishing.
+    # Publishing records.
 
     def publish(
         self,
@@ -230,11 +233,11 @@ class Dht:
         lasting: bool = True,
         patient: bool = False,
     ) -> None:
-        """Say this, now and again, until it is withdrawn or the same slot says something else.
+        """Announce a record repeatedly, until it is withdrawn or its slot is published again.
 
-        A `lasting` record outlives this process; the rest is withdrawn at the next start. A
-        `patient` one goes out within some minutes: members learn the same from member records.
-        Raises BadRecord where others would refuse it.
+        A `lasting` record outlives this process; any other is withdrawn at the next start. A
+        `patient` record is announced within some minutes, as members learn the same from member
+        records. `ttl` is in seconds. Raises BadRecord if other nodes would reject the record.
         """
         now, wall = self._host.now(), self._host.wall()
         how = {"lasting": lasting, "patient": patient}
@@ -242,22 +245,22 @@ class Dht:
             self._publishing.wake()
 
     def withdraw(self, body: Body) -> None:
-        """Take back what was said in the slot of this."""
+        """Withdraw the record in the slot of `body`."""
         now, wall = self._host.now(), self._host.wall()
         if self._records.withdraw(body.key, body.slot, now=now, wall=wall):
             self._publishing.wake()
 
     def own(self) -> list[Body]:
-        """What this node says at present."""
+        """Return the records that this node publishes at present."""
         return [own.record.body for own in self._records if not own.record.gone]
 
     async def flushed(self, timeout: float, *, kept: int | None = None) -> PublishReport:
         """Wait until each record that is not `patient` was announced to all its nodes, or, with
-        `kept`, until that number of nodes has acknowledged it."""
+        `kept`, until that number of nodes has acknowledged it. Waits at most `timeout` seconds."""
         return await self._publishing.flushed(timeout, kept)
 
     def _keep(self, record: Record) -> None:
-        """Of its own records this node is a keeper like others, where it serves."""
+        """Store an own record on this node too, if it serves."""
         if self._rule.serves:
             self._store.put(
                 record,
@@ -271,10 +274,9 @@ class Dht:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Join, announce, and keep what lasts, until cancelled; started once what lasted is
-        read."""
-        if self._lasting is not None:
-            self._joining.remembered = await self._lasting.load()
+        """Join, announce and save until cancelled; reports started once saved state is loaded."""
+        if self._persistence is not None:
+            self._joining.remembered = await self._persistence.load()
         async with trio.open_nursery() as nursery:
             self._searching.nursery = nursery
             try:
@@ -282,28 +284,28 @@ class Dht:
                 nursery.start_soon(self._joining.run)
                 nursery.start_soon(self._publishing.run, nursery)
                 nursery.start_soon(self._watch)
-                if self._lasting is not None:
-                    nursery.start_soon(self._lasting.run)
+                if self._persistence is not None:
+                    nursery.start_soon(self._persistence.run)
                 task_status.started()
                 await trio.sleep_forever()
             finally:
                 self._searching.nursery = None
 
     async def joined(self) -> None:
-        """Wait until others are known."""
+        """Wait until this node knows its neighbours in the key space."""
         await self._joining.joined.wait()
 
     def network_changed(self) -> None:
-        """What could not be reached may be now."""
-        self._links.forgive()
+        """Retry what failed, because a new network may reach it."""
+        self._links.clear_backoffs()
         self._records.hurry(self._host.now())
         self._publishing.wake()
 
     async def _watch(self) -> None:
-        """What this node is to others, and which part of the keys is its own."""
+        """Update the mode and the region that this node stores, and expire records."""
         while True:
             if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
-                self._joining.look_again()  # and so tell the neighbours
+                self._joining.look_again()  # which also tells the neighbours the new mode
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             while not self._store.expire(self._host.now()):
                 await trio.lowlevel.checkpoint()
@@ -312,16 +314,16 @@ class Dht:
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:
-        """Contacts that all reach."""
+        """Count the contacts that are publicly reachable."""
         return sum(1 for contact in self._table.contacts() if contact.networks)
 
     def _contact(self) -> Contact | None:
-        """This node as others should know it; None where it does not serve."""
+        """Return the contact that other nodes should know; None if this node does not serve."""
         if not self._rule.serves:
             return None
         reachable, found = self._reachable(), list(self._addresses())
         if self._shown[:2] == (reachable, found):
-            return self._shown[2]  # with what it has computed already
+            return self._shown[2]  # the same object, for its cached properties
         public = [
             each
             for each in found
@@ -329,23 +331,23 @@ class Dht:
         ]
         others = [each for each in found if each not in public]
         if not reachable:
-            public = []  # they would be dialled in vain
+            public = []  # dials of them would fail
         contact = Contact(self.peer, [*public, *others])
         self._shown = reachable, found, contact
         return contact
 
     async def leave(self, timeout: float) -> None:
-        """Take back what is true only while this node runs, as far as `timeout` seconds allow."""
+        """Withdraw records that are true only while this node runs, within `timeout` seconds."""
         for own in list(self._records):
             if not own.lasting and not own.record.gone:
                 self.withdraw(own.record.body)
         if len(self._table):
             await self.flushed(timeout)
-        if self._lasting is not None:
-            await self._lasting.save()
+        if self._persistence is not None:
+            await self._persistence.save()
 
     def view(self) -> dict[str, Any]:
-        """What `shoal dht` shows; times in seconds."""
+        """Return what `shoal dht` shows; times in seconds."""
         now, last = self._host.now(), self._publishing.last
         return {
             "mode": self._rule.mode.value,

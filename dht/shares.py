@@ -1,9 +1,9 @@
-"""Equal shares of something that there is only so much of: room, or turns.
+"""Max-min fair shares of a limited resource, such as storage or slots.
 
-Where it is full, whoever has most gives way (max-min fairness: Bertsekas and Gallager, "Data
-Networks", 1992, section 6.5.2). Of n that have any, nobody that has at most an n-th part of it
-loses anything to others: who has most has more than that. So one who appears under g names among h
-others has at most g/(g + h) of what the others want. Sans-I/O.
+When the resource is full, the user with the largest share gives up a part (Bertsekas and Gallager,
+"Data Networks", 1992, section 6.5.2). Among n users, a share of at most one n-th is never reduced,
+because the largest share is larger. So a user that appears under g names among h others gets at
+most g/(g + h) of what the others want. Sans-I/O.
 """
 
 from bisect import bisect_left, insort
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class Shares:
-    """How much each of many has, by name; those that have nothing are not kept."""
+    """Amount that each user has, by name; users without any are not stored."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
@@ -24,11 +24,11 @@ class Shares:
         return len(self._sizes)
 
     def total(self) -> int:
-        """What all have together."""
+        """Return the sum of all amounts."""
         return sum(self._sizes.values())
 
     def change(self, name: str, amount: int) -> None:
-        """It has so much more, or less."""
+        """Add `amount` (which may be negative) to a user's share."""
         before = self._sizes.pop(name, 0)
         if before:
             del self._order[bisect_left(self._order, (before, name))]
@@ -36,12 +36,16 @@ class Shares:
             self._sizes[name] = before + amount
             insort(self._order, (before + amount, name))
 
-    def largest(self, comer: str, changes: Mapping[str, int]) -> str:
-        """Who has most once these amounts are added: of equals `comer`, which thus never makes
-        room by what is not more than its own."""
-        changed = [(self[name] + amount, name == comer, name) for name, amount in changes.items()]
+    def largest(self, newcomer: str, changes: Mapping[str, int]) -> str:
+        """Return the user with the largest share after `changes` are added.
+
+        Ties evict the newcomer, so it never displaces a share that is no larger than its own.
+        """
+        changed = [
+            (self[name] + amount, name == newcomer, name) for name, amount in changes.items()
+        ]
         others = (
-            (size, name == comer, name)
+            (size, name == newcomer, name)
             for size, name in reversed(self._order)
             if name not in changes
         )

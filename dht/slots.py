@@ -1,8 +1,9 @@
-"""Places for what only so much of may be under way, in equal shares by who caused it.
+"""Concurrency limiter, max-min fair per source.
 
-A liar names addresses that swallow everything, anybody's and as many as it likes. Each takes a
-place for as long as an answer is waited for; so where all places are taken, whoever has most of
-them loses its oldest to another, and of those that wait the one with the fewest comes first.
+A liar can name any number of addresses, of its own or of others, at which no reply ever comes. Each
+occupies a slot until it times out. So when all slots are taken, the source with the most slots
+loses its oldest one to another source; and of those that wait, the source with the fewest slots
+comes first.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,26 +26,30 @@ class _Use:
 
 
 class Slots:
-    """`count` places; of more than `waiting` that wait for one, who has most of those loses its
-    latest."""
+    """Limits concurrent actions to `count`.
+
+    If more than `waiting` wait for a slot, the source with the most of them loses its latest.
+    """
 
     def __init__(self, count: int, *, waiting: float = inf) -> None:
         self._count = count
         self._most = waiting
-        self._used: dict[_Use, None] = {}  # the oldest first
+        self._used: dict[_Use, None] = {}  # oldest first
         self._waiting: dict[_Use, None] = {}
         self._shares = Shares()
         self._queued = Shares()
 
     def __len__(self) -> int:
-        """Places that are taken."""
+        """Number of slots in use."""
         return len(self._used)
 
     async def use(self, names: Sequence[str], action: Callable[[], Awaitable[T]]) -> T | None:
-        """What `action` returns, run in a place of the one of `names` that has the fewest; None
-        where it was to make room for another."""
+        """Run `action` in a slot charged to the one of `names` that uses the fewest.
+
+        Returns the action's result, or None if it lost its slot to another source.
+        """
         use = _Use(min(names, key=self._shares.__getitem__))
-        self._come(use)
+        self._enter(use)
         try:
             await use.admitted.wait()
             if not use.scope.cancel_called:
@@ -54,7 +59,7 @@ class Slots:
         finally:
             self._leave(use)
 
-    def _come(self, use: _Use) -> None:
+    def _enter(self, use: _Use) -> None:
         if len(self._used) >= self._count:
             largest = self._shares.largest(use.name, {use.name: 1})
             if largest == use.name:
@@ -92,7 +97,7 @@ class Slots:
         if use in self._waiting:
             self._unqueue(use)
         if use not in self._used:
-            return  # another has its place
+            return  # another use has taken the slot
         self._free(use)
         if self._waiting:
             following = min(self._waiting, key=lambda each: self._shares[each.name])

@@ -1,4 +1,4 @@
-"""What the exchange needs of the transport, and of who knows more holders."""
+"""Interfaces of the exchange to the transport and to the DHT."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from ..transport.frame import Bytes, Priority
 from ..transport.identity import PeerId
 
 Peers = Callable[[], Sequence[PeerId]]
-"""Who may be asked now; called again and again, so peers may come and go."""
+"""Returns the peers that may be asked now; called repeatedly, as peers come and go."""
 
 
 class Caller(Protocol):
-    """What is needed of a `Link`."""
+    """The part of a `Link` that the exchange uses."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -42,7 +42,7 @@ class Caller(Protocol):
 
 
 class Switchboard(Protocol):
-    """What is needed of an `Endpoint`."""
+    """The part of an `Endpoint` that the exchange uses."""
 
     def handle(self, method: str, handler: Handler) -> None: ...
     def link(self, peer: PeerId) -> Caller | None: ...
@@ -50,33 +50,33 @@ class Switchboard(Protocol):
     def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
 
 
-async def _nobody(_root: str) -> Sequence[PeerId]:
+async def _no_providers(_root: str) -> Sequence[PeerId]:
     return ()
 
 
-async def _no_way(_peer: PeerId) -> object:
+async def _no_dial(_peer: PeerId) -> object:
     return None
 
 
-def _silent(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
-    """Nobody is told."""
+def _no_announcement(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
+    """Announce nothing."""
 
 
-def _forgotten(_root: str) -> None:
-    """Nobody is told."""
+def _no_withdrawal(_root: str) -> None:
+    """Withdraw nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """What says who else may hold something, brings a link to them, and tells them of us.
+    """Finds providers, opens links to them, and announces this node as one.
 
-    `providers(root)` names peers beyond those that are linked; `connect(peer)` dials one of them
-    and raises TransportError where it cannot. `announce(root, size, chunks, ranges)` is called
-    whenever what is held here of a root has changed much: its bytes, its chunks, and the runs of
-    indexes that are here (packed, `ranges.py`; None: all). `withdraw(root)`: nothing is.
+    `providers(root)` returns peers beyond the linked ones; `connect(peer)` dials one of them and
+    raises TransportError on failure. `announce(root, size, chunks, ranges)` is called when the
+    chunks held here have changed much: total bytes, total chunks, and the runs of indexes held
+    (packed, see `ranges.py`; None for all). `withdraw(root)` is called when none are held.
     """
 
-    providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _nobody
-    connect: Callable[[PeerId], Awaitable[object]] = _no_way
-    announce: Callable[[str, int, int, bytes | None], None] = _silent
-    withdraw: Callable[[str], None] = _forgotten
+    providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _no_providers
+    connect: Callable[[PeerId], Awaitable[object]] = _no_dial
+    announce: Callable[[str, int, int, bytes | None], None] = _no_announcement
+    withdraw: Callable[[str], None] = _no_withdrawal

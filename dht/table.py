@@ -1,8 +1,8 @@
-"""Whom this node knows in the key space: buckets of contacts that answered, by their distance.
+"""Routing table: buckets of contacts that answered, by their distance from this node.
 
-Kademlia's buckets (Maymounkov and Mazières 2002, section 2.2 and 4.1: whoever has been there long
-stays), with what keeps one owner of many addresses from filling them. Sans-I/O; times are seconds
-of the host's monotonic clock.
+It has Kademlia's buckets (Maymounkov and Mazières 2002, sections 2.2 and 4.1: old contacts stay),
+with limits that keep an owner of many addresses from filling them. Sans-I/O; times are seconds of
+the host's monotonic clock.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from .errors import BadMessage
 from .key import SPACE, Key, key_at, node_key, point
 
 _BITS: Final = 256
-_WITNESS: Final = 60.0  # seconds without any answer, then it is our own network that fails
-_DUMPED: Final = 400  # contacts
+_WITNESS: Final = 60.0  # seconds without any reply, after which our own network is at fault
+_DUMPED: Final = 400  # most contacts in a dump
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Bucket:
-    """`entries` and `waiting` are in the order in which they were last heard."""
+    """Contacts in the table, and replacements that wait, each in order of the last reply."""
 
     entries: dict[PeerId, _Entry] = field(default_factory=dict)
     waiting: dict[PeerId, _Entry] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class _Bucket:
 
 
 class Table:
-    """Contacts of one node."""
+    """Routing table of one node."""
 
     def __init__(
         self,
@@ -55,8 +55,11 @@ class Table:
         subnet_limits: bool = True,
         spread: bool = True,
     ) -> None:
-        """For tests to switch off: `subnet_limits`, how many of one public network are taken;
-        `spread`, that a bucket's contacts lie all over its range."""
+        """Tests can switch two defences off.
+
+        `subnet_limits` limits the contacts of one public network; `spread` distributes a bucket's
+        contacts over its range.
+        """
         self._own = point(own)
         self._entropy = entropy
         self._limited = subnet_limits
@@ -74,21 +77,24 @@ class Table:
         return peer in self._bucket(peer).entries
 
     def contact(self, peer: PeerId) -> Contact | None:
-        """Where a peer of the table is."""
+        """Return the contact of a peer in the table, else None."""
         for bucket in self._buckets.values():
             if (entry := bucket.entries.get(peer)) is not None:
                 return entry.contact
         return None
 
     def contacts(self) -> Iterator[Contact]:
-        """All of them."""
+        """Iterate over all contacts."""
         for bucket in self._buckets.values():
             for entry in bucket.entries.values():
                 yield entry.contact
 
     def rows(self) -> list[tuple[int, int, int, int]]:
-        """Of each bucket that has any: how many leading bits its contacts share with this node,
-        how many they are, how many of them all reach, and how many wait."""
+        """Return a row for each bucket that is not empty.
+
+        A row has the leading bits shared with this node, the number of contacts, how many of them
+        are publicly reachable, and how many wait.
+        """
         return [
             (
                 index,
@@ -100,17 +106,17 @@ class Table:
             if bucket.entries or bucket.waiting
         ]
 
-    # What became of contacts.
+    # Results of requests.
 
     def answered(self, contact: Contact, now: float) -> bool:
-        """It answered us under its own key, and serves. Whether it has a place now."""
+        """Record that a serving contact answered; return whether it is in the table now."""
         if contact.point == self._own:
             return False
         self._heard = now
         bucket = self._buckets.setdefault(self._index(contact.point), _Bucket())
         old = bucket.entries.pop(contact.peer, None)
         if old is not None and old.failures == 0 and old.contact.networks == contact.networks:
-            bucket.entries[contact.peer] = _Entry(contact, now)  # nothing else has changed
+            bucket.entries[contact.peer] = _Entry(contact, now)  # fast path: only the order changes
             return True
         self._size = None
         if old is not None:
@@ -125,7 +131,7 @@ class Table:
         return False
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """It did not answer. Nothing is held against it while nobody answers at all."""
+        """Record a failed request, unless no contact answers: then our own network is at fault."""
         if now - self._heard > _WITNESS:
             return
         bucket = self._bucket(peer)
@@ -140,7 +146,7 @@ class Table:
             self._promote(bucket)
 
     def forget(self, peer: PeerId) -> None:
-        """It does not serve any more, or has lied."""
+        """Remove a contact that has stopped serving or has lied."""
         bucket = self._bucket(peer)
         bucket.waiting.pop(peer, None)
         if peer in bucket.entries:
@@ -148,20 +154,20 @@ class Table:
             self._promote(bucket)
 
     def _bucket(self, peer: PeerId) -> _Bucket:
-        """The one in which it is, or would be."""
+        """Return the bucket of a peer; an empty one if it does not exist yet."""
         return self._buckets.get(self._index(point(node_key(peer)))) or _Bucket()
 
     def _admit(self, bucket: _Bucket, entry: _Entry) -> bool:
         if self._crowded(bucket, entry.contact):
             return False
-        if len(bucket.entries) >= defaults.K and not self._give_way(bucket, entry):
+        if len(bucket.entries) >= defaults.K and not self._evict_for(bucket, entry):
             return False
         bucket.entries[entry.contact.peer] = entry
         self._networks.update(entry.contact.networks)
         return True
 
     def _crowded(self, bucket: _Bucket, contact: Contact) -> bool:
-        """Whether there are enough of its networks."""
+        """Whether one of its networks has reached its limit."""
         if not self._limited:
             return False
         here = Counter(name for entry in bucket.entries.values() for name in entry.contact.networks)
@@ -171,22 +177,30 @@ class Table:
             for name in contact.networks
         )
 
-    def _give_way(self, bucket: _Bucket, entry: _Entry) -> bool:
-        """In a full bucket, one that failed makes room; and one that can only be met through
-        others, for one that everybody can reach."""
+    def _evict_for(self, bucket: _Bucket, entry: _Entry) -> bool:
+        """Evict a contact from a full bucket in favour of `entry`; return whether one was.
+
+        Evicts a failing contact first, then one that is not publicly reachable if `entry` is, then
+        one in the most crowded part of the bucket's range.
+        """
         failing = [e for e in bucket.entries.values() if e.failures >= defaults.FAILURES]
         indirect = [e for e in bucket.entries.values() if not e.contact.networks]
         leaving = (
-            failing or (indirect if entry.contact.networks else []) or self._packed(bucket, entry)
+            failing
+            or (indirect if entry.contact.networks else [])
+            or self._crowded_part(bucket, entry)
         )
         if not leaving:
             return False
         self._remove(bucket, leaving[0].contact.peer)
         return True
 
-    def _packed(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
-        """Who makes room for one in an emptier part of the bucket's range, the last heard first:
-        else those next to one key, of whom any number can be made, would fill it."""
+    def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
+        """Return contacts to evict if `entry` is in a less crowded part of the bucket's range.
+
+        The latest heard comes first. Otherwise identities next to one key, which an attacker can
+        generate in any number, could fill the bucket.
+        """
         if not self._spread:
             return []
         parts: dict[int, list[_Entry]] = {}
@@ -197,7 +211,7 @@ class Table:
         return fullest[::-1] if len(fullest) > here + 1 else []
 
     def _part(self, contact: Contact) -> int:
-        """In which part of its bucket's range it lies."""
+        """Return the part of its bucket's range in which a contact lies."""
         width = _BITS - 1 - self._index(contact.point)
         return contact.point >> max(width - defaults.SPREAD_BITS, 0)
 
@@ -216,11 +230,10 @@ class Table:
     def _reorder(self, bucket: _Bucket) -> None:
         bucket.entries = dict(sorted(bucket.entries.items(), key=lambda item: item[1].heard))
 
-    # What it is asked.
+    # Queries.
 
     def nearest(self, place: Key | int, count: int = defaults.K) -> list[Contact]:
-        """The contacts nearest to a place in the key space, nearest first, without those that
-        have failed lately."""
+        """Return the contacts nearest to a position, nearest first, without failing ones."""
         at = place if isinstance(place, int) else point(place)
         alive = (
             entry.contact
@@ -231,8 +244,10 @@ class Table:
         return nsmallest(count, alive, key=lambda contact: contact.point ^ at)
 
     def to_check(self, now: float, quiet: float) -> list[Contact]:
-        """Of each bucket in which others wait, the one not heard for longest, if that is over
-        `quiet` seconds: ask it whether it is still there."""
+        """Return contacts to ping: in each bucket where others wait, the one silent for longest.
+
+        Leaves out contacts heard within the last `quiet` seconds.
+        """
         oldest = (
             next(iter(bucket.entries.values()))
             for bucket in self._buckets.values()
@@ -241,7 +256,7 @@ class Table:
         return [entry.contact for entry in oldest if now - entry.heard > quiet]
 
     def refresh_due(self, now: float) -> list[Key]:
-        """A random key in the range of each bucket that no look-up has touched for an hour."""
+        """Return a random key for each bucket without a look-up in the last hour."""
         if not self._buckets:
             return []
         return [
@@ -252,17 +267,17 @@ class Table:
         ]
 
     def looked(self, key: Key, now: float) -> None:
-        """A look-up of this key has ended."""
+        """Record that a look-up of this key has ended."""
         if point(key) != self._own:
             self._buckets.setdefault(self._index(point(key)), _Bucket()).looked = now
 
     def _deepest(self) -> int:
-        """The last bucket that is crowded; those behind it hold our nearest neighbours."""
+        """Return the last bucket that is at least half full; later ones hold our neighbours."""
         full = [n for n, bucket in self._buckets.items() if len(bucket.entries) >= defaults.K // 2]
         return max(full, default=0)
 
     def _index(self, at: int) -> int:
-        """How many leading bits a place shares with our own."""
+        """Return how many leading bits a position shares with this node's key."""
         return _BITS - (at ^ self._own).bit_length()
 
     def _random_key(self, index: int) -> Key:
@@ -270,14 +285,14 @@ class Table:
         tail = int.from_bytes(self._entropy(32)) % (1 << width)
         return key_at((((self._own >> width) ^ 1) << width) | tail)
 
-    # How large the network is.
+    # Size of the network.
 
     def sample(self, key: Key, found: Sequence[Contact]) -> None:
-        """Contacts that answered around a key, the nearest among them: how dense it is there.
+        """Estimate the density around a key from the contacts nearest to it that answered.
 
-        It is kept in proportion to our own surroundings, which are always known, so that it stays
-        right while the network grows. One sample counts for each 256th of the key space, so that
-        many identities next to one key change one of them, and the median little.
+        The estimate is stored relative to the density around this node, which is always known, so
+        it stays valid while the network grows. Each 256th of the key space counts as one sample,
+        and identities next to one key change a single sample, and hardly the median.
         """
         if len(found) < defaults.K:
             return
@@ -293,7 +308,7 @@ class Table:
 
     @property
     def size(self) -> float:
-        """How many nodes serve, this one among them, as far as can be told."""
+        """Estimated number of serving nodes, including this one."""
         if self._size is None:
             self._size = self._estimate()
         return self._size
@@ -306,13 +321,13 @@ class Table:
         return max(known, _density(self._own, around) * median([1.0, *self._samples.values()]))
 
     def radius(self, nodes: float = defaults.REGION_NODES) -> int:
-        """The distance from a key within which so many nodes are to be expected."""
+        """Return the distance within which `nodes` nodes of a key are expected."""
         return min(int(SPACE * (nodes / self.size)), SPACE)
 
-    # Over a restart.
+    # Persistence.
 
     def dump(self) -> bytes:
-        """Contacts for the next start, last heard first."""
+        """Encode the contacts for the next start, latest heard first."""
         entries = [e for bucket in self._buckets.values() for e in bucket.entries.values()]
         entries.sort(key=lambda entry: -entry.heard)
         dumped: bytes = msgpack.packb([entry.contact.packed for entry in entries[:_DUMPED]])
@@ -320,8 +335,10 @@ class Table:
 
     @staticmethod
     def load(dumped: bytes) -> list[Contact]:
-        """The contacts of `dump`, to be asked: only who answers enters the table. Empty where
-        the bytes are damaged."""
+        """Decode the contacts of `dump`; empty if the bytes are damaged.
+
+        The caller has to ask them: only a contact that answers enters the table.
+        """
         try:
             listed = decode(dumped, limit=_DUMPED * (defaults.CONTACT_BYTES + 8), items=_DUMPED)
             return [read_contact(each) for each in listed if type(each) is bytes]
@@ -330,15 +347,15 @@ class Table:
 
 
 def _density(at: int, found: Iterable[Contact]) -> float:
-    """Nodes in the whole space if it is as dense everywhere as within the `K` nearest to here.
+    """Estimate the number of nodes, assuming the density around `at` holds everywhere.
 
-    (K - 1) / d, with d the K-th nearest's share of the space, is without bias for points drawn
-    at random.
+    (K - 1) / d is an unbiased estimator for uniformly random positions, with d the distance of the
+    K-th nearest as a share of the key space.
     """
     distances = nsmallest(defaults.K, (contact.point ^ at for contact in found))
     return (defaults.K - 1) * SPACE / max(distances[-1], 1)
 
 
-def lot(nonce: bytes, key: bytes) -> int:
-    """A place in an order that nobody outside can foresee, nor get to by choosing keys."""
+def random_rank(nonce: bytes, key: bytes) -> int:
+    """Return a pseudorandom rank of a key that cannot be predicted without the nonce."""
     return int.from_bytes(hashlib.sha256(nonce + key).digest()[:8])

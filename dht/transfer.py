@@ -1,10 +1,10 @@
-"""Which chunk to ask of which peer: the sans-I/O core of a fetch.
+"""Choice of which chunk to request from which peer: the sans-I/O core of a fetch.
 
-A peer that delivers is asked again at once, so peers share the work by their speed; one that
-would bring a chunk later than the others bring all the rest is not asked for it. Each getter takes
-first what the fewest peers have, else in an order of its own, so that several getters soon have
-different chunks for each other. At the end, chunks that slow peers owe are asked of fast ones as
-well.
+A peer gets its next request as soon as it delivers, so peers share the work by speed. A peer gets
+no request if the others would fetch all remaining chunks before it delivers this one. Each fetch
+takes the rarest chunks first, ties in an order of its own, so several nodes that fetch the same
+content soon have different chunks for each other. At the end, chunks that slow peers owe are
+hedged with fast ones.
 """
 
 import hashlib
@@ -39,20 +39,20 @@ from .defaults import (
 
 @dataclass(slots=True)
 class Source:
-    """A peer as a source of chunks. `rate` is measured, in bytes per second."""
+    """State of a peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
-    added: set[str] = field(default_factory=set)  # to that, since its last offer
-    queue: list[str] = field(default_factory=list)  # of `has`, the next one last; may be stale
-    spared: dict[str, float] = field(default_factory=dict)  # what it gave to others just now: when
-    whole: bool = False  # it had all that was wanted when it said what it has
-    asked: dict[str, float] = field(default_factory=dict)  # what it owes: digest -> since when
+    added: set[str] = field(default_factory=set)  # chunks added since its last offer
+    queue: list[str] = field(default_factory=list)  # of `has`, next one last; may be outdated
+    spared: dict[str, float] = field(default_factory=dict)  # chunk given to another peer -> when
+    whole: bool = False  # it had all wanted chunks at its last offer
+    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> since when
     rate: float | None = None
     failures: int = 0  # in a row
     rest_until: float = -math.inf
 
     def window(self) -> int:
-        """Requests it may have in flight."""
+        """Return the number of requests that it may have in flight."""
         if self.failures:
             return 1
         if self.rate is None:
@@ -60,7 +60,7 @@ class Source:
         return max(1, min(WINDOW_MAX, math.ceil(self.rate * WINDOW_SECONDS / CHUNK)))
 
     def seconds(self, requests: int) -> float:
-        """How long it takes to deliver so many chunks; infinite while not measured."""
+        """Return the seconds to deliver that many chunks; infinite while not measured."""
         return requests * CHUNK / self.rate if self.rate else math.inf
 
     def measure(self, rate: float) -> None:
@@ -69,25 +69,26 @@ class Source:
 
 
 class Offer(NamedTuple):
-    """What a peer says it has, as far as it is wanted."""
+    """Wanted chunks that a peer says it has."""
 
     has: set[str]
-    queue: list[str]  # the next one last
-    news: bool  # whether the peer has not said all of it before
+    queue: list[str]  # next one last
+    news: bool  # whether any is new for this peer
 
 
 class Transfer:
-    """The state of a fetch: what is wanted, who has it, who was asked for what.
+    """State of a fetch: wanted chunks, their sources, and pending requests.
 
-    `wanted` maps digests to bytes; `salt` makes the order.
+    `wanted` maps digests to bytes; `salt` determines the order.
     """
 
     def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
         self._sizes = dict(wanted)
         self._order = _in_own_order(wanted, salt)
         self._wanted = set(wanted)  # not stored yet
-        self._pending = set(wanted)  # wanted and asked of nobody
-        self._asked: dict[str, set[PeerId]] = {}  # who owes it, or has sent what is not stored yet
+        self._pending = set(wanted)  # wanted and not requested from any peer
+        # digest -> peers with a pending request, or with a delivery that is not stored yet
+        self._asked: dict[str, set[PeerId]] = {}
         self._liars: set[PeerId] = set()
         self._quiet: set[PeerId] = set()
         self.sources: dict[PeerId, Source] = {}
@@ -98,7 +99,7 @@ class Transfer:
 
     @property
     def left(self) -> int:
-        """Chunks still wanted."""
+        """Number of chunks still wanted."""
         return len(self._wanted)
 
     @property
@@ -109,12 +110,15 @@ class Transfer:
         return digest in self._wanted
 
     def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
-        """What a peer says it has, all of it; is there anything new in that?"""
+        """Replace what a peer says it has; return whether any of it is new."""
         return self.take(peer, self.weigh(peer, digests))
 
     def weigh(self, peer: PeerId, digests: Iterable[str]) -> Offer:
-        """What an offer comes to, for `take`. It changes nothing and goes by small steps, so a
-        thread may do it beside the event loop: of many chunks it takes long."""
+        """Prepare an offer for `take`, without changing state.
+
+        It may run in a thread beside the event loop, as it takes long for many chunks; it works in
+        small steps so that it does not hold the interpreter lock.
+        """
         source = self.sources.get(peer)
         known = source.has if source is not None else set()
         has, queue, news = set[str](), list[str](), False
@@ -129,11 +133,11 @@ class Transfer:
         return Offer(has, queue, news)
 
     def take(self, peer: PeerId, offer: Offer) -> bool:
-        """A peer's offer counts instead of its last one; is there anything new in it?"""
+        """Replace a peer's last offer; return whether the new one has any new chunk."""
         if peer in self._liars:
             return False
         source = self.sources.setdefault(peer, Source())
-        added = source.added - offer.has  # it may have said so while the offer was weighed
+        added = source.added - offer.has  # added while the offer was prepared
         source.has, source.queue, source.added = offer.has, offer.queue, set()
         source.has |= added
         source.queue += added
@@ -141,7 +145,7 @@ class Transfer:
         return offer.news
 
     def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
-        """What has come in at a peer that made an offer; is any of it wanted?"""
+        """Add new chunks to a peer's offer; return whether any of them is wanted."""
         source = self.sources.get(peer)
         if source is None or peer in self._liars:
             return False
@@ -151,36 +155,36 @@ class Transfer:
         source.queue += fresh
         return bool(fresh)
 
-    def _holders(self, digest: str) -> int:
-        """Sources that have a chunk."""
+    def _providers(self, digest: str) -> int:
+        """Return the number of sources that have a chunk."""
         return sum([digest in source.has for source in self.sources.values()])
 
     def is_rare(self, digest: str) -> bool:
-        """Whether one peer alone is known to have it."""
-        return self._holders(digest) <= 1
+        """Whether at most one peer is known to have it."""
+        return self._providers(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
-        """Whether to let the peer put this off, for others who lack it as well."""
+        """Whether the peer may postpone this chunk in favour of peers that also lack it."""
         source = self.sources[peer]
         return (source.whole or self.is_rare(digest)) and digest not in source.spared
 
     def given(self, peer: PeerId, digest: str, now: float) -> None:
-        """The peer gave it to another getter just now, and would rather give something else."""
+        """Record that the peer postponed a chunk that it has just given to another peer."""
         self.sources[peer].spared[digest] = now
         self.abandoned(peer, digest)
 
     def has_all(self, peer: PeerId) -> bool:
-        """Did the peer offer everything that is still wanted?"""
+        """Whether the peer offered everything that is still wanted."""
         source = self.sources.get(peer)
         return source is not None and (source.whole or self._pending <= source.has)
 
     def delivered(self, peer: PeerId) -> bool:
-        """Did the peer ever send a chunk, and the right bytes?"""
+        """Whether the peer ever sent a chunk with the right bytes."""
         source = self.sources.get(peer)
         return source is not None and source.rate is not None
 
     def choose(self, now: float) -> tuple[PeerId, str] | None:
-        """The next request to send; it counts as sent."""
+        """Choose the next request to send, and count it as sent; None if there is none."""
         if sum(map(len, self._asked.values())) >= IN_FLIGHT:
             return None
         free = [
@@ -203,7 +207,7 @@ class Transfer:
         return None
 
     def _next_pending(self, source: Source, now: float) -> str | None:
-        """Among the next few, the one that the fewest have; stale entries are dropped."""
+        """Take the rarest of the next few chunks; drop outdated entries of the queue."""
         queue, best, place, looked = source.queue, None, 0, 0
         for index in range(len(queue) - 1, -1, -1):
             digest = queue[index]
@@ -214,7 +218,7 @@ class Transfer:
             looked += 1
             if now < source.spared.get(digest, -math.inf) + SPARED_FOR:
                 continue
-            rank = self._holders(digest)
+            rank = self._providers(digest)
             if best is None or rank < best:
                 best, place = rank, index
             if looked == RARE_AMONG or best == 1:
@@ -224,8 +228,10 @@ class Transfer:
         return queue.pop(place)
 
     def _is_too_slow(self, source: Source, digest: str) -> bool:
-        """Whether others that have a chunk would bring all that is left, and this chunk, sooner
-        than this one would. The fastest of those that have it never is."""
+        """Whether the other sources of a chunk would fetch it and all that is left sooner.
+
+        The fastest source of a chunk is never too slow.
+        """
         mine = source.seconds(len(source.asked) + 1)
         if self.is_rare(digest) or mine == math.inf:
             return False
@@ -239,7 +245,7 @@ class Transfer:
         return together > 0 and mine > max(soonest, self.left * CHUNK / together)
 
     def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
-        """The chunk that others owe for the longest and this peer would bring sooner."""
+        """Return the overdue chunk with the longest wait that this peer would deliver sooner."""
         own = source.seconds(len(source.asked) + 1)
         worst, found = STEAL_FACTOR * own, None
         for digest, peers in self._asked.items():
@@ -252,11 +258,14 @@ class Transfer:
 
     @staticmethod
     def _remaining(source: Source, digest: str, now: float) -> float:
-        """Seconds until a chunk asked for may come: what its peer's rate says, and where that
-        is over or unknown, as long again as it took so far."""
+        """Return the seconds until a requested chunk may arrive.
+
+        It follows from the peer's rate. If that time has passed or is unknown, the estimate is as
+        long again as the request took so far.
+        """
         asked = source.asked.get(digest)
         if asked is None:
-            return 0.0  # it has come, and is being stored
+            return 0.0  # it has arrived and is being stored
         elapsed = now - asked
         if elapsed < STEAL_AFTER:
             return 0.0
@@ -264,7 +273,7 @@ class Transfer:
         return expected if 0 < expected < math.inf else elapsed
 
     def timeout(self, peer: PeerId) -> float:
-        """Seconds a request to this peer may take."""
+        """Return the seconds that a request to this peer may take."""
         source = self.sources[peer]
         if source.rate is None:
             return min(CHUNK_TIMEOUT * 2.0**source.failures, CHUNK_TIMEOUT_MAX)
@@ -272,8 +281,10 @@ class Transfer:
         return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
 
     def received(self, peer: PeerId, digest: str, now: float) -> None:
-        """It has come, so the peer owes one less; whether it is right is still to be seen. One
-        that never sent the right bytes owes it until then, and is asked for no more."""
+        """Count a request as answered before its bytes are verified, so that the next can go out.
+
+        A peer that never sent correct bytes is not credited before verification.
+        """
         if self.sources[peer].rate is not None:
             self._received(self.sources[peer], digest, now)
 
@@ -285,14 +296,14 @@ class Transfer:
             source.failures = 0
 
     def arrived(self, peer: PeerId, digest: str, now: float) -> set[PeerId]:
-        """A verified chunk is stored; the peers whose copies are no longer needed."""
+        """Record a stored chunk; return the peers whose duplicate requests to cancel."""
         self._received(self.sources[peer], digest, now)
         self._wanted.discard(digest)
         self._pending.discard(digest)
         return self._asked.pop(digest, set()) - {peer}
 
     def abandoned(self, peer: PeerId, digest: str) -> None:
-        """A request ended without a chunk; it is wanted again unless another peer was asked."""
+        """Record a request without a result; the chunk is pending again unless hedged."""
         self.sources[peer].asked.pop(digest, None)
         peers = self._asked.get(digest)
         if peers is None:
@@ -306,22 +317,24 @@ class Transfer:
                     source.queue.append(digest)
 
     def absent(self, peer: PeerId, digest: str) -> None:
-        """The peer turned out not to hold a chunk."""
+        """Record that the peer does not have a chunk that it offered."""
         source = self.sources[peer]
         source.has.discard(digest)
         source.whole = False
         self.abandoned(peer, digest)
 
     def failed(self, peer: PeerId, digest: str, now: float) -> None:
-        """A timeout, a refusal or a lost link: the peer is left alone for a while."""
+        """Back off from a peer after a timeout, a refusal or a lost link."""
         source = self.sources[peer]
         source.rest_until = now + min(BACKOFF_START * 2**source.failures, BACKOFF_MAX)
         source.failures = min(source.failures + 1, 16)
         self.abandoned(peer, digest)
 
     def quiet(self, peer: PeerId) -> list[str]:
-        """The peer is not heard of: nothing is asked of it until it is `back`, and it is none the
-        worse for it. Its open requests, which are wanted of others now."""
+        """Stop requesting from a peer that has fallen silent, until it is `back`.
+
+        Does not count as a failure. Returns its open requests, which are pending again.
+        """
         self._quiet.add(peer)
         source = self.sources.get(peer)
         open_requests = list(source.asked) if source is not None else []
@@ -330,11 +343,11 @@ class Transfer:
         return open_requests
 
     def back(self, peer: PeerId) -> None:
-        """It may be asked again, and for what it has said that it has."""
+        """Request from a silent peer again, with the chunks that it offered."""
         self._quiet.discard(peer)
 
     def lied(self, peer: PeerId) -> list[str]:
-        """Other bytes than asked for: never ask this peer again. Its open requests."""
+        """Ban a peer that sent wrong bytes; return its open requests."""
         self._liars.add(peer)
         source = self.sources[peer]
         source.has, source.queue = set(), []
@@ -345,8 +358,11 @@ class Transfer:
 
 
 def _in_own_order(digests: Iterable[str], salt: bytes) -> list[str]:
-    """By the SHA-256 of salt and digest. Sorted bucket by bucket: one sort of all would hold up
-    the event loop even from a thread."""
+    """Sort digests by the SHA-256 of salt and digest.
+
+    It sorts bucket by bucket: a single sort would hold the interpreter lock, and so block the
+    event loop even from a thread.
+    """
     buckets: list[list[tuple[bytes, str]]] = [[] for _ in range(256)]
     for digest in digests:
         rank = hashlib.sha256(salt + bytes.fromhex(digest)).digest()

@@ -1,8 +1,8 @@
-"""The tree of a blob: how chunks of any bytes come to be one root (docs/spec/blob.md). No I/O.
+"""Tree of a blob: combines the digests of its chunks to one root (docs/spec/blob.md). No I/O.
 
 A blob of up to 32,767 chunks has a top node that lists them; a larger one has one level of nodes
-between. The size decides the shape, so one blob has one root, and what does not have the shape
-that its size asks for is refused before anything more is asked for.
+in between. The size determines the shape, so a blob has exactly one root, and a node of the wrong
+shape is rejected before anything else is requested.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ from .errors import ModelError
 _TAG = b"shoal-blob/1".ljust(16, b"\0")
 _HEAD = 32  # bytes before the first digest of a top node: the tag, the size, the depth
 _DIGEST = 32
-NODE_FANOUT = CHUNK // _DIGEST  # digests of a node
+NODE_FANOUT = CHUNK // _DIGEST  # digests per node
 TOP_FANOUT = (CHUNK - _HEAD) // _DIGEST
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A verified top node: the blob's bytes, levels of digests, and its children's digests."""
+    """Verified top node: the blob's size in bytes, depth of the tree, and child digests."""
 
     root: str
     size: int
-    depth: int  # 1: the children are chunks; 2: they are nodes
+    depth: int  # 1 if the children are chunks, 2 if they are nodes
     children: tuple[str, ...]
 
     def expected(self, index: int) -> int:
-        """Bytes of the node that is this child."""
+        """Return the bytes that the child node of this index must have."""
         nodes = len(self.children)
         leaves = count_chunks(self.size)
         last = leaves - (nodes - 1) * NODE_FANOUT
@@ -38,7 +38,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A whole tree: the digests of the blob's chunks in order, and its nodes' below the top."""
+    """Whole tree: digests of the blob's chunks in order, and of the nodes below the top."""
 
     root: str
     size: int
@@ -46,7 +46,7 @@ class Tree:
     nodes: tuple[str, ...] = ()
 
     def sizes(self) -> dict[str, int]:
-        """Every chunk once, with its bytes. Raises ModelError `bad-blob` where one has two."""
+        """Return each chunk with its bytes. Raises ModelError `bad-blob` if one has two sizes."""
         found: dict[str, int] = {}
         for digest, size in self.pieces():
             if found.setdefault(digest, size) != size:
@@ -54,18 +54,18 @@ class Tree:
         return found
 
     def pieces(self) -> Iterator[tuple[str, int]]:
-        """The chunks in order, with their bytes: `CHUNK`, but for the last."""
+        """Iterate over the chunks in order, with their bytes: `CHUNK` except for the last."""
         for index, digest in enumerate(self.leaves):
             yield digest, min(CHUNK, self.size - index * CHUNK)
 
 
 def count_chunks(size: int) -> int:
-    """Chunks of a blob of so many bytes."""
+    """Return the number of chunks of a blob of `size` bytes."""
     return -(-size // CHUNK)
 
 
 def build(size: int, leaves: Sequence[str]) -> tuple[Tree, dict[str, bytes]]:
-    """The tree over the chunks of a blob, and the bytes of its nodes, the top among them.
+    """Build the tree over a blob's chunks; return it and the bytes of its nodes, with the top.
 
     Raises ModelError `too-large`.
     """
@@ -88,32 +88,34 @@ def build(size: int, leaves: Sequence[str]) -> tuple[Tree, dict[str, bytes]]:
 
 
 def read_top(root: str, data: bytes) -> Top:
-    """A top node from anyone. Raises ModelError `bad-blob`, or `bad-digest` where it is not the
-    root's."""
+    """Decode a top node from any source.
+
+    Raises ModelError `bad-blob`, or `bad-digest` if the bytes do not match the root.
+    """
     if digest_of(data) != root:
-        raise ModelError("bad-digest", f"these bytes are not those of root {root[:16]}")
+        raise ModelError("bad-digest", f"the bytes do not match the root {root[:16]}")
     if len(data) < _HEAD or len(data) > CHUNK or data[: len(_TAG)] != _TAG:
-        raise _bad("it does not begin as one")
+        raise _bad("the top node has a wrong header")
     size, depth = int.from_bytes(data[16:24]), int.from_bytes(data[24:32])
     leaves = count_chunks(size)
     if leaves > CHUNKS_LIMIT:
-        raise _bad(f"it would have {leaves} chunks, more than {CHUNKS_LIMIT}")
+        raise _bad(f"it would have {leaves} chunks, the limit is {CHUNKS_LIMIT}")
     wide = leaves > TOP_FANOUT
     count = -(-leaves // NODE_FANOUT) if wide else leaves
     if depth != 1 + wide or len(data) != _HEAD + _DIGEST * count:
-        raise _bad("its shape is not that of its size")
+        raise _bad("the shape does not match the size")
     return Top(root, size, depth, split(data[_HEAD:]))
 
 
 def read_node(top: Top, index: int, data: bytes) -> tuple[str, ...]:
-    """The digests in one node below a top; its bytes were verified. Raises ModelError."""
+    """Decode the digests in a verified node below the top. Raises ModelError."""
     if len(data) != top.expected(index):
-        raise _bad("a node's shape is not that of its size")
+        raise _bad("a node's shape does not match the size")
     return split(data)
 
 
 def whole(top: Top, nodes: Sequence[tuple[str, ...]]) -> Tree:
-    """The tree of a top and what its nodes list, in order. Raises ModelError `bad-blob`."""
+    """Combine a top and the digests in its nodes, in order. Raises ModelError `bad-blob`."""
     if top.depth == 1:
         tree = Tree(top.root, top.size, top.children)
     else:
@@ -133,4 +135,4 @@ def split(data: bytes) -> tuple[str, ...]:
 
 
 def _bad(why: str) -> ModelError:
-    return ModelError("bad-blob", f"the blob's tree is not a valid one: {why}")
+    return ModelError("bad-blob", f"invalid tree of a blob: {why}")

@@ -1,7 +1,7 @@
-"""What of the library came from others, and when it was last used: `usage.json`.
+"""Usage of fetched content: which roots were fetched, and their last use (`usage.json`).
 
-What is not listed was added by this node's owner and never goes by itself; so does everything
-where the file is lost or damaged.
+A root that is not listed was added by the owner and is never evicted automatically. If the file is
+lost or damaged, that applies to everything.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ from .manifest import is_digest
 
 
 class Usage:
-    """Roots that were fetched, with the seconds since 1970 of their last use."""
+    """Fetched roots with the time of last use, in seconds since 1970."""
 
     def __init__(self, host: Host, path: Path) -> None:
         self._host = host
@@ -24,12 +24,13 @@ class Usage:
         self._changed = False
         self.fetched: dict[str, float] = {}
         self.passing: set[str] = set()
-        """Of these the models of which only what prompts need was asked for."""
+        """Fetched models of which only the files for prompts were requested."""
         self.asked: set[str] = set()
-        """Of these what the owner asked for by name: only a limit that the owner set evicts it."""
+        """Fetched roots that the owner asked for by name: only a limit set by the owner evicts
+        them."""
 
     def open(self) -> None:
-        """Blocking: read what an earlier life kept."""
+        """Read what an earlier process saved. Blocking."""
         with suppress(OSError, ValueError):
             data = self._host.files.read(self._path, limit=LIBRARY_LIMIT)
             found = canonical.parse_json(data, depth=2)
@@ -47,43 +48,43 @@ class Usage:
         return self.fetched.keys() & set(filter(is_digest, listed))
 
     def note_used(self, root: str) -> None:
-        """It is used now."""
+        """Record that a root is used now."""
         if root in self.fetched:
             self.fetched[root] = self._host.wall()
             self._changed = True
 
     async def note_fetched(self, root: str) -> None:
-        """It came from others. Raises DiskFull, ModelError."""
+        """Record that a root was fetched. Raises DiskFull, ModelError."""
         self.fetched[root] = self._host.wall()
         await self._save()
 
     async def note_passing(self, root: str) -> None:
-        """Only what prompts need of it was fetched. Raises DiskFull, ModelError."""
+        """Record that only the files for prompts were fetched. Raises DiskFull, ModelError."""
         if root in self.fetched and root not in self.passing:
             self.passing.add(root)
             await self._save()
 
     def note_kept(self, root: str) -> None:
-        """Note that its weights are wanted as well."""
+        """Record that the weights of a model are wanted as well."""
         if root in self.passing:
             self.passing.remove(root)
             self._changed = True
 
     def note_asked(self, root: str) -> None:
-        """Note that the owner asked for it by name."""
+        """Record that the owner asked for a root by name."""
         self.note_kept(root)
         self._changed |= root not in self.asked
         self.asked.add(root)
 
     async def note_added(self, root: str) -> None:
-        """Its owner added it, or it is gone. Raises DiskFull, ModelError."""
+        """Record that a root was added by the owner or removed. Raises DiskFull, ModelError."""
         self.passing.discard(root)
         self.asked.discard(root)
         if self.fetched.pop(root, None) is not None:
             await self._save()
 
     async def save(self) -> None:
-        """Keep the latest uses; a disk that refuses gets them the next time."""
+        """Save pending changes; after a disk error the next call retries."""
         if self._changed:
             with suppress(ModelError):
                 await self._save()

@@ -1,8 +1,8 @@
-"""Publication of many records: one walk around the ring, region after region, a message a node.
+"""Walk: publication of many records, region after region, with one message per node.
 
-Keys are sorted, one look-up finds the nodes for all keys of a cell of the key space, and each node
-gets all that belongs to it at once. What is not acknowledged is tried again, and where too few keep
-a record its region is looked up anew. Sans-I/O, as `Lookup`.
+Keys are sorted, one look-up finds the nodes for all keys in a cell of the key space, and each node
+gets all its records at once. A message that is not acknowledged is retried, and if too few nodes
+store a record, its region is looked up again. Sans-I/O, like `Lookup`.
 """
 
 from collections import Counter, deque
@@ -13,13 +13,13 @@ from math import inf
 from ..transport.identity import PeerId
 from . import defaults
 from .contact import Contact
+from .diallimiter import DialLimiter
 from .key import KEY_BYTES, SPACE, Key, point
 from .lookup import Lookup
 from .messages import Aged, Found, Store, batches
-from .pace import Pace
 from .query import LookupSettings, Query
 from .record import Record
-from .table import lot
+from .table import random_rank
 
 _BITS = 8 * KEY_BYTES
 _AGAIN = -1
@@ -27,7 +27,7 @@ _AGAIN = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreQuery:
-    """To be stored with a contact."""
+    """Request to store records at a contact."""
 
     contact: Contact
     store: Store
@@ -36,33 +36,33 @@ class StoreQuery:
 
 @dataclass(slots=True)
 class Published:
-    """What became of one record."""
+    """Result for one record."""
 
     record: Record
-    kept: list[PeerId] = field(default_factory=list)
-    refused: dict[PeerId, str] = field(default_factory=dict)  # codes
-    failed: list[PeerId] = field(default_factory=list)  # did not answer
-    sent: set[PeerId] = field(default_factory=set)  # these, and those under way
+    kept: list[PeerId] = field(default_factory=list)  # nodes that stored it
+    refused: dict[PeerId, str] = field(default_factory=dict)  # node -> error code
+    failed: list[PeerId] = field(default_factory=list)  # nodes that did not answer
+    sent: set[PeerId] = field(default_factory=set)  # all of these, and pending ones
 
     def tried(self, peer: PeerId) -> bool:
-        """Whether it need not be asked again."""
+        """Whether a message to this node was sent or queued."""
         return peer in self.sent
 
     @property
     def enough(self) -> bool:
-        """Whether so many keep it that the others can be left until the next time."""
+        """Whether enough nodes store it to leave the others until the next walk."""
         most, share = defaults.STORE_ENOUGH
         return len(self.kept) >= max(min(most, int(share * len(self.sent))), 1)
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """Records whose keys share so many leading bits that one region holds all of theirs."""
+    """Records with keys so close together that one look-up covers their regions."""
 
     records: list[Record]
     lookup: Lookup
-    block: int  # which cells' messages are made together, -1: by itself, as it is looked up again
-    stores: int = 0  # under way or waiting
+    block: int  # block of cells packed together; `_AGAIN` for a repeated look-up, packed alone
+    stores: int = 0  # messages pending or queued
     looked_up: bool = False
 
 
@@ -73,12 +73,14 @@ class _Parcel:
     tries: int = 0
     due: float = -inf
     sent: float = -inf
-    silent: bool = False  # it did not acknowledge, rather than being busy
+    silent: bool = False  # the node did not answer, as opposed to being busy
 
 
 def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Keys in order, in groups: of one group are all in one aligned cell of the space, at least as
-    large as a region, so that the regions of all of its keys lie within the cell."""
+    """Group keys by aligned cells of the key space, in order.
+
+    A cell is at least as large as a region, so that the regions of all its keys lie close to it.
+    """
     width = min(max(int(radius), 1).bit_length(), _BITS)
     groups: dict[int, list[Key]] = {}
     for key in sorted(set(keys)):
@@ -87,17 +89,17 @@ def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
 
 
 def cell_radius(radius: float) -> float:
-    """The farthest that two keys of a cell can be from each other."""
+    """Return the largest distance between two keys of a cell."""
     return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
 
 
 def _block(key: Key, radius: float) -> int:
-    """Four neighbouring cells, whose messages are made together."""
+    """Return the block of a key: four neighbouring cells, whose messages are packed together."""
     return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 2)
 
 
 class Walk:
-    """Publishes `records`. `nearest` is the table's, `radius` that of a region."""
+    """Publishes `records`. `nearest` is the table's method, `radius` that of a region."""
 
     def __init__(
         self,
@@ -111,24 +113,28 @@ class Walk:
         serves: Contact | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
         all_known: bool = False,
-        pace: Pace | None = None,
+        limiter: DialLimiter | None = None,
     ) -> None:
-        """`all_known`: the table has all nodes that serve, so no look-up is needed. A background
-        walk has a `pace`: it stores with linked nodes at once, and dials others only while too few
-        nodes keep a record, when the pace allows that."""
+        """Prepare the walk; `next` returns its first queries.
+
+        `all_known` means that the table has all serving nodes, so no look-up is needed. A
+        background walk has a `limiter`: it stores at linked nodes immediately, and dials others
+        only while too few nodes store a record and this rate limiter allows it.
+        """
         self.results = {record.place: Published(record) for record in records}
-        self.finds = 0  # queries
-        self.stores = 0  # messages
+        self.finds = 0  # queries sent
+        self.stores = 0  # messages sent
         self._nearest = nearest
-        self._radius = radius if settings is None or settings.by_lot else 0.0
+        self._radius = radius if settings is None or settings.random_order else 0.0
         self._entropy = entropy
         self._nonce = entropy(16)
-        self._settings = replace(settings or LookupSettings(), at_once=1)  # cells are many
+        # One query per path at a time is enough, as many cells are looked up at once.
+        self._settings = replace(settings or LookupSettings(), at_once=1)
         self._own = own
         self._serves = serves
         self._linked = linked
         self._all_known = all_known
-        self._pace = pace
+        self._limiter = limiter
         by_key: dict[Key, list[Record]] = {}
         for record in records:
             by_key.setdefault(record.key, []).append(record)
@@ -143,28 +149,28 @@ class Walk:
         self._asked: dict[Query, _Cell] = {}
         self._parcels: deque[_Parcel] = deque()
         self._later: list[_Parcel] = []
-        self._held: deque[_Parcel] = deque()  # of a background walk, which take a dial
+        self._held: deque[_Parcel] = deque()  # messages of a background walk that need a dial
         self._sent: dict[StoreQuery, _Parcel] = {}
 
     @property
     def done(self) -> bool:
-        """Everything has been acknowledged, refused, or has failed."""
+        """Whether each message was acknowledged, refused, or has failed."""
         ahead = self._waiting or self._active or self._parcels or self._later or self._held
         return not (ahead or self._sent)
 
     def wake_at(self, now: float) -> float:
-        """When to call `next` again even if nothing has come, infinity for never."""
+        """Return when to call `next` again if no reply arrives before; infinity for never."""
         lookups = (cell.lookup.wake_at(now) for cell in self._active)
         late = (parcel.sent + defaults.STORE_LATE for parcel in self._sent.values())
         pauses = (parcel.due for parcel in self._later)
-        dial = self._pace.at if self._pace is not None and self._held else inf
+        dial = self._limiter.at if self._limiter is not None and self._held else inf
         mine = (when for when in (dial, *late) if when > now)
         return min((*lookups, *pauses, *mine), default=inf)
 
     def next(self, now: float) -> list[Query | StoreQuery]:
-        """What to ask and to store now."""
+        """Return the queries and stores to send now."""
         found: list[Query | StoreQuery] = []
-        self._leave_late(now)
+        self._drop_late(now)
         moved = True
         while moved:
             self._begin()
@@ -191,45 +197,44 @@ class Walk:
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:
-            if parcel.silent and self._spared(parcel.query):
-                self._give_up(parcel)  # others have acknowledged meanwhile
+            if parcel.silent and self._is_redundant(parcel.query):
+                self._give_up(parcel)  # enough other nodes have acknowledged meanwhile
             else:
                 self._parcels.append(parcel)
 
     def _release(self, now: float) -> None:
-        """Send the next held parcel that is still needed, once all before it were answered."""
+        """Send the next held message that is still needed, once all earlier ones are answered."""
         while self._held and not self._parcels and not self._sent:
             parcel = self._held[0]
-            if not self._spared(parcel.query):
-                if not self._at_hand(parcel.query.contact) and not self._paced(now):
+            if not self._is_redundant(parcel.query):
+                if not self._can_send_now(parcel.query.contact) and not self._may_dial(now):
                     return
                 self._parcels.append(parcel)
             else:
                 self._give_up(parcel)
             self._held.popleft()
 
-    def _paced(self, now: float) -> bool:
-        return self._pace is None or self._pace.take(now)
+    def _may_dial(self, now: float) -> bool:
+        return self._limiter is None or self._limiter.take(now)
 
-    def _at_hand(self, contact: Contact) -> bool:
-        """Return whether a store with this node need not wait for a turn to dial."""
-        return self._pace is None or self._linked(contact.peer)
+    def _can_send_now(self, contact: Contact) -> bool:
+        """Whether a store at this node need not wait for permission to dial."""
+        return self._limiter is None or self._linked(contact.peer)
 
     @staticmethod
     def _late(parcel: _Parcel, now: float) -> bool:
         return parcel.sent + defaults.STORE_LATE <= now
 
-    def _leave_late(self, now: float) -> None:
-        """When nothing else is to be done, late ones are not waited for where enough others keep
-        what they were sent."""
+    def _drop_late(self, now: float) -> None:
+        """Drop late stores if nothing else is left to do and their records have enough replicas."""
         if self._waiting or self._active or self._parcels or self._later:
             return
         for query, parcel in list(self._sent.items()):
-            if self._late(parcel, now) and self._spared(query):
+            if self._late(parcel, now) and self._is_redundant(query):
                 self._give_up(self._sent.pop(query))
 
     def _begin(self) -> None:
-        """Look up further cells, but not far ahead of the stores."""
+        """Start looking up further cells, but not far ahead of the stores."""
         while (
             self._waiting
             and len(self._active) < defaults.WALK_LOOKUPS
@@ -241,14 +246,16 @@ class Walk:
                 cell.looked_up = True
                 self._pack(cell, self._nearest(records[0].key, defaults.REGION_MOST))
                 continue
-            eager = self._pace is None and len(self.results) <= defaults.EAGER
+            eager = self._limiter is None and len(self.results) <= defaults.EAGER
             if eager and block != _AGAIN:
                 self._send(self._at_once(cell))
             self._active.append(cell)
 
     def _at_once(self, cell: _Cell) -> list[tuple[_Cell, Contact, Record]]:
-        """Some of the table that are within the radius: of few records, they get them before the
-        others have been found."""
+        """Choose known nodes within the radius that get the records before the look-up ends.
+
+        This is for walks of few records, which should be found as early as possible.
+        """
         key = cell.records[0].key
         at = point(key)
         near = [each for each in self._nearest(key, defaults.K) if each.point ^ at <= self._radius]
@@ -273,7 +280,7 @@ class Walk:
             own=self._own,
             serves=self._serves,
             linked=self._linked,
-            pace=self._pace,
+            limiter=self._limiter,
         )
 
     def _end_lookups(self) -> bool:
@@ -285,7 +292,7 @@ class Walk:
         return bool(ended)
 
     def _pack(self, cell: _Cell, region: Sequence[Contact]) -> None:
-        """Note who is to get each record and does not keep it already."""
+        """Choose the nodes for each record of a cell, without those that have it."""
         packed = self._packed.setdefault(cell.block, [])
         for record in cell.records:
             done = self.results[record.place]
@@ -298,16 +305,16 @@ class Walk:
         self._blocks[cell.block] -= 1
         if self._blocks[cell.block] <= 0:
             self._send(self._packed.pop(cell.block))
-            self._close([cell])  # where nobody is left to send to
+            self._close([cell])  # in case no node is left to send to
 
     def _send(self, packed: Sequence[tuple[_Cell, Contact, Record]]) -> None:
-        """A message a node: a node on the border of two cells gets what both have for it."""
+        """Queue one message per node: a node near two cells gets the records of both in one."""
         by_contact: dict[Contact, dict[bytes, tuple[_Cell, Record]]] = {}
         for cell, contact, record in packed:
             by_contact.setdefault(contact, {})[record.sealed] = cell, record
             self.results[record.place].sent.add(contact.peer)
         for contact in sorted(by_contact, key=lambda each: not each.direct):
-            items, at_hand = by_contact[contact], self._at_hand(contact)
+            items, at_hand = by_contact[contact], self._can_send_now(contact)
             for batch in batches([Aged(0, sealed) for sealed in items]):
                 chosen = [items[aged.sealed] for aged in batch]
                 several = tuple(record for _, record in chosen)
@@ -318,8 +325,11 @@ class Walk:
                     cell.stores += 1
 
     def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
-        """The nodes within the radius of a key, and at least the `K` nearest. Where they are too
-        many, somebody makes identities there: then by lot."""
+        """Return the nodes within the radius of a key, and at least the `K` nearest.
+
+        More nodes than expected suggest that an attacker generates identities there; then the
+        choice is random.
+        """
         at = point(key)
         near = sorted(region, key=lambda contact: contact.point ^ at)
         chosen = [
@@ -328,25 +338,25 @@ class Walk:
             if index < defaults.K or contact.point ^ at <= self._radius
         ]
         if len(chosen) > defaults.REGION_MOST:
-            chosen.sort(key=lambda contact: lot(self._nonce, contact.key))
+            chosen.sort(key=lambda contact: random_rank(self._nonce, contact.key))
         return chosen[: defaults.REGION_MOST]
 
-    # Answers.
+    # Replies.
 
     def answered(self, query: Query, found: Found, now: float, wall: float) -> str:
-        """As `Lookup.answered`."""
+        """Take the reply to a query; see `Lookup.answered`."""
         cell = self._asked.pop(query, None)
         return "" if cell is None else cell.lookup.answered(query.contact, found, now, wall)
 
     def failed(self, query: Query, now: float, outcome: str = "failed") -> None:
-        """As `Lookup.failed`."""
+        """Record a failed query; see `Lookup.failed`."""
         self._down.add(query.contact.peer)
         cell = self._asked.pop(query, None)
         if cell is not None:
             cell.lookup.failed(query.contact, now, outcome)
 
     def stored(self, query: StoreQuery, codes: Sequence[str], now: float) -> None:
-        """A node has said of each record what became of it."""
+        """Take a node's codes, one for each record."""
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
@@ -366,12 +376,12 @@ class Walk:
             self._finish(parcel)
 
     def store_failed(self, query: StoreQuery, now: float) -> None:
-        """A node did not acknowledge."""
+        """Record that a node did not acknowledge a store."""
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
-        again = parcel.tries < defaults.STORE_TRIES and self._at_hand(query.contact)
-        if again and not self._spared(query):
+        again = parcel.tries < defaults.STORE_TRIES and self._can_send_now(query.contact)
+        if again and not self._is_redundant(query):
             parcel.silent = True
             self._again(parcel, now)
             return
@@ -383,8 +393,8 @@ class Walk:
             self.results[record.place].failed.append(parcel.query.contact.peer)
         self._finish(parcel)
 
-    def _spared(self, query: StoreQuery) -> bool:
-        """Whether enough others keep each of its records."""
+    def _is_redundant(self, query: StoreQuery) -> bool:
+        """Whether enough other nodes store each of its records."""
         return all(self.results[record.place].enough for record in query.records)
 
     def _again(self, parcel: _Parcel, now: float) -> None:
@@ -397,8 +407,10 @@ class Walk:
         self._close(parcel.cells)
 
     def _close(self, ended: Iterable[_Cell]) -> None:
-        """Where too few keep a record, its region is looked up once more: some have gone, and
-        others are the nearest now."""
+        """Look up a region once more if too few nodes store a record.
+
+        Some of its nodes may have left, and others are the nearest now.
+        """
         for cell in ended:
             if cell.stores or not cell.looked_up or cell.block == _AGAIN:
                 continue
@@ -408,5 +420,5 @@ class Walk:
 
     @staticmethod
     def _lacks(done: Published) -> bool:
-        """Whether nodes failed that should keep it, and too few do."""
+        """Whether nodes that should store it failed, and too few do."""
         return bool(done.failed) and len(done.kept) < defaults.REPLICAS_LEAST and not done.enough

@@ -51,7 +51,7 @@ class BlobOperations:
     async def blob_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         node, path = self._node, path_of(request, "path")
         size = await node.host.offload(node.host.files.size, path)
-        await node.quota.make_room(size or 0, asked=True)
+        await node.quota.evict_for(size or 0, asked=True)
         async with progress_to(emit) as note:
             root = await node.library.add_blob(path, note)
         await node.exchange.announce(root)

@@ -231,7 +231,7 @@ class Node:
             disk_of(host, config, library),
             claims=self.holdings.claims,
             proof=Proving(
-                host, library, self.exchange.holder, connect=self.providers.connect, guard=guard
+                host, library, self.exchange.provider, connect=self.providers.connect, guard=guard
             ),
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,

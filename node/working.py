@@ -36,7 +36,7 @@ class Working:
             node.library,
             node.exchange,
             node.config.folder.shelf,
-            make_room=node.quota.make_room,
+            make_room=node.quota.evict_for,
             linked=node.holdings.linked,
             withdraw=node.holdings.evicted,
         )

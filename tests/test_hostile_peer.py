@@ -473,14 +473,14 @@ async def test_many_who_ask_what_a_node_has_cost_it_one_look(
     """A look takes a file call a chunk: 256 calls of 100 bytes were minutes of work."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
         looks = 0
-        ranges = first.exchange.holder._ranges
+        ranges = first.exchange.provider._ranges
 
         def look(content: Content) -> bytes:
             nonlocal looks
             looks += 1
             return ranges(content)
 
-        monkeypatch.setattr(first.exchange.holder, "_ranges", look)
+        monkeypatch.setattr(first.exchange.provider, "_ranges", look)
         foe = await endpoint(nursery, Identity.from_seed(b"h" * 32))
         link = await foe.dial(Address(LOOPBACK, first.endpoint.port), timeout=10)
         header = {"root": first.library.names()["tiny"]}

@@ -123,12 +123,12 @@ def shrunk(fields: dict[str, Any]) -> None:
 
 SAID = {
     overlap: "has two sizes",
-    twice: "two tensors have one name",
+    twice: "two tensors have the same name",
     longer: "the chunks of lm_head.weight do not add up to its 33554432 bytes",
     outside: "the shape of `lm_head.weight` is out of range",
-    no_digest: "a chunk list is no sequence of 32-byte digests",
+    no_digest: "a chunk list must consist of 32-byte digests",
     millions: "the chunks of lm_head.weight do not add up to its 10485760000000 bytes",
-    shrunk: "has 124029 bytes, its root says 124028",
+    shrunk: "has 124029 bytes, expected 124028",
 }
 
 
@@ -141,7 +141,7 @@ def test_each_lie_is_refused_in_words_and_nothing_of_it_stays(world: World) -> N
         code, said, took = world.pull(name, roots[name])
         error, hint, *_ = said.splitlines()
         assert code == 1 and error.startswith("error: ") and words in error, said
-        assert "`shoal find NAME` shows who offers others" in hint
+        assert "`shoal find NAME` lists other offers" in hint
         assert took < 50, "at once, not when patience ends"
         assert world.kept() == [], "nothing of it is left"
     code, said, _ = world.pull("tiny", world.root)
@@ -195,7 +195,7 @@ def test_a_manifest_of_millions_of_chunks_takes_bounded_memory(world: World) -> 
     assert sizes[-1] - sizes[0] < AGAIN, sizes  # what was refused is let go
     assert 32 * MILLIONS > MANIFEST_LIMIT
     code, said, took = world.pull("ten-million", roots["ten-million"])
-    assert code == 1 and "1 sent something else" in said and took < 90
+    assert code == 1 and "1 sent wrong data" in said and took < 90
     assert world.kept() == []
 
 

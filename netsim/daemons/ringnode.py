@@ -276,7 +276,7 @@ class RingNode:
             self._explore(due[0], ())
 
     def _explore(self, key: Key, contacts: Sequence[Contact]) -> None:
-        plain = replace(self.settings, by_lot=False)
+        plain = replace(self.settings, random_order=False)
 
         def ended(lookup: Lookup, now: float) -> None:
             self.table.looked(key, now)

@@ -145,7 +145,7 @@ FIND: dict[str, Any] = {
     }],
 }  # fmt: skip
 DHT: dict[str, Any] = {
-    "mode": "fallback", "why": "others do not reach this node from outside", "size": 41.7,
+    "mode": "fallback", "why": "this node is not publicly reachable", "size": 41.7,
     "contacts": 21, "servers": 3, "links": 5,
     "buckets": [{"shared": 0, "contacts": 20, "reachable": 2, "waiting": 4},
                 {"shared": 1, "contacts": 1, "reachable": 1, "waiting": 0}],

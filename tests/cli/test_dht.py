@@ -13,7 +13,7 @@ from .conftest import DHT
 
 def test_what_there_is_to_say_in_all() -> None:
     assert rows(DHT) == [
-        ("mode", "fallback: others do not reach this node from outside"),
+        ("mode", "fallback: this node is not publicly reachable"),
         ("network", "about 42 nodes that serve"),
         ("contacts", "21, 3 of them reachable by all"),
         ("links", "5 for look-ups alone"),

@@ -22,5 +22,5 @@ def chain(blocks: int, seed: int = 0, scope: KvScope = SCOPE) -> Chain:
 
 
 def forked(one: Chain, blocks: int, more: int, seed: int) -> Chain:
-    """The same up to so many blocks, and then other ones."""
+    """Return a chain that shares the first `blocks` blocks of `one` and continues differently."""
     return Chain(one.scope, one.names[:blocks]).extended(tokens(more, seed))

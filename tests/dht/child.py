@@ -1,4 +1,4 @@
-"""A process to be killed: imports a folder, or fetches a model from an address.
+"""Process to be killed by tests: imports a folder, or fetches a model from an address.
 
     python child.py import DATA FOLDER
     python child.py fetch DATA ADDRESS ROOT
@@ -34,10 +34,10 @@ async def take(data: Path, folder: str) -> str:
 
 
 class TellingStore(ChunkStore):
-    """Says which chunk has come, before it does anything with it."""
+    """Prints which chunk has arrived before it stores the chunk."""
 
     def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
-        print(f"got {digest}\n", end="", flush=True)  # one write: many threads do so
+        print(f"got {digest}\n", end="", flush=True)  # a single write, as threads print too
         return super().stage(digest, data, now)
 
 

@@ -1,4 +1,4 @@
-"""Property tests here have no deadline: the machines that run them are shared."""
+"""Settings of property tests: no deadline, because the machines that run them are shared."""
 
 from hypothesis import settings
 

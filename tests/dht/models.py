@@ -1,4 +1,4 @@
-"""Small Hugging Face folders, made by hand: safetensors is a length, JSON, and bytes."""
+"""Small Hugging Face folders, made by hand: a safetensors file is a length, JSON, and bytes."""
 
 import errno
 import json
@@ -39,7 +39,7 @@ def tensor(shape: list[int], seed: object, dtype: str = "BF16") -> tuple[str, li
 
 
 def weights(layers: int = 3, *, tied: bool = False, hidden: int = 8, seed: int = 0) -> Weights:
-    """A Llama's parameters; `hidden` decides how many chunks there are."""
+    """Return the parameters of a Llama model; `hidden` determines the number of chunks."""
     shapes = {"model.embed_tokens.weight": [32, hidden], "model.norm.weight": [hidden]}
     if not tied:
         shapes["lm_head.weight"] = [32, hidden]
@@ -76,7 +76,7 @@ def write_folder(
     config: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """An ordinary folder; `changes` are put over `CONFIG`."""
+    """Write a valid model folder; `changes` override keys of `CONFIG`."""
     tensors = weights() if tensors is None else tensors
     folder.mkdir(parents=True, exist_ok=True)
     full = {**(CONFIG if config is None else config), **changes}
@@ -102,7 +102,7 @@ def _write_shards(folder: Path, tensors: Weights, shards: int) -> None:
 
 
 class FakeFiles(RealFiles):
-    """Real files whose nth write fails, whose disk has a size, and which count."""
+    """Real files whose nth write fails, whose disk has a limited size, and which count writes."""
 
     def __init__(self) -> None:
         self.fail_at: int | None = None
@@ -115,7 +115,7 @@ class FakeFiles(RealFiles):
     def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
         if self.fail_at is not None and len(self.writes) >= self.fail_at:
             raise OSError(self.fail_with, "No space left on device")
-        temporary = path.with_name(f".{path.name}.0123abcd.tmp")  # as the real one, unsynced
+        temporary = path.with_name(f".{path.name}.0123abcd.tmp")  # as RealFiles, without syncing
         try:
             temporary.write_bytes(data)
             temporary.rename(path)
@@ -131,7 +131,7 @@ class FakeFiles(RealFiles):
         self.writes.append(path)
 
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
-        for staged, path in moves:  # as the real one, unsynced
+        for staged, path in moves:  # as RealFiles, without syncing
             with suppress(FileNotFoundError):
                 staged.rename(path)
 
@@ -151,8 +151,10 @@ class FakeFiles(RealFiles):
 
 
 class FakeHost(RealHost):
-    """The real host over `FakeFiles`; `inline` runs offloaded work at once (virtual time),
-    `seed` makes its entropy the same in every run."""
+    """Real host with `FakeFiles`.
+
+    `inline` runs offloaded work at once, for virtual time; `seed` makes its entropy reproducible.
+    """
 
     def __init__(self, *, inline: bool = False, seed: int | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A network in memory: endpoints whose calls take time, fail, or lie as told."""
+"""Network in memory: endpoints whose calls take time, fail, or lie, as a test says."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from shoal.transport.frame import Bytes, Priority
 from shoal.transport.identity import PeerId
 
 Twist = Callable[[str, Answer], Answer]
-"""What a peer makes of its own answers: (method, answer) -> answer."""
+"""Changes a peer's replies before they are sent: (method, answer) -> answer."""
 
 
 def honest(method: str, answer: Answer) -> Answer:
@@ -26,19 +26,19 @@ class Network:
     def __init__(self) -> None:
         self.nodes: dict[PeerId, Node] = {}
         self.down: set[PeerId] = set()
-        # Nothing comes from them until then, or none of what has that name.
+        # A silent peer sends no replies to methods whose name contains this text, until the event.
         self.mute: dict[PeerId, tuple[str, trio.Event]] = {}
 
     def hush(self, peer: PeerId, method: str = "") -> None:
-        """A peer dies without a word, once it is asked for that."""
+        """Let a peer fall silent, from its next reply to `method` on."""
         self.mute[peer] = method, trio.Event()
 
     def hear(self, peer: PeerId) -> None:
-        """And is back."""
+        """Let a silent peer reply again."""
         self.mute.pop(peer)[1].set()
 
     def node(self, name: str, *, rate: float = 10e6, twist: Twist = honest) -> "Node":
-        """A peer that sends `rate` bytes per second, all its answers together."""
+        """Add a peer that sends `rate` bytes per second, over all its replies together."""
         node = Node(self, PeerId(name), rate, twist)
         self.nodes[node.peer] = node
         return node
@@ -48,7 +48,7 @@ class Network:
 
 
 class Node:
-    """An endpoint of the network."""
+    """Endpoint in the network."""
 
     def __init__(self, network: Network, peer: PeerId, rate: float, twist: Twist) -> None:
         self.network = network
@@ -71,13 +71,13 @@ class Node:
         self.on_back.append(callback)
 
     def miss(self, peer: PeerId) -> None:
-        """The link to it grows quiet."""
+        """Make the link to a peer quiet."""
         self.quiet.add(peer)
         for callback in self.on_quiet:
             callback(self.link(peer))
 
     def find(self, peer: PeerId) -> None:
-        """And is back."""
+        """End the quiet of a link."""
         self.quiet.discard(peer)
         for callback in self.on_back:
             callback(self.link(peer))
@@ -92,7 +92,7 @@ class Node:
 
 
 class Wire:
-    """The link between two nodes."""
+    """Link between two nodes."""
 
     def __init__(self, near: Node, far: Node) -> None:
         self.near = near
@@ -132,7 +132,7 @@ class Wire:
         priority: Priority,
     ) -> None:
         if self.network_is_down():
-            raise LinkClosed("silent", "the peer is gone")
+            raise LinkClosed("silent", "the peer is down")
         handler = self.far.handlers.get(method)
         if handler is not None:
             assert not isawaitable(handler(Call(self.near.peer, dict(header), payload)))
@@ -151,7 +151,7 @@ class Wire:
         if (mute := self.near.network.mute.get(self.far.peer)) is not None and mute[0] in method:
             await mute[1].wait()
         if self.network_is_down():
-            raise LinkClosed("silent", "the peer is gone")
+            raise LinkClosed("silent", "the peer is down")
         self.far.served[method] += 1
         return answer
 

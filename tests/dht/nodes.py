@@ -1,4 +1,4 @@
-"""Nodes for the tests of the key space: identities by number, contacts, chance from a seed."""
+"""Nodes for tests of the key space: identities by number, contacts, seeded randomness."""
 
 from collections.abc import Callable
 from functools import cache
@@ -32,12 +32,12 @@ def entropy(seed: int = 0) -> Callable[[int], bytes]:
 
 
 def peer(number: int) -> PeerId:
-    """Any 32 bytes are a peer; this one never signs."""
+    """Return a valid peer id of a key that never signs."""
     return peer_id_of(Random(number).randbytes(KEY_BYTES))
 
 
 def address(number: int) -> Address:
-    """Each number has a public network of its own."""
+    """Return an address; each number is in a public network of its own."""
     return Address(f"{50 + number // 65536}.{number // 256 % 256}.{number % 256}.9", 4001)
 
 
@@ -70,7 +70,7 @@ def blob(number: int) -> BlobBody:
 
 
 class Node:
-    """What answers of one node: a table that knows everybody it may, and a store."""
+    """Serving part of a node: a table with every contact that its limits allow, and a store."""
 
     def __init__(self, contact: Contact, seed: int) -> None:
         self.contact = contact
@@ -101,7 +101,7 @@ class Node:
 
 
 class Net:
-    """Nodes that answer each other at once, or after a delay of their own, in order."""
+    """Nodes that answer each other in order, after 0.1 s or a delay of their own."""
 
     def __init__(self, count: int, seed: int = 0) -> None:
         self.random = Random(seed)
@@ -118,7 +118,7 @@ class Net:
         return self.random.choice([node for node in self.nodes.values() if node.up])
 
     def owners(self, key: Key, count: int) -> list[Node]:
-        """The nodes nearest to a key."""
+        """Return the nodes nearest to a key."""
         return sorted(self.nodes.values(), key=lambda node: distance(node.contact.key, key))[:count]
 
     def lookup(self, keys: list[Key], by: Node | None = None, **settings: Any) -> Lookup:
@@ -128,7 +128,7 @@ class Net:
         return Lookup(keys, one.table.nearest(keys[0]), entropy=self.random.randbytes, **settings)
 
     def run(self, task: Lookup | Walk, *, by: PeerId | None = None) -> None:
-        """Until it is done; queries to nodes that are down fail."""
+        """Run a task to its end; queries to nodes that are down fail."""
         under_way: list[tuple[float, int, Any]] = []
         count = 0
         while not task.done:

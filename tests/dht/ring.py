@@ -1,4 +1,4 @@
-"""Nodes of the DHT on real endpoints on loopback."""
+"""DHT nodes on real endpoints on the loopback interface."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def name(text: str, root: str = ROOT) -> NameBody:
 
 
 class Node:
-    """An endpoint and its `Dht`; `stop` ends it as a crash does."""
+    """An endpoint and its `Dht`; `stop` ends it as a crash would."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Node:
 
 
 async def ring(nursery: trio.Nursery, count: int, **more: Any) -> list[Node]:
-    """Nodes that have all joined by the first."""
+    """Start nodes that have all joined through the first."""
     nodes: list[Node] = []
     for number in range(count):
         node = Node(number + 1, **more)

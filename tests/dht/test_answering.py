@@ -1,4 +1,4 @@
-"""What a node that serves does with what others bring: whose it counts as."""
+"""answering: how a serving node treats requests, and to which network their records count."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ class Wall(RealHost):
 
 
 def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> Answering:
-    """Every asker has this address; `closed` is called when its link is closed."""
+    """Return a server that sees this address for each peer; `closed` is called on closed links."""
     own = contact(0)
     return Answering(
         cast(Any, Wall()),
@@ -45,10 +45,10 @@ async def bring(ip: str, authors: int, store: RecordStore) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_those_behind_relays_are_held_to_a_share(
+async def test_peers_behind_relays_share_one_networks_quota(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """All of them to one network's. Twin: counted as near, they fill the store."""
+    """All relayed peers count as one network. Twin: counted as local, they fill the store."""
     if not defended:
         monkeypatch.setattr(answering, "met_at", lambda ip: "")
     store = RecordStore(contact(0).key, entropy(), limit=200_000)
@@ -58,7 +58,7 @@ async def test_those_behind_relays_are_held_to_a_share(
 
 
 @pytest.mark.trio
-async def test_what_was_refused_is_counted_by_code(autojump_clock: MockClock) -> None:
+async def test_refused_records_are_counted_by_code(autojump_clock: MockClock) -> None:
     served, sender = serving("1.2.3.4", RecordStore(contact(0).key, entropy())), identity(1).peer
     good = record(blob(1), 1).sealed
     listed = tuple(Aged(0, each) for each in (good, b"junk", good))
@@ -70,7 +70,7 @@ async def test_what_was_refused_is_counted_by_code(autojump_clock: MockClock) ->
 
 @pytest.mark.parametrize("name", ["nothing", "no msgpack", *DECODER_BOMBS])
 @pytest.mark.trio
-async def test_what_is_no_message_costs_the_link(name: str, autojump_clock: MockClock) -> None:
+async def test_a_malformed_message_closes_the_link(name: str, autojump_clock: MockClock) -> None:
     codes: list[str] = []
     store = RecordStore(contact(0).key, entropy())
     served = serving("1.2.3.4", store, lambda code, message: codes.append(code))

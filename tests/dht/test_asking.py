@@ -1,4 +1,4 @@
-"""Which addresses of others are believed: none further than the link by which they came."""
+"""asking: an address is trusted no further than the link it came over."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,7 +54,7 @@ def link(ip: str, *, dialled: bool = True) -> Link:
         (Nearness.LOOPBACK, [LOOP, HOME, OUT, AWAY]),
     ],
 )
-def test_no_address_is_nearer_than_who_names_it(near: Nearness, found: list[Address]) -> None:
+def test_no_address_is_nearer_than_its_referrer(near: Nearness, found: list[Address]) -> None:
     assert dialable(EVERYTHING, near) == found
 
 
@@ -67,8 +67,10 @@ def test_no_address_is_nearer_than_who_names_it(near: Nearness, found: list[Addr
         ("", ()),  # relayed
     ],
 )
-def test_of_public_ones_that_at_which_it_was_met(ip: str, found: tuple[Address, ...]) -> None:
-    """Else one machine could be in as many networks as it likes to say."""
+def test_of_public_addresses_only_the_linked_one_counts(
+    ip: str, found: tuple[Address, ...]
+) -> None:
+    """Otherwise one machine could claim to be in any number of networks."""
     assert as_seen(Contact(PEER, EVERYTHING), link(ip)).addresses == found
 
 
@@ -78,12 +80,12 @@ def test_relays_are_kept() -> None:
     assert as_seen(whole, link("1.1.1.1")) is whole
 
 
-def test_a_link_says_where_its_peer_is_if_it_was_dialled_there() -> None:
+def test_a_link_confirms_the_address_that_was_dialled() -> None:
     assert of_link(link("1.1.1.1"), [AWAY]).addresses == (OUT,)
     assert of_link(link("1.1.1.1", dialled=False), []).addresses == ()
 
 
-def test_what_all_reach_is_not_given_up_for_less() -> None:
+def test_a_public_address_is_not_replaced_by_a_lesser_one() -> None:
     public, private, nothing = (Contact(PEER, each) for each in ([OUT], [HOME], []))
     assert better(private, public) is public and better(public, private) is public
     assert better(public, nothing) is public and better(nothing, private) is private
@@ -93,10 +95,10 @@ def test_what_all_reach_is_not_given_up_for_less() -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_nobody_makes_this_node_knock_elsewhere(
+async def test_a_peer_cannot_make_this_node_dial_local_services(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A node of this machine names metadata services. Twin: without the check they are dialled."""
+    """A local node names metadata services. Twin: without the check they are dialled."""
     if not defended:
         monkeypatch.setattr(asking, "dialable", lambda addresses, near: list(addresses))
         monkeypatch.setattr(asking, "_limited", lambda contact, near: contact)
@@ -123,10 +125,10 @@ async def test_nobody_makes_this_node_knock_elsewhere(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_nobody_has_a_contact_forgotten_by_naming_it_elsewhere(
+async def test_a_contact_is_not_evicted_because_a_peer_names_it_at_a_wrong_address(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Twin: where only the address that was named is dialled, the table loses who is there."""
+    """Twin: if only the named address is dialled, the table loses a live contact."""
     nodes = await ring(nursery, 2)
     one, other = nodes
     known = one.dht._table.contact(other.peer)
@@ -139,7 +141,7 @@ async def test_nobody_has_a_contact_forgotten_by_naming_it_elsewhere(
             link.close("idle")
         while one.endpoint.links():  # noqa: ASYNC110
             await trio.sleep(0.01)
-        one.dht._links.forgive()
+        one.dht._links.clear_backoffs()
         with suppress(NoAnswer):
             await one.dht._asking.find(false, Find(()))
     assert (other.peer in one.dht._table) is defended
@@ -148,7 +150,7 @@ async def test_nobody_has_a_contact_forgotten_by_naming_it_elsewhere(
 
 
 @pytest.mark.trio
-async def test_dials_count_for_the_network_of_who_named_the_contact(
+async def test_dials_count_for_the_network_of_the_referrer(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await ring(nursery, 3)
@@ -171,10 +173,10 @@ async def test_dials_count_for_the_network_of_who_named_the_contact(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("code", ["crowded", "timeout"])
-async def test_who_gave_way_to_others_is_not_taken_for_gone(
+async def test_a_contact_whose_dial_lost_its_slot_is_not_taken_for_dead(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
-    """Else a flood of dials would empty the table. Twin: who does not answer goes."""
+    """Otherwise a flood of dials could empty the table. Twin: a dead contact is evicted."""
     one, other = nodes = await ring(nursery, 2)
 
     async def to(*_: object) -> Link:

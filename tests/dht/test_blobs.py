@@ -1,4 +1,4 @@
-"""blobs: any file in, the same file out, whatever happened to the chunks in between."""
+"""blobs: a file comes out unchanged, whatever happened to its chunks in between."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def make_file(folder: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1, 9 * CHUNK + 17])
-async def test_a_file_comes_out_as_it_went_in(tmp_path: Path, size: int) -> None:
+async def test_a_file_comes_out_unchanged(tmp_path: Path, size: int) -> None:
     library = await open_library(tmp_path / "data")
     path = make_file(tmp_path, size)
     seen: list[tuple[int, int]] = []
@@ -36,7 +36,7 @@ async def test_a_file_comes_out_as_it_went_in(tmp_path: Path, size: int) -> None
     assert (await again.add_blob(path)) == root
 
 
-async def test_what_is_no_file(tmp_path: Path) -> None:
+async def test_missing_files_folders_and_roots(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "data")
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(ModelError) as error:

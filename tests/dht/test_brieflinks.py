@@ -1,4 +1,4 @@
-"""Links for look-ups: how many, for how long, and never one that somebody else uses."""
+"""brieflinks: number and lifetime of links for look-ups; links in other use are never closed."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ class FakeLink:
 
 
 class Board:
-    """Fakes an endpoint; who is in `dead` does not answer."""
+    """Fake endpoint; peers in `dead` do not answer."""
 
     def __init__(self) -> None:
         self.up: dict[PeerId, FakeLink] = {}
@@ -53,7 +53,7 @@ class Board:
         await trio.lowlevel.checkpoint()
         self.dials.append(peer)
         if peer in self.dead:
-            raise DialFailed("unreachable", "nobody there")
+            raise DialFailed("unreachable", "no reply")
         self.up[peer] = FakeLink(peer)
         return cast(Link, self.up[peer])
 
@@ -65,7 +65,7 @@ def make() -> tuple[Board, BriefLinks]:
 
 
 @pytest.mark.trio
-async def test_what_is_there_is_used(autojump_clock: MockClock) -> None:
+async def test_existing_links_are_used(autojump_clock: MockClock) -> None:
     board, links = make()
     board.up[PEERS[0]] = lasting = FakeLink(PEERS[0], brief=False)
     assert await links.to(Contact(PEERS[0])) is cast(Link, lasting)
@@ -75,7 +75,7 @@ async def test_what_is_there_is_used(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_idle_ones_end_and_used_ones_stay(autojump_clock: MockClock) -> None:
+async def test_idle_links_are_closed_and_used_ones_stay(autojump_clock: MockClock) -> None:
     board, links = make()
     for peer in PEERS[:4]:
         await links.to(Contact(peer))
@@ -91,7 +91,9 @@ async def test_idle_ones_end_and_used_ones_stay(autojump_clock: MockClock) -> No
 
 
 @pytest.mark.trio
-async def test_of_too_many_the_longest_idle_end(autojump_clock: MockClock) -> None:
+async def test_beyond_the_limit_the_longest_idle_links_are_closed(
+    autojump_clock: MockClock,
+) -> None:
     board, links = make()
     for peer in PEERS[: defaults.BRIEF_LINKS + 20]:
         await trio.sleep(0.1)
@@ -104,7 +106,7 @@ async def test_of_too_many_the_longest_idle_end(autojump_clock: MockClock) -> No
 
 
 @pytest.mark.trio
-async def test_who_was_dialled_in_vain_rests(autojump_clock: MockClock) -> None:
+async def test_a_failed_dial_is_followed_by_a_pause(autojump_clock: MockClock) -> None:
     board, links = make()
     board.dead.add(PEERS[0])
     for _ in range(3):
@@ -115,14 +117,14 @@ async def test_who_was_dialled_in_vain_rests(autojump_clock: MockClock) -> None:
     with pytest.raises(DialFailed):
         await links.to(Contact(PEERS[0]))
     assert len(board.dials) == 2
-    links.forgive()
+    links.clear_backoffs()
     board.dead.clear()
     await links.to(Contact(PEERS[0]))
     assert links.linked(PEERS[0])
 
 
 @pytest.mark.trio
-async def test_only_so_many_rests_are_remembered(
+async def test_the_number_of_remembered_pauses_is_limited(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "BRIEF_RESTING", 5)
@@ -135,8 +137,8 @@ async def test_only_so_many_rests_are_remembered(
 
 
 @pytest.mark.trio
-async def test_who_rests_may_be_tried_elsewhere(autojump_clock: MockClock) -> None:
-    """Else whoever names a peer where it is not keeps it from being found."""
+async def test_a_paused_peer_may_be_tried_at_another_address(autojump_clock: MockClock) -> None:
+    """Otherwise a liar that names a wrong address could keep a peer from being found."""
     board, links = make()
     false, right = Address("9.9.9.9", 1), Address("8.8.8.8", 1)
     board.dead.add(PEERS[0])
@@ -151,15 +153,15 @@ async def test_who_rests_may_be_tried_elsewhere(autojump_clock: MockClock) -> No
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_nobody_has_a_host_knocked_at_again_and_again(
+async def test_failed_dials_of_one_host_are_limited(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A liar names peers without end at one host. Twin: without the rate each is dialled."""
+    """A liar names endless peers at one host. Twin: without the limit each is dialled."""
     if not defended:
-        monkeypatch.setattr(defaults, "KNOCKS", (1e9, 1e9))
+        monkeypatch.setattr(defaults, "FAILED_DIALS", (1e9, 1e9))
     board, links = make()
     relay = Address("9.9.9.9", 7, PEERS[198])
-    burst = int(defaults.KNOCKS[0]) if defended else 1000
+    burst = int(defaults.FAILED_DIALS[0]) if defended else 1000
 
     async def knock(number: int) -> None:
         peer = PEERS[number]
@@ -177,7 +179,7 @@ async def test_nobody_has_a_host_knocked_at_again_and_again(
     other = Contact(PEERS[150], [Address("9.9.9.9", 5), Address("8.8.8.8", 1)])
     with suppress(DialFailed):
         await links.to(other)
-    assert board.dials[-1] == other.peer, "at another of its addresses"
+    assert board.dials[-1] == other.peer, "at its other address"
     board.dead.clear()
     met = Contact(PEERS[160], [Address("9.9.9.9", 5)])
     assert await links.to(met, met.addresses)
@@ -186,7 +188,7 @@ async def test_nobody_has_a_host_knocked_at_again_and_again(
 
 
 @pytest.mark.trio
-async def test_who_answers_costs_its_host_nothing(autojump_clock: MockClock) -> None:
+async def test_successful_dials_are_not_limited(autojump_clock: MockClock) -> None:
     board, links = make()
     for peer in PEERS[:60]:
         await links.to(Contact(peer, [Address("9.9.9.9", 5)]))
@@ -195,18 +197,18 @@ async def test_who_answers_costs_its_host_nothing(autojump_clock: MockClock) -> 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_addresses_that_swallow_everything_do_not_hold_up_others(
+async def test_addresses_that_never_answer_do_not_delay_other_dials(
     autojump_clock: MockClock, defended: bool
 ) -> None:
-    """A liar names hundreds, each somewhere else; who is named by another is dialled at once.
-    Twin: where nobody looks who named them, it waits for theirs."""
+    """A liar names hundreds of dead addresses; a contact of another referrer is dialled at once.
+    Twin: if it counts as named by the same referrer, it has to wait."""
     board, links = make()
     hole = PEERS[:150]
 
     async def connect(peer: PeerId, addresses: Sequence[Address]) -> Link:
         if peer in hole:
             await trio.sleep(4)
-            raise DialFailed("timeout", "nothing comes")
+            raise DialFailed("timeout", "no reply")
         return await board.connect(peer, addresses)
 
     links._connect = connect

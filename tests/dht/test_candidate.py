@@ -1,4 +1,4 @@
-"""candidate: who named contacts in vain is in doubt, and gets out of it again."""
+"""candidate: a referrer of dead contacts is doubted, and can regain trust."""
 
 from shoal.dht import defaults
 from shoal.dht.candidate import Candidate, Step
@@ -14,68 +14,68 @@ def ask(one: Candidate, outcome: str = "", answered: float | None = None) -> Can
     return one
 
 
-def test_who_named_ghosts_is_in_doubt_once_for_each() -> None:
+def test_a_referrer_is_doubted_once_for_each_dead_contact() -> None:
     (liar,) = candidates(1)
     ghosts = candidates(5, liar)
     for number, ghost in enumerate(ghosts):
         assert ghosts[-1].doubt == number
-        ghost.in_vain()
-        ghost.in_vain()  # late, and then it failed: that is one
+        ghost.mark_failed()
+        ghost.mark_failed()  # late, then failed: counts once
     assert ghosts[0].doubt == 5
-    assert liar.doubt == 0, "it is of the own table"
+    assert liar.doubt == 0, "it is in the own table"
 
 
-def test_who_answers_speaks_for_those_who_named_it_and_no_further_than_so_far() -> None:
+def test_replies_speak_for_the_referrer_up_to_a_limit() -> None:
     (one,) = candidates(1)
     named = candidates(10, one)
     for each in named[:6]:
-        each.made_good()
+        each.mark_answered()
     for each in named[6:]:
-        each.in_vain()
+        each.mark_failed()
     assert named[0].doubt == 4 - defaults.CREDIT
 
 
-def test_one_that_was_late_and_answers_was_not_named_in_vain() -> None:
+def test_a_late_reply_clears_the_doubt() -> None:
     (one,) = candidates(1)
     (late, other) = candidates(2, one)
-    late.in_vain()
+    late.mark_failed()
     assert other.doubt == 1
-    late.made_good()
+    late.mark_answered()
     assert other.doubt == 0 and (one.good, one.bad) == (1, 0)
 
 
-def test_the_most_credible_of_those_who_named_it_counts() -> None:
+def test_the_best_referrer_counts() -> None:
     honest, liar = candidates(2)
     liar.bad = 9
     (named,) = candidates(1, liar)
     assert named.doubt == 9
-    named.named_by(honest)
+    named.add_referrer(honest)
     assert named.doubt == 0
 
 
-def test_naming_one_that_failed_already_is_held_against_the_second_too() -> None:
+def test_naming_a_contact_that_already_failed_counts_against_the_second_referrer_too() -> None:
     first, second = candidates(2)
     (ghost,) = candidates(1, first)
-    ghost.in_vain()
-    ghost.named_by(second)
+    ghost.mark_failed()
+    ghost.add_referrer(second)
     assert ghost.doubt == 1 and second.bad == 1
-    ghost.named_by(ghost)
-    assert ghost.by == [first, second], "its own word is none"
+    ghost.add_referrer(ghost)
+    assert ghost.by == [first, second], "it cannot vouch for itself"
 
 
-def test_sure_are_those_that_answered_of_the_own_table_or_named_by_two() -> None:
+def test_sure_contacts_answered_or_are_in_the_table_or_have_two_referrers() -> None:
     first, second = candidates(2)
     assert first.sure
     (one,) = candidates(1, first)
     assert not one.sure
-    one.named_by(second)
+    one.add_referrer(second)
     assert one.sure
     first.bad = second.bad = 3
     assert not one.sure
     assert ask(one, "nothing", 1.0).sure
 
 
-def test_dead_are_those_asked_in_vain() -> None:
+def test_contacts_whose_query_failed_are_dead() -> None:
     (one,) = candidates(1)
     assert not one.dead and not one.older(0.0, 9.0)
     for outcome in ("", "records", "contacts", "nothing"):

@@ -1,4 +1,4 @@
-"""canonical: one byte form, and hostile bytes cost little."""
+"""canonical: a unique byte form, and hostile bytes that cost little to refuse."""
 
 import json
 import tracemalloc
@@ -20,7 +20,7 @@ def reader(data: bytes) -> canonical.Reader:
     "text",
     ['{"a":1,"a":2}', '{"a":NaN}', "[Infinity]", "{", "\xff", "[" * 100_000, "[[[[1]]]]"],
 )
-def test_json_that_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         canonical.parse_json(text.encode("latin-1"), depth=3)
 
@@ -74,8 +74,8 @@ def test_bombs_allocate_nothing(data: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_a_bomb_is_one_without_the_limits() -> None:
-    """The twin: the same bytes cost real memory where items are not limited."""
+def test_the_bomb_takes_memory_without_the_limits() -> None:
+    """Twin: the same bytes take real memory if items are not limited."""
     data = b"\xdd\x00\x10\x00\x00" + b"\xc0" * 2**20
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""chunkstore: whole or absent, verified in and out, names that lead nowhere else."""
+"""chunkstore: chunks are whole or absent, verified in and out, and stay in the folder."""
 
 import errno
 import hashlib
@@ -49,7 +49,7 @@ def test_other_bytes_are_not_stored(store: ChunkStore) -> None:
     assert not store.has(DIGEST)
 
 
-def test_a_chunk_has_a_largest_size(store: ChunkStore) -> None:
+def test_a_chunk_has_a_maximum_size(store: ChunkStore) -> None:
     data = bytes(CHUNK + 1)
     with pytest.raises(ChunkCorrupt):
         store.put(hashlib.sha256(data).hexdigest(), data)
@@ -93,7 +93,7 @@ NAMES = [
     DIGEST[:-1] + "/",
     DIGEST[:-1] + "\x00",
     "a" * 63 + "é",
-    "０" * 64,  # digits, but not these
+    "０" * 64,  # digits of another script
     "a/" * 32,
     "~" + DIGEST[1:],
     "C:" + DIGEST[2:],
@@ -101,7 +101,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_from_outside_are_no_paths(store: ChunkStore, name: str) -> None:
+def test_names_from_peers_are_not_paths(store: ChunkStore, name: str) -> None:
     for method in (store.path, store.has, store.get):
         with pytest.raises(ModelError) as error:
             method(name)
@@ -131,7 +131,7 @@ def test_leftovers_of_a_killed_process_are_cleaned(
     assert again.get(DIGEST) == DATA
 
 
-def test_no_room_is_said_before_writing(host: FakeHost, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_writing(host: FakeHost, tmp_path: Path) -> None:
     store = open_store(host, tmp_path / "chunks", reserve=1000)
     host.files.free = 5999
     with pytest.raises(DiskFull) as error:
@@ -145,9 +145,9 @@ def test_no_room_is_said_before_writing(host: FakeHost, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_no_room_while_writing(store: ChunkStore, host: FakeHost, number: int) -> None:
+def test_a_disk_that_fills_while_writing(store: ChunkStore, host: FakeHost, number: int) -> None:
     host.files.fail_at, host.files.fail_with = 0, number
-    with pytest.raises(DiskFull, match="needed"):
+    with pytest.raises(DiskFull, match="needs"):
         store.put(DIGEST, DATA)
     assert not store.has(DIGEST)
     host.files.fail_at = None
@@ -161,7 +161,7 @@ def test_other_failures_to_write_have_another_code(store: ChunkStore, host: Fake
     assert error.value.code == "unwritable"
 
 
-def test_unreadable_is_an_error_of_ours(store: ChunkStore, host: FakeHost) -> None:
+def test_an_unreadable_chunk_has_its_own_error(store: ChunkStore, host: FakeHost) -> None:
     store.put(DIGEST, DATA)
     host.files.unreadable = lambda path: True
     with pytest.raises(ModelError) as error:
@@ -169,7 +169,7 @@ def test_unreadable_is_an_error_of_ours(store: ChunkStore, host: FakeHost) -> No
     assert error.value.code == "unreadable"
 
 
-def test_damage_is_found_and_dropped_though_the_size_is_right(store: ChunkStore) -> None:
+def test_damage_of_the_same_size_is_found_and_dropped(store: ChunkStore) -> None:
     other = store.add(b"other")
     store.put(DIGEST, DATA)
     store.path(DIGEST).write_bytes(bytes(len(DATA)))
@@ -178,7 +178,7 @@ def test_damage_is_found_and_dropped_though_the_size_is_right(store: ChunkStore)
     assert store.drop_damaged([DIGEST, other]) == 0
 
 
-def test_what_is_added_again_replaces_damage_of_the_same_size(store: ChunkStore) -> None:
+def test_adding_a_chunk_again_replaces_damage_of_the_same_size(store: ChunkStore) -> None:
     store.add(DATA)
     store.path(DIGEST).write_bytes(bytes(len(DATA)))
     assert store.add(DATA) == DIGEST
@@ -213,7 +213,7 @@ def test_a_removed_staged_chunk_does_not_come_back(store: ChunkStore) -> None:
 
 
 @pytest.mark.parametrize("torn", [0, 1, 4999])
-def test_what_a_crash_leaves_staged_is_kept_where_it_is_whole(
+def test_valid_chunks_that_a_crash_left_staged_are_kept(
     store: ChunkStore, host: FakeHost, tmp_path: Path, torn: int
 ) -> None:
     other = DATA[::-1]
@@ -231,7 +231,7 @@ def test_what_a_crash_leaves_staged_is_kept_where_it_is_whole(
 
 
 def flip_unseen(path: Path) -> None:
-    """One bit, and the file's times stay: as a disk rots."""
+    """Flip a bit without changing the file's times, as bit rot does."""
     before = path.stat()
     data = bytearray(path.read_bytes())
     data[9] ^= 8
@@ -239,17 +239,17 @@ def flip_unseen(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_what_this_process_verified_is_not_verified_again_for_a_while(store: ChunkStore) -> None:
+def test_a_verified_file_is_not_verified_again_for_a_while(store: ChunkStore) -> None:
     store.stage(DIGEST, DATA, 0.0)
     store.settle()
     flip_unseen(store.path(DIGEST))
-    assert store.get_to_serve(DIGEST, VERIFIED_FOR - 1) != DATA, "its receiver will see it"
+    assert store.get_to_serve(DIGEST, VERIFIED_FOR - 1) != DATA, "the receiver verifies it"
     with pytest.raises(ChunkCorrupt):
         store.get_to_serve(DIGEST, VERIFIED_FOR)
     assert not store.has(DIGEST)
 
 
-def test_a_file_that_was_written_again_is_verified(store: ChunkStore) -> None:
+def test_a_rewritten_file_is_verified_again(store: ChunkStore) -> None:
     store.stage(DIGEST, DATA, 0.0)
     store.settle()
     store.path(DIGEST).write_bytes(DATA[:-1] + b"?")
@@ -257,7 +257,7 @@ def test_a_file_that_was_written_again_is_verified(store: ChunkStore) -> None:
         store.get_to_serve(DIGEST, 1.0)
 
 
-def test_few_files_are_remembered_as_verified(
+def test_the_number_of_files_remembered_as_verified_is_limited(
     store: ChunkStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.dht.chunkstore.VERIFIED_LIMIT", 3)

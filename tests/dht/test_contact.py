@@ -1,4 +1,4 @@
-"""contact: what is said of a node, its bounds, its networks."""
+"""contact: addresses of a node, their limits, and their networks."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,14 +23,14 @@ def at(*hosts: str) -> Contact:
     return Contact(ME, [Address(host, 4001) for host in hosts])
 
 
-def test_it_comes_back() -> None:
+def test_encoding_round_trip() -> None:
     one = at("8.8.8.8", "2001:4860::1", "a.example")
     found = read_contact(one.packed)
     assert found == one and found.addresses == one.addresses
     assert found.key == node_key(ME) and found.point == point(node_key(ME))
 
 
-def test_it_is_the_peer_that_counts() -> None:
+def test_contacts_are_equal_by_peer() -> None:
     assert at("8.8.8.8") == at() and len({at("8.8.8.8"), at()}) == 1
     assert contact(1) != contact(2)
 
@@ -44,8 +44,8 @@ def test_addresses_are_bounded() -> None:
     assert len(Contact(ME, [address(1)] * 3).addresses) == 1
 
 
-def test_no_address_repeats_who_it_is() -> None:
-    """An answer names twenty contacts, each with several addresses."""
+def test_addresses_do_not_repeat_the_peer_id() -> None:
+    """A reply names twenty contacts, each with several addresses, so the bytes matter."""
     relay = Address("8.8.8.8", 4001, peer(2))
     one = Contact(ME, [address(1), relay.through(ME)])
     assert one.packed.count(ME.encode()) == 0 and one.packed.count(peer(2).encode()) == 1
@@ -53,7 +53,7 @@ def test_no_address_repeats_who_it_is() -> None:
     long = msgpack.packb([public_key_of(ME), [str(each) for each in one.addresses]])
     assert read_contact(long).addresses == one.addresses, "the long form is understood"
     other = msgpack.packb([public_key_of(ME), [str(replace(address(1), peer=peer(3)))]])
-    assert read_contact(other).addresses == (), "another peer is not this one"
+    assert read_contact(other).addresses == (), "an address of another peer is dropped"
 
 
 def test_direct_means_an_address_without_a_relay() -> None:
@@ -92,13 +92,13 @@ def test_addresses_of_a_later_version_are_left_out() -> None:
         [b"x" * 32, ["x" * 500]],
     ],
 )
-def test_what_is_refused(value: Any) -> None:
+def test_invalid_contacts_are_refused(value: Any) -> None:
     with pytest.raises(BadMessage):
         read_contact(msgpack.packb(value))
 
 
 @given(st.binary(max_size=600))
-def test_any_bytes_end_in_a_refusal(data: bytes) -> None:
+def test_random_bytes_are_refused_or_valid(data: bytes) -> None:
     try:
         found = read_contact(data)
     except BadMessage:
@@ -106,7 +106,7 @@ def test_any_bytes_end_in_a_refusal(data: bytes) -> None:
     assert len(found.packed) <= defaults.CONTACT_BYTES
 
 
-def test_where_it_is_met_says_whose_it_counts_as() -> None:
+def test_the_network_of_a_link() -> None:
     assert met_at("8.8.8.8") == met_at("8.8.8.9") == "8.8.8.0/24"
     assert met_at("192.168.1.4") == met_at("127.0.0.1") == ""
     assert met_at("") == "relayed"

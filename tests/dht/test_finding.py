@@ -1,4 +1,4 @@
-"""What several sources say of one key, put together; which keys go into one look-up."""
+"""finding: merging records from several sources, and grouping keys into look-ups."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ def test_the_latest_of_each_author() -> None:
     assert found.authors() == 2
 
 
-def test_what_is_taken_back_is_gone_whoever_still_has_it() -> None:
+def test_a_withdrawal_wins_over_older_records_of_other_sources() -> None:
     found = Gathering()
     found.add([said(ONE, 2, gone=True)])
     found.add([said(ONE, 1)])
@@ -34,7 +34,7 @@ def test_what_is_taken_back_is_gone_whoever_still_has_it() -> None:
     assert found.authors() == 1
 
 
-def test_of_equal_ones_that_heard_of_later() -> None:
+def test_of_equal_records_the_fresher_copy_counts() -> None:
     found = Gathering()
     found.add([said(ONE, 1, age=50.0), said(ONE, 1, age=5.0), said(ONE, 1, age=20.0)])
     assert [each.age for each in found.records()] == [5.0]

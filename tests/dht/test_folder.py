@@ -1,4 +1,4 @@
-"""folder: ordinary folders come in, each bad one is refused with a code and a hint."""
+"""folder: valid folders are imported, and each invalid one is refused with a code and a hint."""
 
 import json
 import os
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.trio
 
 
 class Importer:
-    """A store to import into, with the host that counts."""
+    """A chunk store to import into, with a host that counts writes."""
 
     def __init__(self, folder: Path) -> None:
         self.host = FakeHost(inline=True)
@@ -61,7 +61,7 @@ def content(store: ChunkStore, manifest: Manifest, role: str) -> bytes:
     return b"".join(store.get(digest) for digest in found.chunks)
 
 
-async def test_every_byte_comes_in(tmp_path: Path, take: Importer) -> None:
+async def test_every_byte_is_imported(tmp_path: Path, take: Importer) -> None:
     tensors = weights()
     manifest = await take(write_folder(tmp_path / "m", tensors))
     assert {role for item in manifest.tensors for role in item.roles} == set(tensors)
@@ -73,7 +73,7 @@ async def test_every_byte_comes_in(tmp_path: Path, take: Importer) -> None:
     assert take.store.missing(manifest.chunks) == []
 
 
-async def test_one_file_and_shards_have_one_root(tmp_path: Path, take: Importer) -> None:
+async def test_one_file_and_several_give_the_same_root(tmp_path: Path, take: Importer) -> None:
     tensors = weights(hidden=300)
     one = await take(write_folder(tmp_path / "one", tensors))
     writes = len(take.host.files.writes)
@@ -86,7 +86,7 @@ async def test_one_file_and_shards_have_one_root(tmp_path: Path, take: Importer)
     assert (await take(write_folder(tmp_path / "other", other))).root != one.root
 
 
-async def test_where_a_folder_came_from_does_not_change_its_root(
+async def test_the_origin_of_a_folder_does_not_change_its_root(
     tmp_path: Path, take: Importer
 ) -> None:
     one = await take(write_folder(tmp_path / "one"))
@@ -126,7 +126,7 @@ async def test_progress_counts_bytes(tmp_path: Path, take: Importer) -> None:
     assert seen == sorted(seen)
 
 
-async def test_what_is_stored_is_not_written_again(tmp_path: Path, take: Importer) -> None:
+async def test_stored_chunks_are_not_written_again(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     first = await take(folder)
     count = len(take.host.files.writes)
@@ -138,7 +138,7 @@ async def test_what_is_stored_is_not_written_again(tmp_path: Path, take: Importe
 # --- tied embeddings ---------------------------------------------------------------------
 
 
-async def test_a_tied_tensor_stands_once_with_two_roles(tmp_path: Path, take: Importer) -> None:
+async def test_a_tied_tensor_is_listed_once_with_two_roles(tmp_path: Path, take: Importer) -> None:
     tied = weights(tied=True)
     absent = await take(write_folder(tmp_path / "a", tied, tie_word_embeddings=True))
     both = {**tied, "lm_head.weight": tied["model.embed_tokens.weight"]}
@@ -157,18 +157,18 @@ async def test_equal_bytes_are_one_tensor_untied_ones_two(tmp_path: Path, take: 
     assert own.tensors[0].roles == ("lm_head.weight",)
 
 
-async def test_a_tie_that_the_bytes_deny(tmp_path: Path, take: Importer) -> None:
+async def test_a_declared_tie_of_different_tensors(tmp_path: Path, take: Importer) -> None:
     error = await take.refused(write_folder(tmp_path / "a", tie_word_embeddings=True))
     assert error.code == "tied-mismatch"
 
 
-async def test_no_head_and_no_tie(tmp_path: Path, take: Importer) -> None:
+async def test_neither_head_nor_tie(tmp_path: Path, take: Importer) -> None:
     error = await take.refused(write_folder(tmp_path / "a", weights(tied=True)))
     assert error.code == "missing-tensor"
     assert "tie_word_embeddings" in (error.hint or "")
 
 
-# --- the shape of folders ----------------------------------------------------------------
+# --- layouts of folders ------------------------------------------------------------------
 
 
 async def test_a_cache_of_symbolic_links(tmp_path: Path, take: Importer) -> None:
@@ -190,10 +190,10 @@ async def test_a_cache_of_symbolic_links(tmp_path: Path, take: Importer) -> None
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer.json", "config.json"])
-async def test_no_link_gives_away_a_file_of_the_owner(
+async def test_a_link_cannot_publish_a_file_of_the_owner(
     tmp_path: Path, take: Importer, name: str
 ) -> None:
-    """Text files go to every peer: a stranger's folder must not point at our secrets."""
+    """Text files go to every peer, so a stranger's folder must not point at the owner's secrets."""
     secret = tmp_path / "secret"
     for place in ("m", "snapshots/0123abcd"):
         folder = write_folder(tmp_path / place)
@@ -204,7 +204,7 @@ async def test_no_link_gives_away_a_file_of_the_owner(
             secret.write_text("my key")
         (folder / name).symlink_to(secret)
         assert (await take.refused(folder)).code == "foreign-link"
-    linked = tmp_path / "linked"  # a link to a whole folder is its owner's word
+    linked = tmp_path / "linked"  # the owner chose this folder, so a link to it is fine
     linked.symlink_to(write_folder(tmp_path / "plain"))
     assert (await take(linked)).layers == 3
 
@@ -299,7 +299,7 @@ async def test_pickles_are_never_opened(tmp_path: Path, take: Importer, name: st
     folder = write_folder(tmp_path / "m")
     (folder / "model.safetensors").unlink()
     (folder / name).write_bytes(pickle.dumps({"w": 1}))
-    take.host.files.unreadable = lambda path: path.name == name  # reading it would say so
+    take.host.files.unreadable = lambda path: path.name == name  # reading it would raise
     error = await take.refused(folder)
     assert error.code == "pickle-only"
     assert name in error.message
@@ -322,14 +322,14 @@ async def test_a_truncated_file(tmp_path: Path, take: Importer) -> None:
     assert not take.host.files.writes
 
 
-async def test_a_file_that_shrinks_meanwhile(tmp_path: Path, take: Importer) -> None:
+async def test_a_file_that_shrinks_during_import(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     path = folder / "model.safetensors"
 
     def cut(done: int, total: int) -> None:
         os.truncate(path, path.stat().st_size - 1)
 
-    with pytest.raises(ModelError, match="shorter"):
+    with pytest.raises(ModelError, match="shrank"):
         await take(folder, progress=cut)
 
 
@@ -363,7 +363,7 @@ async def test_an_unsupported_architecture(tmp_path: Path, take: Importer) -> No
 
     folder = write_folder(tmp_path / "m")
     (folder / "config.json").write_text('{"model_type": "mamba", "n_layer": 2}')
-    with pytest.raises(ShoalError, match="mamba"):  # and not: it has no `num_hidden_layers`
+    with pytest.raises(ShoalError, match="mamba"):  # not that `num_hidden_layers` is missing
         await take(folder, check_config=check)
     assert not take.host.files.writes
     await take(write_folder(tmp_path / "n"), check_config=check)
@@ -388,7 +388,7 @@ async def test_a_missing_tensor(tmp_path: Path, take: Importer, name: str) -> No
     assert name in error.message
 
 
-async def test_layers_have_what_their_neighbours_have(tmp_path: Path, take: Importer) -> None:
+async def test_all_layers_have_the_same_tensors(tmp_path: Path, take: Importer) -> None:
     bias = "model.layers.{}.self_attn.q_proj.bias"
     tensors: Weights = {**weights(), bias.format(0): tensor([8], 0), bias.format(1): tensor([8], 1)}
     error = await take.refused(write_folder(tmp_path / "m", tensors))
@@ -398,7 +398,7 @@ async def test_layers_have_what_their_neighbours_have(tmp_path: Path, take: Impo
     await take(write_folder(tmp_path / "n", tensors))
 
 
-async def test_more_layers_declared_than_there_are(tmp_path: Path, take: Importer) -> None:
+async def test_more_layers_declared_than_present(tmp_path: Path, take: Importer) -> None:
     error = await take.refused(write_folder(tmp_path / "m", num_hidden_layers=4))
     assert error.code == "missing-tensor"
     assert "model.layers.3." in error.message
@@ -406,7 +406,7 @@ async def test_more_layers_declared_than_there_are(tmp_path: Path, take: Importe
     assert error.code == "bad-config"
 
 
-async def test_an_index_that_promises_too_much(tmp_path: Path, take: Importer) -> None:
+async def test_an_index_that_lists_absent_tensors(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m", shards=2)
     path = folder / "model.safetensors.index.json"
     index = json.loads(path.read_text())
@@ -442,13 +442,13 @@ async def test_no_tokenizer(tmp_path: Path, take: Importer, files: list[str], wo
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "[" * 3000, '{"a":' * 40 + "1" + "}" * 40])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-async def test_json_that_is_none(tmp_path: Path, take: Importer, name: str, text: str) -> None:
+async def test_invalid_json(tmp_path: Path, take: Importer, name: str, text: str) -> None:
     folder = write_folder(tmp_path / "m")
     (folder / name).write_text(text)
     assert (await take.refused(folder)).code in ("bad-json", "empty-file")
 
 
-async def test_files_have_a_largest_size(tmp_path: Path, take: Importer) -> None:
+async def test_files_have_a_maximum_size(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     os.truncate(folder / "config.json", 2 * CHUNK)
     assert (await take.refused(folder)).code == "too-large"
@@ -474,7 +474,7 @@ async def test_pipes_are_not_opened(tmp_path: Path, take: Importer, name: str) -
 # --- a full disk -------------------------------------------------------------------------
 
 
-async def test_no_room_is_said_at_once(tmp_path: Path, take: Importer) -> None:
+async def test_a_full_disk_is_reported_at_once(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     take.host.files.free = 500
     with pytest.raises(DiskFull) as error:
@@ -499,7 +499,7 @@ async def test_a_disk_that_fills_at_any_write_loses_nothing(tmp_path: Path, take
     assert len(take.host.files.writes) == len(whole.host.files.writes)
 
 
-async def test_an_import_cut_short_needs_room_for_the_rest_only(
+async def test_an_interrupted_import_needs_space_only_for_the_rest(
     tmp_path: Path, take: Importer
 ) -> None:
     folder = write_folder(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""foundrecords: each is verified; the latest counts; one liar is one witness."""
+"""foundrecords: records are verified, the latest counts, and a liar is a single witness."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def handed(*listed: Aged) -> Found:
     return Found((listed,), ((),))
 
 
-def test_all_of_an_answer_or_nothing() -> None:
-    """Nothing counts of who sends one that is no record of the key."""
+def test_all_records_of_a_reply_count_or_none() -> None:
+    """One invalid record makes the whole reply worthless."""
     good = Aged(0, sealed(blob(1)))
     for bad, code in (
         (b"junk", "bad-signature"),
@@ -25,11 +25,11 @@ def test_all_of_an_answer_or_nothing() -> None:
         found = FoundRecords([KEY])
         assert found.take(peer(9), handed(good, Aged(0, bad)), WALL) == code
         assert found.of(KEY) == [] and not found.enough(1, witnesses=False)
-        assert found.take(peer(9), handed(good), WALL) == ""  # the twin
+        assert found.take(peer(9), handed(good), WALL) == ""  # twin: without the invalid record
         assert len(found.of(KEY)) == 1
 
 
-def test_what_has_ended_does_not_count() -> None:
+def test_expired_records_do_not_count() -> None:
     old = sealed(blob(1), made=WALL - 20_000)
     for aged in (Aged(3600, sealed(blob(1))), Aged(0, old)):
         found = FoundRecords([KEY])
@@ -37,7 +37,7 @@ def test_what_has_ended_does_not_count() -> None:
         assert found.of(KEY) == []
 
 
-def test_the_latest_counts_and_what_is_withdrawn_does_not() -> None:
+def test_the_latest_record_counts_and_withdrawn_ones_do_not() -> None:
     found = FoundRecords([KEY])
     later = record(blob(1), made=WALL + 5)
     found.take(peer(8), handed(Aged(0, later.sealed)), WALL)
@@ -63,7 +63,7 @@ def test_enough_counts_authors() -> None:
     assert found.enough(2, witnesses=True)
 
 
-def test_enough_wants_it_of_each_key() -> None:
+def test_enough_applies_to_each_key() -> None:
     found = FoundRecords([KEY, blob(2).key])
     found.take(peer(9), Found(((Aged(0, sealed(blob(1))),), ()), ((), ())), WALL)
     assert not found.enough(1, witnesses=False)
@@ -73,7 +73,7 @@ def test_enough_wants_it_of_each_key() -> None:
 
 @pytest.mark.parametrize("defended", [True, False])
 def test_one_node_is_one_witness(defended: bool) -> None:
-    """Whatever number of authors it makes up. Twin: where witnesses do not count, it is enough."""
+    """It may invent any number of authors. Twin: if witnesses do not count, they are enough."""
     found = FoundRecords([KEY])
     forged = [Aged(0, sealed(blob(1), 100 + n)) for n in range(16)]
     found.take(peer(9), handed(*forged), WALL)

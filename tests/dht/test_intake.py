@@ -1,4 +1,4 @@
-"""intake: all that comes is verified and stored, in few hops, and each outcome is told."""
+"""intake: all arrivals are verified and stored in few thread hops, and each result is reported."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def arrival(number: int, *, wrong: bool = False) -> Arrival:
 
 
 class Slow:
-    """A host whose offloaded work waits for `go`; `hops` are the chunks of each."""
+    """Host whose offloaded work waits for `go`; `hops` are the chunks in each call."""
 
     def __init__(self, host: FakeHost) -> None:
         self.host = host
@@ -71,7 +71,7 @@ async def stored(
     return found, host, store
 
 
-async def test_what_waits_goes_together(tmp_path: Path) -> None:
+async def test_waiting_chunks_go_together(tmp_path: Path) -> None:
     arrivals = [arrival(number) for number in range(STORED_AT_ONCE + 2 * STORED_TOGETHER)]
     found, host, store = await stored(tmp_path, arrivals)
     assert not any(found.values())
@@ -79,7 +79,7 @@ async def test_what_waits_goes_together(tmp_path: Path) -> None:
     assert host.hops == [1] * STORED_AT_ONCE + [STORED_TOGETHER] * 2
 
 
-async def test_each_chunk_has_its_own_outcome(tmp_path: Path) -> None:
+async def test_each_chunk_has_its_own_result(tmp_path: Path) -> None:
     good, bad = [arrival(number) for number in range(6)], arrival(7, wrong=True)
     found, _, store = await stored(tmp_path, [*good[:4], bad, *good[4:]])
     assert isinstance(found[bad.digest], ChunkCorrupt)

@@ -1,4 +1,4 @@
-"""Getting to know who comes by: nobody keeps others from being known."""
+"""joining: peers that make contact are probed, and none can keep others from being known."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from tests.dht.nodes import contact, contacts, entropy
 
 
 class Asking:
-    """Fakes that of a node: some never answer, until the question times out."""
+    """Fakes the `Asking` of a node; peers in `silent` time out."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -66,16 +66,16 @@ def make(**more: Any) -> tuple[Joining, Asking]:
 
 def ask(joining: Joining, one: Contact, ip: str) -> None:
     link = SimpleNamespace(peer=one.peer, address=(ip, 1), brief=True)
-    joining.asked_by(cast(Link, link), one)
+    joining.on_request(cast(Link, link), one)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_those_that_never_answer_do_not_keep_others_from_being_known(
+async def test_silent_peers_do_not_keep_others_from_being_known(
     autojump_clock: MockClock, defended: bool
 ) -> None:
-    """Thousands of them, of one network, which ask and then say nothing. Twin: where it does not
-    count from where they come, a newcomer waits behind them, or is not asked at all."""
+    """Thousands of peers of one network make contact and then stay silent. Twin: if networks did
+    not count, a newcomer would wait behind them, or not be asked at all."""
     joining, asking = make()
     liars = contacts(3_000, first=10)
     asking.silent = {one.peer for one in liars}
@@ -96,7 +96,7 @@ async def test_those_that_never_answer_do_not_keep_others_from_being_known(
 
 
 @pytest.mark.trio
-async def test_each_is_asked_once_in_a_while(autojump_clock: MockClock) -> None:
+async def test_each_peer_is_asked_once_per_pause(autojump_clock: MockClock) -> None:
     joining, asking = make()
     one = contact(5)
     asking.silent = {one.peer}
@@ -104,9 +104,9 @@ async def test_each_is_asked_once_in_a_while(autojump_clock: MockClock) -> None:
         nursery.start_soon(joining.run)
         for _ in range(100):
             ask(joining, one, "8.8.8.8")
-            await trio.sleep(defaults.CURIOUS_REST / 200)
+            await trio.sleep(defaults.PROBE_PAUSE / 200)
         assert asking.asked == [one.peer]
-        await trio.sleep(defaults.CURIOUS_REST)
+        await trio.sleep(defaults.PROBE_PAUSE)
         ask(joining, one, "8.8.8.8")
         await trio.sleep(1)
         assert asking.asked == [one.peer] * 2
@@ -114,8 +114,8 @@ async def test_each_is_asked_once_in_a_while(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_who_had_no_address_is_asked_again_once_it_has_one(autojump_clock: MockClock) -> None:
-    """As behind a NAT before it has a relay; else nothing would be stored there for an hour."""
+async def test_a_peer_is_asked_again_once_it_has_an_address(autojump_clock: MockClock) -> None:
+    """As behind a NAT before it has a relay. Otherwise it would store nothing for an hour."""
     joining, asking = make()
     one = contact(5)
     asking.silent = {one.peer}
@@ -130,7 +130,7 @@ async def test_who_had_no_address_is_asked_again_once_it_has_one(autojump_clock:
 
 
 @pytest.mark.trio
-async def test_what_is_remembered_of_them_is_bounded(autojump_clock: MockClock) -> None:
+async def test_remembered_peers_are_limited(autojump_clock: MockClock) -> None:
     joining, asking = make()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(joining.run)
@@ -141,17 +141,17 @@ async def test_what_is_remembered_of_them_is_bounded(autojump_clock: MockClock) 
                 await trio.sleep(0.1)
         await trio.sleep(1)
         assert len(joining._asked) <= defaults.BRIEF_RESTING
-        assert len(joining._curious) <= defaults.CURIOUS
-        assert len(joining._probes._waiting) < defaults.CURIOUS
+        assert len(joining._to_probe) <= defaults.PROBES
+        assert len(joining._probes._waiting) < defaults.PROBES
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
-async def test_a_daemon_that_starts_again_does_not_dial_all_it_knew(
+async def test_a_restarted_daemon_does_not_dial_all_contacts_of_its_last_run(
     autojump_clock: MockClock,
 ) -> None:
-    """Twin: a node without members has nothing but the contacts of its last run."""
-    for after, most in ((60.0, defaults.KNOCKS_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
+    """Twin: a node without members has only the contacts of its last run, and dials many."""
+    for after, most in ((60.0, defaults.BOOTSTRAP_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
         joining, asking = make(survey_after=after)
         joining.remembered = contacts(100, first=10)
         asking.silent = {one.peer for one in joining.remembered}
@@ -163,7 +163,7 @@ async def test_a_daemon_that_starts_again_does_not_dial_all_it_knew(
 
 
 @pytest.mark.trio
-async def test_links_of_the_first_minute_come_before_the_first_look_up(
+async def test_links_of_the_first_minute_precede_the_first_look_up(
     autojump_clock: MockClock,
 ) -> None:
     joining, asking = make(survey_after=60.0)

@@ -1,4 +1,4 @@
-"""key: the space, its metric, its spellings."""
+"""key: the key space, its metric, and its encodings."""
 
 import pytest
 from hypothesis import given
@@ -29,25 +29,25 @@ def test_the_distance_is_a_metric(a: Key, b: Key, c: Key) -> None:
 
 
 @given(keys)
-def test_spellings_come_back(key: Key) -> None:
+def test_encodings_round_trip(key: Key) -> None:
     assert parse_key(key_text(key)) == key
     assert key_at(point(key)) == key
     assert as_key(bytes(key)) == key
 
 
 @pytest.mark.parametrize("text", ["", "ab", "A" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n"])
-def test_what_is_no_key_is_refused(text: str) -> None:
+def test_an_invalid_key_text_is_refused(text: str) -> None:
     with pytest.raises(BadRecord):
         parse_key(text)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"x" * 31, b"x" * 33, "x" * 32, 7, [b"x"] * 32])
-def test_what_is_no_key_in_a_message_is_refused(value: object) -> None:
+def test_an_invalid_key_in_a_message_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         as_key(value)
 
 
-def test_parts_do_not_run_together() -> None:
+def test_adjacent_parts_are_kept_apart() -> None:
     found = {
         record_key("blob", "ab", "c"),
         record_key("blob", "a", "bc"),
@@ -58,6 +58,6 @@ def test_parts_do_not_run_together() -> None:
     assert len(found) == 5
 
 
-def test_a_node_s_key_is_no_record_s() -> None:
+def test_node_keys_differ_from_record_keys() -> None:
     assert node_key(peer(1)) not in (record_key("peer", peer(1)), record_key("", peer(1)))
     assert node_key(peer(1)) != node_key(peer(2))

@@ -1,4 +1,4 @@
-"""Names of KV blocks."""
+"""kvchain: names of KV blocks."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def test_equal_names_are_equal_prefixes() -> None:
     a, b = chain_of(SCOPE, one), chain_of(SCOPE, other)
     assert a is not None and b is not None
     assert a.names[:5] == b.names[:5]
-    assert not set(a.names[5:]) & set(b.names), "what comes after a difference is another"
+    assert not set(a.names[5:]) & set(b.names), "all names after a difference differ"
     assert (a.first, a.key) == (b.first, b.key) and a.tip != b.tip
 
 
@@ -49,8 +49,8 @@ def test_names_of_different_scopes_have_nothing_in_common(other: KvScope) -> Non
     assert not set(mine.names) & set(others.names) and mine.key != others.key
 
 
-def test_a_record_does_not_give_the_secret_away() -> None:
-    """With the tag in its place, as the record has it, nobody gets the group's names."""
+def test_a_record_does_not_reveal_the_secret() -> None:
+    """Using the tag in the record as the secret does not give the group's names."""
     body = chain(3).body(LAYERS)
     assert body.key == chain(3).key
     assert body.key == kv_key(SCOPE.root, SCOPE.precision, "", GROUP.tag, chain(3).first)
@@ -60,25 +60,25 @@ def test_a_record_does_not_give_the_secret_away() -> None:
     assert chain(3, scope=guessed).first != body.first
 
 
-def test_who_is_alone_shares_with_nobody() -> None:
+def test_groups_of_single_requesters_share_nothing() -> None:
     one, other = KvGroup.alone(RealHost()), KvGroup.alone(RealHost())
     assert one.secret != other.secret and one.tag != other.tag
 
 
 @pytest.mark.parametrize("secret", [b"", b"too short", b"x" * 65])
-def test_a_secret_that_is_none(secret: bytes) -> None:
+def test_an_invalid_secret(secret: bytes) -> None:
     with pytest.raises(DhtError, match="16 to 64 bytes"):
         KvGroup(secret)
 
 
 @pytest.mark.parametrize("token", [-1, 2**32])
-def test_tokens_that_are_none(token: int) -> None:
+def test_invalid_tokens(token: int) -> None:
     with pytest.raises(DhtError) as raised:
         chain_of(SCOPE, [token] * defaults.KV_BLOCK)
     assert raised.value.code == "bad-tokens"
 
 
-def test_a_chain_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "KV_CHAIN", 4)
     assert len(chain(4)) == 4
     with pytest.raises(DhtError) as raised:

@@ -1,4 +1,4 @@
-"""Who holds the longest beginning of a prompt."""
+"""kvindex: finds the providers of the longest prefix of a prompt."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from shoal.dht.finding import Found
 from shoal.dht.foundrecords import FoundRecord
 from shoal.dht.key import Key
 from shoal.dht.kvchain import Chain, KvGroup, KvScope
-from shoal.dht.kvindex import KvFound, KvHolder, KvIndex
+from shoal.dht.kvindex import KvFound, KvIndex, KvProvider
 from shoal.dht.kvsearch import PROOF, SHORT, PrefixSearch
 from shoal.dht.record import Body
 from shoal.transport.calls import Answer, Reply
@@ -27,7 +27,7 @@ HOST = RealHost()
 
 
 class Board:
-    """Records of all, found at once."""
+    """Records of all authors, found at once."""
 
     def __init__(self) -> None:
         self.bodies: dict[tuple[int, Key, str], Body] = {}
@@ -38,7 +38,7 @@ class Board:
 
 
 class Pen:
-    """One author's hand on it."""
+    """Publishes records of one author on a board."""
 
     def __init__(self, board: Board, author: int) -> None:
         self.board = board
@@ -65,7 +65,7 @@ class Pen:
 
 
 class Swarm:
-    """Nodes with an index each; node 0 asks."""
+    """Nodes with an index each; node 0 searches."""
 
     def __init__(self, count: int) -> None:
         self.board = Board()
@@ -82,13 +82,13 @@ class Swarm:
             self.dialled[peer] += 1
             link: Wire | None = node.link(peer)
             if link is None:
-                raise DialFailed("unreachable", "gone")
+                raise DialFailed("unreachable", "no reply")
             return link
 
         return KvIndex(HOST, node, self.board.of(number), connect=connect)
 
     async def announced(self, **chains: Chain) -> None:
-        """`n3=chain`: node 3 holds it; returns when it is published."""
+        """Let nodes announce chains (`n3=chain` for node 3); return once they are published."""
         async with trio.open_nursery() as nursery:
             for name, held in chains.items():
                 index = self.indexes[int(name[1:])]
@@ -112,30 +112,30 @@ async def test_the_longest_prefix_is_found(autojump_clock: trio.testing.MockCloc
     )
     swarm.network.down.add(swarm.peers[3])
     found = await swarm.longest(wanted)
-    assert found.holders == (KvHolder(swarm.peers[2], 317), KvHolder(swarm.peers[1], 100))
+    assert found.providers == (KvProvider(swarm.peers[2], 317), KvProvider(swarm.peers[1], 100))
     assert swarm.board.finds == 1 and found.rounds <= 3
-    assert swarm.dialled[swarm.peers[4]] == 0, "its chain begins otherwise"
+    assert swarm.dialled[swarm.peers[4]] == 0, "its chain has another first block"
 
 
 @pytest.mark.trio
-async def test_what_is_here_counts_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_chains_on_this_node_count_too(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(2)
     await swarm.announced(n0=chain(7), n1=chain(5))
     found = await swarm.longest(chain(9))
-    assert found.holders == (KvHolder(swarm.peers[0], 7), KvHolder(swarm.peers[1], 5))
+    assert found.providers == (KvProvider(swarm.peers[0], 7), KvProvider(swarm.peers[1], 5))
 
 
 @pytest.mark.trio
-async def test_layers_must_be_there(autojump_clock: trio.testing.MockClock) -> None:
+async def test_providers_must_have_the_layers(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(2)
     await swarm.announced(n1=chain(5))
-    assert (await swarm.longest(chain(9), (2, 8))).holders
-    assert not (await swarm.longest(chain(9), (2, 9))).holders
-    assert swarm.asked() == 1, "its record says so"
+    assert (await swarm.longest(chain(9), (2, 8))).providers
+    assert not (await swarm.longest(chain(9), (2, 9))).providers
+    assert swarm.asked() == 1, "its record shows the layers"
 
 
 @pytest.mark.trio
-async def test_withdrawn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_withdrawing_a_chain(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(2)
     index, pen = swarm.indexes[1], swarm.board
     async with trio.open_nursery() as nursery:
@@ -147,11 +147,11 @@ async def test_withdrawn(autojump_clock: trio.testing.MockClock) -> None:
         await trio.sleep(2)
         assert not pen.bodies
         nursery.cancel_scope.cancel()
-    assert not (await swarm.longest(chain(4))).holders
+    assert not (await swarm.longest(chain(4))).providers
 
 
 @pytest.mark.trio
-async def test_many_changes_are_told_slowly(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_changes_are_published_slowly(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(1)
     index = swarm.indexes[0]
     async with trio.open_nursery() as nursery:
@@ -173,7 +173,7 @@ def claimed(question_blocks: int) -> Reply:
 async def test_a_liar_is_dropped(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has copied another's record, and says that it holds whatever it is asked for."""
+    """It has copied another provider's record, and claims whatever it is asked for."""
 
     def lie(method: str, answer: Answer) -> Answer:
         assert isinstance(answer, Reply)
@@ -182,37 +182,39 @@ async def test_a_liar_is_dropped(
     swarm, wanted = Swarm(3), chain(512)
     await swarm.announced(n1=wanted, n2=chain(40))
     swarm.nodes[1].twist = lie
-    assert (await swarm.longest(wanted)).holders == (KvHolder(swarm.peers[2], 40),)
+    assert (await swarm.longest(wanted)).providers == (KvProvider(swarm.peers[2], 40),)
     asked = swarm.asked()
-    assert (await swarm.longest(wanted)).holders == (KvHolder(swarm.peers[2], 40),)
+    assert (await swarm.longest(wanted)).providers == (KvProvider(swarm.peers[2], 40),)
     assert swarm.asked() == asked + 1, "it is not asked again"
 
-    # The twin: without the proofs it wins.
+    # Twin: without the proofs it is believed.
     def believed(self: PrefixSearch, proofs: bytes) -> bool:
         self.rounds, self.held = 1, self._most
         return True
 
     monkeypatch.setattr(PrefixSearch, "answered", believed)
     swarm.indexes[0] = swarm.index(0)
-    assert (await swarm.longest(wanted)).holders[0].peer == swarm.peers[1]
+    assert (await swarm.longest(wanted)).providers[0].peer == swarm.peers[1]
 
 
 @pytest.mark.trio
-async def test_who_fails_at_use_is_dropped_for_a_while(
+async def test_a_provider_that_fails_at_use_is_distrusted_for_a_while(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm = Swarm(3)
     await swarm.announced(n1=chain(9), n2=chain(4))
     index = swarm.indexes[0]
-    assert (await index.longest(chain(9), LAYERS)).holders[0].peer == swarm.peers[1]
+    assert (await index.longest(chain(9), LAYERS)).providers[0].peer == swarm.peers[1]
     index.refute(swarm.peers[1])
-    assert [one.peer for one in (await index.longest(chain(9), LAYERS)).holders] == [swarm.peers[2]]
+    assert [one.peer for one in (await index.longest(chain(9), LAYERS)).providers] == [
+        swarm.peers[2]
+    ]
     index._liars[swarm.peers[1]] = HOST.now() - 1
-    assert (await index.longest(chain(9), LAYERS)).holders[0].peer == swarm.peers[1]
+    assert (await index.longest(chain(9), LAYERS)).providers[0].peer == swarm.peers[1]
 
 
 @pytest.mark.trio
-async def test_liars_are_remembered_within_bounds() -> None:
+async def test_the_number_of_remembered_liars_is_limited() -> None:
     swarm = Swarm(1)
     for number in range(defaults.KV_LIARS + 10):
         swarm.indexes[0].refute(PeerId(f"p{number}"))
@@ -221,7 +223,7 @@ async def test_liars_are_remembered_within_bounds() -> None:
 
 @pytest.mark.trio
 async def test_a_flood_of_claims(autojump_clock: trio.testing.MockClock) -> None:
-    """Huge claims of many: so many are asked, and no more."""
+    """Many authors make huge claims: a limited number of them is asked."""
     swarm, wanted = Swarm(1), chain(512)
     for author in range(100, 160):
         body = wanted.body(LAYERS)
@@ -230,8 +232,8 @@ async def test_a_flood_of_claims(autojump_clock: trio.testing.MockClock) -> None
             defaults.BLOCKS_LIMIT, LAYERS,
         )  # fmt: skip
         swarm.board.of(author).publish(huge, lasting=False)
-    assert not (await swarm.longest(wanted)).holders
-    assert sum(swarm.dialled.values()) == defaults.KV_HOLDERS
+    assert not (await swarm.longest(wanted)).providers
+    assert sum(swarm.dialled.values()) == defaults.KV_PROVIDERS
 
 
 BAD: list[tuple[Any, bytes]] = [
@@ -251,7 +253,7 @@ BAD: list[tuple[Any, bytes]] = [
 
 @pytest.mark.trio
 @pytest.mark.parametrize(("layers", "payload"), BAD)
-async def test_bad_questions(layers: Any, payload: bytes) -> None:
+async def test_invalid_requests(layers: Any, payload: bytes) -> None:
     swarm = Swarm(2)
     link = swarm.nodes[0].link(swarm.peers[1])
     assert link is not None
@@ -261,7 +263,7 @@ async def test_bad_questions(layers: Any, payload: bytes) -> None:
 
 
 @pytest.mark.trio
-async def test_too_many_questions(autojump_clock: trio.testing.MockClock) -> None:
+async def test_too_many_requests(autojump_clock: trio.testing.MockClock) -> None:
     swarm = Swarm(3)
     link, other = (swarm.nodes[n].link(swarm.peers[1]) for n in (0, 2))
     assert link is not None and other is not None
@@ -279,8 +281,8 @@ async def test_too_many_questions(autojump_clock: trio.testing.MockClock) -> Non
 async def test_outside_of_the_group_a_hit_looks_like_a_miss(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Style_reliability B4 row 18: who knows prompt and model, but not the secret, sees nothing;
-    in the twin it knows the secret and sees it."""
+    """A peer that knows prompt and model, but not the secret, learns nothing. Twin: with the
+    secret it sees the hit. (Style_reliability B4 row 18.)"""
     stranger = KvScope(SCOPE.root, SCOPE.precision, KvGroup(b"not the secret of it"))
     swarm = Swarm(2)
     hits = [chain(6, seed=seed) for seed in range(50)]

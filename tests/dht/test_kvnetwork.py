@@ -1,4 +1,4 @@
-"""The KV index over a DHT of simulated computers: how often it asks."""
+"""KV index over a DHT of simulated hosts: how many requests it sends."""
 
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ BLOCKS = 512
 def test_512_blocks_need_one_look_up_and_three_round_trips(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve holders of forks of one chain; counted is what leaves the asker."""
+    """Twelve providers hold forks of one chain; the requests of the searching node are counted."""
     world, random = World(seed=seed), Random(seed)
     calls: list[tuple[Link, str]] = []
     call = Link.call
@@ -60,14 +60,14 @@ def test_512_blocks_need_one_look_up_and_three_round_trips(
         found = await asker.within(lambda: asker.kv.longest(wanted, LAYERS))
         took = trio.current_time() - began
         monkeypatch.undo()
-        assert [one.blocks for one in found.holders] == sorted(lengths, reverse=True)
+        assert [one.blocks for one in found.providers] == sorted(lengths, reverse=True)
         assert len(finds) == 1
         trips: dict[str, int] = {}
         for link, method in calls:
             if method == "kv.have":
                 trips[link.peer] = trips.get(link.peer, 0) + 1
-        assert set(trips) == {one.peer for one in found.holders}
+        assert set(trips) == {one.peer for one in found.providers}
         assert max(trips.values()) <= 3 and found.rounds == max(trips.values())
-        assert took < 3, "some look-ups' worth of round trips on home links"
+        assert took < 3, "the round trips of some look-ups on home links"
 
     world.run(main)

@@ -1,4 +1,4 @@
-"""library: names lead to roots, roots to manifests, what is damaged is said."""
+"""library: names lead to roots, roots to manifests, and damage is reported."""
 
 import gc
 import sys
@@ -57,7 +57,7 @@ async def test_unknown_models_suggest_the_nearest(tmp_path: Path) -> None:
     error = await refused(library, "llama-3.2-1b")
     assert error.code == "unknown-model"
     assert "did you mean `Llama-3.2-1B`" in error.message
-    assert error.hint == "`shoal model list` shows the known ones"
+    assert error.hint == "`shoal model list` shows the known models"
     for text in ("zebra", "", manifest.root[:7], "f" * 64, "x@", "@", "Llama-3.2-1B@ff"):
         assert (await refused(library, text)).code == "unknown-model"
     assert "\x1b" not in (await refused(library, "\x1b[31m")).message
@@ -69,7 +69,7 @@ async def test_unknown_models_suggest_the_nearest(tmp_path: Path) -> None:
 A, B, C = "a" * 64, "a" * 8 + "b" * 56, "c" * 64
 
 
-def test_resolve_over_names_of_others() -> None:
+def test_resolving_names_of_other_nodes() -> None:
     known = [("tiny", A), ("tiny", B), ("big", C), ("also-big", C)]
     assert resolve("big", known) == C
     assert resolve("cccccccc", known) == C
@@ -82,7 +82,7 @@ def test_resolve_over_names_of_others() -> None:
 
 
 @pytest.mark.trio
-async def test_own_names_come_first(tmp_path: Path) -> None:
+async def test_own_names_take_precedence(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "data")
     await library.set_name("tiny", A)
     assert library.resolve("tiny", [("tiny", B)]) == A
@@ -125,7 +125,7 @@ def test_slugs(folder: str, name: str) -> None:
     "text",
     ["", "{", "[]", "{}", '{"names":[]}', '{"names":{"x":"y"}}', f'{{"names":{{"../x":"{A}"}}}}'],
 )
-async def test_a_damaged_list_is_said(tmp_path: Path, text: str) -> None:
+async def test_a_damaged_library_file_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "library.json").write_text(text)
     with pytest.raises(ModelError) as error:
         await open_library(tmp_path)
@@ -133,7 +133,7 @@ async def test_a_damaged_list_is_said(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.trio
-async def test_a_damaged_manifest_is_said(tmp_path: Path) -> None:
+async def test_a_damaged_manifest_is_reported(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "data")
     _, manifest = await library.add(write_folder(tmp_path / "m"))
     path = tmp_path / "data" / "manifests" / manifest.root
@@ -146,11 +146,11 @@ async def test_a_damaged_manifest_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_a_refused_manifest_is_held_by_nobody(
+async def test_the_memory_of_a_refused_manifest_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A peer may send many of 64 MiB. Twin: an error that comes out of a thread holds what was
-    decoded there until garbage is collected."""
+    """A peer may send many of 64 MiB. Twin: an error raised in a thread keeps what was decoded
+    there alive until the garbage collector runs."""
     if not defended:
         monkeypatch.setattr(library_module, "_decoded", Manifest.decode)
     library, data, held = Library(RealHost(), tmp_path), bytes(100), list[int]()
@@ -158,7 +158,7 @@ async def test_a_refused_manifest_is_held_by_nobody(
     gc.disable()
     try:
         for _ in range(9):
-            with suppress(ModelError):  # `pytest.raises` would hold it too
+            with suppress(ModelError):  # `pytest.raises` would keep the data alive too
                 await library.save(data)
             held.append(sys.getrefcount(data))
         assert (held[-1] - held[0] < 4) is defended, held
@@ -167,7 +167,7 @@ async def test_a_refused_manifest_is_held_by_nobody(
 
 
 @pytest.mark.trio
-async def test_a_foreign_manifest_is_checked(tmp_path: Path) -> None:
+async def test_a_manifest_from_a_peer_is_checked(tmp_path: Path) -> None:
     library = await open_library(tmp_path / "a")
     _, manifest = await library.add(write_folder(tmp_path / "m"))
 
@@ -217,7 +217,7 @@ async def test_holdings(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_disk_that_fills_at_any_write(tmp_path: Path) -> None:
-    """Before or after: a name never leads to a manifest or chunks that are not there."""
+    """At every moment, each name leads to a complete manifest and chunks."""
     host = FakeHost(inline=True)
     folder = write_folder(tmp_path / "m", weights(1), num_hidden_layers=1)
     fails = 0
@@ -241,7 +241,7 @@ async def test_a_disk_that_fills_at_any_write(tmp_path: Path) -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("name", ["deadbeef", "ab" * 32, "0123456789"])
 async def test_a_name_that_looks_like_a_root_is_not_given(name: str, tmp_path: Path) -> None:
-    """Everybody else reads it as the beginning of one, so nobody could ask for it."""
+    """Other nodes would read it as the start of a root, so it would be useless as a name."""
     library = await open_library(tmp_path / "data")
     with pytest.raises(ModelError) as error:
         await library.add(write_folder(tmp_path / "m"), name)

@@ -1,4 +1,4 @@
-"""lookup: it finds what is there, by disjoint paths, whoever lies; bounded."""
+"""lookup: finds records over disjoint paths despite liars, within its limits."""
 
 import itertools
 from collections import Counter
@@ -9,10 +9,10 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
+from shoal.dht.diallimiter import DialLimiter
 from shoal.dht.key import Key, distance, key_at, point
 from shoal.dht.lookup import Lookup
 from shoal.dht.messages import Aged, Find, Found
-from shoal.dht.pace import Pace
 from shoal.dht.query import LookupSettings
 from shoal.dht.record import Record
 from shoal.transport.address import Address
@@ -57,13 +57,13 @@ def test_several_keys_of_a_region_at_once(net: Net) -> None:
     place(net, one)
     near = key_at(point(one.key) ^ 5)
     task = net.lookup([near, one.key], enough=1)
-    net.run(task)  # ends without the other
+    net.run(task)  # ends although one key has no records
     assert task.found(near) == [] and task.found(one.key)[0].record == one
     handed = [step for step in task.steps if step.outcome == "records"]
     assert handed and all(step.handed == {near: 0, one.key: 1} for step in handed)
 
 
-def test_what_is_not_there_ends(net: Net) -> None:
+def test_a_look_up_of_missing_records_ends(net: Net) -> None:
     fresh(net)
     task = net.lookup([blob(7).key], enough=1)
     net.run(task)
@@ -76,7 +76,7 @@ def test_a_node_without_contacts_ends_at_once() -> None:
     assert task.next(0.0) == [] and task.done and task.failed_all
 
 
-def test_the_region_s_nodes_are_found(net: Net) -> None:
+def test_the_nodes_of_the_region_are_found(net: Net) -> None:
     fresh(net)
     for number in range(20):
         key = blob(number).key
@@ -98,13 +98,13 @@ def test_no_contact_belongs_to_two_paths(net: Net) -> None:
 
 @pytest.mark.parametrize("paths", [3, 1])
 def test_a_liar_spoils_one_path(paths: int) -> None:
-    """The nearest contact answers with nothing but nodes that do not answer: of three disjoint
-    paths one is lost in them, and the only path is."""
+    """The nearest contact names nothing but dead nodes. It spoils one of three disjoint paths, or
+    the only one."""
     key = blob(1).key
     liars = [Contact(peer(70_000 + n), [Address("9.9.9.9", 1)]) for n in range(400)]
     liars.sort(key=lambda one: distance(one.key, key))
     honest = contacts(9)
-    settings = LookupSettings(paths=paths, by_lot=False, subnet_limits=False, queries=30)
+    settings = LookupSettings(paths=paths, random_order=False, subnet_limits=False, queries=30)
     start = [liars[0], *honest]
     task = Lookup([key], start, 2**240, entropy(), settings=settings, enough=1)
     asked: list[Contact] = []
@@ -120,9 +120,9 @@ def test_a_liar_spoils_one_path(paths: int) -> None:
 
 @pytest.mark.parametrize("defended", [True, False])
 @pytest.mark.parametrize("late", [True, False])
-def test_where_others_are_is_not_for_one_liar_to_say(defended: bool, late: bool) -> None:
-    """One answers before all others, and names those that have the record where they are not.
-    Twin: where the first word counts, nobody is found."""
+def test_one_liar_cannot_decide_the_addresses_of_others(defended: bool, late: bool) -> None:
+    """It replies first and names the nodes with the record at wrong addresses. Twin: if the first
+    account counts, none of them is found."""
     key = blob(1).key
     liar, honest = Contact(peer(70_000), [Address("9.9.9.9", 1)]), contacts(2, 1)
     keepers = contacts(20, 100)
@@ -149,7 +149,7 @@ def test_where_others_are_is_not_for_one_liar_to_say(defended: bool, late: bool)
 
 
 def all_asked(task: Lookup, says: dict[Contact, tuple[Contact, ...]]) -> list[Contact]:
-    """Who was asked, in order; whoever is not in `says` does not answer."""
+    """Run a look-up; return the queried contacts in order. Those not in `says` do not answer."""
     order: list[Contact] = []
     now = 0.0
     while queries := task.next(now):
@@ -164,8 +164,8 @@ def all_asked(task: Lookup, says: dict[Contact, tuple[Contact, ...]]) -> list[Co
 
 
 @pytest.mark.parametrize("doubt", [True, False])
-def test_who_names_ghosts_is_believed_last(doubt: bool) -> None:
-    """A liar has named twenty nodes that do not exist, an honest one nine that do."""
+def test_a_referrer_of_dead_contacts_is_believed_last(doubt: bool) -> None:
+    """A liar has named twenty nodes that do not exist, an honest node nine that do."""
     ghosts, (liar, witness, *others) = tuple(contacts(20, 5_000)), contacts(11)
     settings = LookupSettings(paths=1, at_once=1, doubt=doubt)
     task = Lookup([blob(1).key], [liar, witness], 2**256, entropy(), settings=settings, enough=1)
@@ -177,7 +177,7 @@ def test_who_names_ghosts_is_believed_last(doubt: bool) -> None:
 
 
 @pytest.mark.parametrize("doubt", [True, False])
-def test_ghosts_are_left_when_the_region_has_answered(doubt: bool) -> None:
+def test_dead_contacts_are_skipped_once_the_region_has_answered(doubt: bool) -> None:
     ghosts, (liar, *others) = tuple(contacts(20, 5_000)), contacts(16)
     settings = LookupSettings(doubt=doubt)
     task = Lookup([blob(1).key], [liar, *others], 2**256, entropy(), settings=settings, enough=1)
@@ -187,7 +187,7 @@ def test_ghosts_are_left_when_the_region_has_answered(doubt: bool) -> None:
 
 
 @pytest.mark.parametrize("doubt", [True, False])
-def test_nobody_belongs_to_a_region_on_the_word_of_one(doubt: bool) -> None:
+def test_one_referrer_is_not_enough_to_be_in_a_region(doubt: bool) -> None:
     ghosts, start = tuple(contacts(20, 5_000)), contacts(24)
     settings = LookupSettings(doubt=doubt)
     task = Lookup([blob(1).key], start, 2**256, entropy(), settings=settings)
@@ -197,7 +197,7 @@ def test_nobody_belongs_to_a_region_on_the_word_of_one(doubt: bool) -> None:
     assert bool(set(ghosts) & set(task.region())) != doubt
 
 
-def test_who_was_late_and_answers_is_no_ghost() -> None:
+def test_a_late_contact_that_answers_counts_as_alive() -> None:
     named, (witness, other) = contacts(4, 5_000), contacts(2)
     settings = LookupSettings(paths=1, at_once=1)
     task = Lookup([blob(1).key], [witness, other], 2**256, entropy(), settings=settings)
@@ -213,10 +213,9 @@ def test_who_was_late_and_answers_is_no_ghost() -> None:
 
 @pytest.mark.parametrize("defended", [True, False])
 @pytest.mark.parametrize("named", [20, 64])
-def test_one_path_in_circles_leaves_the_others_their_share(defended: bool, named: int) -> None:
-    """Machines that answer at once as ever further nodes, while honest ones take 0.2 s, and those
-    that have the record are five answers away. Twin: where paths have no shares, all queries, or
-    all contacts that may be heard of, are used up by then."""
+def test_a_path_led_in_circles_leaves_the_others_their_share(defended: bool, named: int) -> None:
+    """Fast liars name ever more liars, while honest nodes take 0.2 s and the record is five replies
+    away. Twin: without shares, all queries or all contacts of the look-up are used up by then."""
     settings = LookupSettings(shares=defended)
     liar, *honest = contacts(3)
     hops = [tuple(contacts(2, 100 + 10 * n)) for n in range(5)]
@@ -245,8 +244,8 @@ def test_one_path_in_circles_leaves_the_others_their_share(defended: bool, named
     assert len(task.steps) <= settings.queries and len(task._known) <= defaults.LOOKUP_CONTACTS
 
 
-def test_what_other_paths_need_no_more_is_used() -> None:
-    """All but one have nobody left to ask."""
+def test_shares_that_other_paths_do_not_need_are_used() -> None:
+    """All paths but one have no candidate left."""
     settings = LookupSettings()
     first, *rest = contacts(settings.queries + 20)
     task = Lookup([blob(1).key], [first], 2**256, entropy(), settings=settings, enough=1)
@@ -260,8 +259,8 @@ def test_what_other_paths_need_no_more_is_used() -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_one_answer_names_only_so_many(monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
-    """Twin: without the bound all that it names are heard of."""
+def test_contacts_of_one_reply_are_limited(monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    """Twin: without the limit all contacts of the reply are accepted."""
     if not defended:
         monkeypatch.setattr(defaults, "ANSWER_CONTACTS", 10_000)
     start = contacts(2)
@@ -272,12 +271,12 @@ def test_one_answer_names_only_so_many(monkeypatch: pytest.MonkeyPatch, defended
     assert task.steps[0].contacts == (64 if defended else 300)
 
 
-def test_one_network_is_not_asked_first_again_and_again() -> None:
+def test_one_network_is_not_queried_first_again_and_again() -> None:
     key = blob(1).key
     crowd = [Contact(peer(80_000 + n), [Address(f"9.9.9.{n}", 1)]) for n in range(1, 13)]
     others = contacts(12)
     for limited in (True, False):
-        settings = LookupSettings(paths=1, by_lot=False, subnet_limits=limited)
+        settings = LookupSettings(paths=1, random_order=False, subnet_limits=limited)
         start = [*crowd, *others] if limited else [*others, *crowd]
         task = Lookup([key], start, 0, entropy(), settings=settings, enough=1)
         order: list[Contact] = []
@@ -289,8 +288,8 @@ def test_one_network_is_not_asked_first_again_and_again() -> None:
         assert (first == 2) if limited else (first > 2)
 
 
-def test_nodes_of_the_region_are_asked_by_lot(net: Net) -> None:
-    """Else whoever lies next to the key is asked first, and by all."""
+def test_nodes_of_the_region_are_queried_in_random_order(net: Net) -> None:
+    """Otherwise every look-up would query the node nearest to the key first."""
     fresh(net)
     key = blob(5).key
     nearest = net.owners(key, 1)[0]
@@ -305,7 +304,7 @@ def test_nodes_of_the_region_are_asked_by_lot(net: Net) -> None:
     assert sum(first < 3 for first in firsts) < 15
 
 
-def test_late_answers_are_not_waited_for(net: Net) -> None:
+def test_late_replies_do_not_delay_a_look_up(net: Net) -> None:
     fresh(net)
     one = record(blob(9))
     place(net, one)
@@ -319,10 +318,10 @@ def test_late_answers_are_not_waited_for(net: Net) -> None:
 
 
 @pytest.mark.parametrize(("took", "end"), [(0.1, 1.5), (1.2, 2.4), (3.0, 4.0), (None, 4.0)])
-def test_when_nobody_else_is_left_late_ones_are_waited_for_shortly(
+def test_without_other_candidates_it_waits_shortly_for_late_replies(
     took: float | None, end: float
 ) -> None:
-    """Twice as long as the slowest answer took, or as long as is bearable where none came."""
+    """Twice as long as the slowest reply took, or the maximum if there was none."""
     quick, silent = contacts(2)
     task = Lookup([blob(1).key], [quick, silent], 2**256, entropy(), enough=1)
     assert len(task.next(0.0)) == 2
@@ -336,7 +335,7 @@ def test_when_nobody_else_is_left_late_ones_are_waited_for_shortly(
     assert now == end
 
 
-def test_a_third_may_be_down(net: Net) -> None:
+def test_records_are_found_while_a_third_of_the_nodes_is_down(net: Net) -> None:
     fresh(net)
     records = [record(blob(number)) for number in range(20)]
     for one in records:
@@ -357,7 +356,7 @@ def test_a_third_may_be_down(net: Net) -> None:
 
 
 def answer(task: Lookup, *listed: Aged, nearest: tuple[Contact, ...] = ()) -> str:
-    """To a query that is under way, or to the first that comes."""
+    """Reply to a pending query, or to the next one."""
     task.next(0.0)
     step = next(step for step in task.steps if step.answered is None)
     return task.answered(step.contact, Found((listed,), (nearest,)), 0.0, WALL)
@@ -372,10 +371,10 @@ def one_key(key: Key) -> Lookup:
     [
         (b"junk", "bad-signature"),
         (sealed(blob(1))[:-1] + b"\0", "bad-signature"),
-        (sealed(blob(2)), "bad-type"),  # not of this key
+        (sealed(blob(2)), "bad-type"),  # a record of another key
     ],
 )
-def test_whoever_sends_what_is_no_record_is_not_listened_to(data: bytes, code: str) -> None:
+def test_a_reply_with_an_invalid_record_is_ignored(data: bytes, code: str) -> None:
     task = one_key(blob(1).key)
     more = tuple(contacts(5, 900))
     assert answer(task, Aged(0, data), nearest=more) == code
@@ -385,9 +384,9 @@ def test_whoever_sends_what_is_no_record_is_not_listened_to(data: bytes, code: s
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_one_that_makes_up_authors_does_not_end_a_look_up(defended: bool) -> None:
-    """A liar answers before all others, with records of as many authors as are wanted. Twin:
-    where their number is enough, the honest one is not found."""
+def test_a_liar_that_invents_authors_does_not_end_a_look_up(defended: bool) -> None:
+    """It replies first, with records of as many authors as are wanted. Twin: if their number is
+    enough, the honest record is not found."""
     settings = LookupSettings(witnesses=defended)
     liar, *honest = contacts(6)
     one = record(blob(1))
@@ -414,7 +413,7 @@ def test_enough_counts_authors() -> None:
     assert task.done and task.next(0.0) == []
 
 
-def test_answers_that_nobody_asked_for_change_nothing() -> None:
+def test_unrequested_replies_change_nothing() -> None:
     task = one_key(blob(1).key)
     stranger = contacts(1, 999)[0]
     task.answered(stranger, Found(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
@@ -425,8 +424,8 @@ def test_answers_that_nobody_asked_for_change_nothing() -> None:
     assert task.found(blob(1).key) == []
 
 
-def test_it_ends_however_many_contacts_it_is_told_of() -> None:
-    """Each answer names twenty more, ever nearer."""
+def test_a_look_up_ends_however_many_contacts_are_named() -> None:
+    """Each reply names twenty more, ever nearer."""
     key = blob(1).key
     settings = LookupSettings()
     task = Lookup([key], contacts(3), 2**256, entropy(), settings=settings, enough=1)
@@ -460,8 +459,8 @@ def test_linked_contacts_are_preferred(net: Net) -> None:
     assert shares[0] > 1.5 * shares[1]
 
 
-def test_a_linked_node_of_the_region_is_asked_alone_first() -> None:
-    """It should have the record: another of its path is asked once it has not, or is late."""
+def test_a_linked_node_of_the_region_is_queried_alone_first() -> None:
+    """It should have the record. Its path sends a second query only if it lacks it or is late."""
     listed = contacts(12)
 
     def begun(linked: bool, radius: float = 2**256, enough: int = 1) -> Lookup:
@@ -480,10 +479,10 @@ def test_a_linked_node_of_the_region_is_asked_alone_first() -> None:
     assert len(task.next(0.2)) == defaults.PATH_ASKED
     task.failed(first[1].contact, 0.3)
     assert len(task.next(0.3)) == defaults.PATH_ASKED
-    assert len(task.next(defaults.HEDGE)) == defaults.PATH_ASKED  # beside the one that is late
+    assert len(task.next(defaults.HEDGE)) == defaults.PATH_ASKED  # hedges the late one
 
 
-def test_what_it_asks(net: Net) -> None:
+def test_contents_of_a_query(net: Net) -> None:
     me = contacts(1)[0]
     task = net.lookup([blob(1).key], enough=3, most=7, kinds=("blob",), serves=me)
     find = task.next(0.0)[0].find
@@ -493,7 +492,7 @@ def test_what_it_asks(net: Net) -> None:
     assert net.lookup([blob(1).key]).next(0.0)[0].find.most == 0
 
 
-def test_places_that_are_asked_for_are_all_over_the_region(net: Net) -> None:
+def test_requested_positions_cover_the_region(net: Net) -> None:
     task = net.lookup([blob(1).key])
     far = 0
     for _ in range(200):
@@ -506,24 +505,24 @@ def linked_to(net: Net, count: int) -> set[PeerId]:
 
 
 def test_a_background_look_up_uses_existing_links(net: Net) -> None:
-    """Linked nodes name the region's nodes, so few are dialled. Twin: a look-up without a pace
-    dials most of the nodes that it asks."""
+    """Linked nodes name the region's nodes, so few are dialled. Twin: a look-up without a rate
+    limiter dials most of the nodes that it queries."""
     fresh(net)
     key = blob(31).key
     linked = {node.contact.peer for node in net.owners(key, 60)[::5]} | linked_to(net, 12)
-    for pace, most in ((Pace(20.0, net.now), 3), (None, 40)):
-        task = net.lookup([key], linked=linked.__contains__, pace=pace)
+    for limiter, most in ((DialLimiter(20.0, net.now), 3), (None, 40)):
+        task = net.lookup([key], linked=linked.__contains__, limiter=limiter)
         net.run(task)
         dialled = [step for step in task.steps if step.contact.peer not in linked]
-        assert (len(dialled) <= 3) is (pace is not None) and len(dialled) <= most
+        assert (len(dialled) <= 3) is (limiter is not None) and len(dialled) <= most
         true = {node.contact for node in net.owners(key, 20)}
         assert len(true & set(task.region())) >= 19
 
 
-def test_a_background_look_up_dials_at_its_pace(net: Net) -> None:
-    """Without any link it still gets there: until some of the region have answered."""
+def test_a_background_look_up_dials_at_a_limited_rate(net: Net) -> None:
+    """Without any link it still reaches the region, and stops after a few replies from it."""
     fresh(net)
-    task = net.lookup([blob(32).key], pace=Pace(20.0, net.now))
+    task = net.lookup([blob(32).key], limiter=DialLimiter(20.0, net.now))
     began = net.now
     net.run(task)
     asked = [step.asked for step in task.steps]
@@ -539,13 +538,13 @@ def test_a_background_look_up_dials_no_relay() -> None:
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 14)]
     key = blob(33).key
-    task = Lookup([key], hidden, 2**256, entropy(), pace=Pace(20.0, 0.0))
+    task = Lookup([key], hidden, 2**256, entropy(), limiter=DialLimiter(20.0, 0.0))
     assert task.next(100.0) == [] and task.done
     assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "a user waits for this one"
 
 
-def test_contacts_behind_a_relay_are_asked_last() -> None:
-    """A home is not asked while a public node can answer."""
+def test_contacts_behind_a_relay_are_queried_last() -> None:
+    """A home node is not queried while a public node can answer."""
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 20)]
     settings = LookupSettings(paths=1, at_once=3)
@@ -554,11 +553,13 @@ def test_contacts_behind_a_relay_are_asked_last() -> None:
     assert {query.contact for query in task.next(0.0)} == set(contacts(3, first=50))
 
 
-def test_a_background_look_up_ends_while_all_contacts_are_out_of_reach(net: Net) -> None:
+def test_a_background_look_up_ends_while_all_contacts_are_unreachable(net: Net) -> None:
     fresh(net)
     for node in net.nodes.values():
         node.up = False
-    task = Lookup([blob(35).key], contacts(60), 2**256, entropy(), pace=Pace(20.0, net.now))
+    task = Lookup(
+        [blob(35).key], contacts(60), 2**256, entropy(), limiter=DialLimiter(20.0, net.now)
+    )
     net.run(task)
     assert len(task.steps) == defaults.PATIENT_DIALS
     fresh(net)

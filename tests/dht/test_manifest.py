@@ -1,4 +1,4 @@
-"""manifest: one byte form, hostile bytes refused, shards selected."""
+"""manifest: a unique byte form, refusal of hostile bytes, selection of shards."""
 
 import dataclasses
 import hashlib
@@ -71,8 +71,8 @@ def test_round_trip_and_root() -> None:
     assert again.files["tokenizer"].size == 3 * CHUNK + 1
 
 
-def test_the_root_is_fixed() -> None:
-    """The format is a promise: a change of these bytes makes every model's root another."""
+def test_the_root_never_changes() -> None:
+    """The format is a promise: a change of these bytes would change the root of every model."""
     assert small().root == "57f5f6652dd1f9a9b1053f50be0db2907897b8f82d7a49d0235b4b09b7a1995b"
 
 
@@ -94,7 +94,7 @@ def test_provenance_is_not_part_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("layers", [None, 0, -1, True, 2.0, "3", 10**9])
-def test_layer_counts_that_are_refused(layers: object) -> None:
+def test_invalid_layer_counts_are_refused(layers: object) -> None:
     with pytest.raises(ModelError) as error:
         canonical_config({"num_hidden_layers": layers})
     assert error.value.code == "bad-config"
@@ -171,14 +171,14 @@ BAD_TENSORS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", BAD_TENSORS)
-def test_tensors_that_are_refused(change: dict[str, Any]) -> None:
+def test_invalid_tensors_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ModelError) as error:
         dataclasses.replace(tensor("a"), **change)
     assert error.value.code == "bad-manifest"
     assert error.value.message.isprintable()
 
 
-def test_bad_sets_of_tensors_are_refused() -> None:
+def test_invalid_sets_of_tensors_are_refused() -> None:
     good = small()
     up = [item for item in good.tensors if layer_of(item.roles[0]) is not None]
     for bad in (
@@ -193,7 +193,7 @@ def test_bad_sets_of_tensors_are_refused() -> None:
         assert error.value.code == "bad-manifest"
 
 
-def test_bad_files_are_refused() -> None:
+def test_invalid_files_are_refused() -> None:
     good = small()
     bad: list[dict[str, Blob]] = [
         {},
@@ -242,7 +242,7 @@ def non_canonical(value: dict[str, Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("number", range(10))
 def test_other_byte_forms_are_refused(number: int) -> None:
-    """Else one model would have many roots."""
+    """Otherwise one model would have many roots."""
     good = small().encode()
     data = non_canonical(unpacked(good))[number]
     assert data != good
@@ -267,8 +267,8 @@ def test_malformed_values_are_refused() -> None:
         refused(canonical.pack(entry))
 
 
-def test_a_chunk_list_longer_than_its_tensor_is_refused_as_it_is() -> None:
-    """As texts its digests would take four times the bytes that came."""
+def test_a_chunk_list_longer_than_its_tensor_is_refused_before_decoding() -> None:
+    """Decoded to text, its digests would take four times the bytes received."""
     value = unpacked(small().encode())
     value["tensors"][0]["chunks"] = bytes(32) * 100_000
     data = canonical.pack(value)
@@ -296,13 +296,13 @@ def test_a_bomb_in_the_tensors_allocates_nothing() -> None:
 @given(st.binary(max_size=200))
 @example(b"\xdd\xff\xff\xff\xff")
 @example(b"\xdf\xff\xff\xff\xff")
-def test_any_bytes_are_refused_with_a_code(data: bytes) -> None:
+def test_random_bytes_are_refused_with_a_code(data: bytes) -> None:
     refused(data)
 
 
 @settings(max_examples=300)
 @given(st.data())
-def test_changed_bytes_give_another_model_or_none(data: st.DataObject) -> None:
+def test_changed_bytes_give_another_model_or_an_error(data: st.DataObject) -> None:
     """Any change is refused with a code, or decodes to a manifest of exactly those bytes."""
     good = small().encode()
     changed = bytearray(good)
@@ -320,7 +320,7 @@ def test_changed_bytes_give_another_model_or_none(data: st.DataObject) -> None:
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 70_000)), min_size=1, max_size=4),
     st.booleans(),
 )
-def test_any_good_model_round_trips(shapes: list[tuple[int, int]], tied: bool) -> None:
+def test_any_valid_model_round_trips(shapes: list[tuple[int, int]], tied: bool) -> None:
     extra = tuple(
         tensor(f"model.layers.{i % 3}.self_attn.x{i}.weight", shape=shape, dtype="F32")
         for i, shape in enumerate(shapes)
@@ -332,8 +332,8 @@ def test_any_good_model_round_trips(shapes: list[tuple[int, int]], tied: bool) -
 
 
 @pytest.mark.parametrize("text", ["1e999", '"\\ud800"', "1" * 30, '{"\\udc80": []}', "[[-1e999]]"])
-def test_a_config_holds_only_what_every_reader_can_hold(text: str) -> None:
-    """JSON's own bytes and msgpack's of the engine must both exist: the daemon makes them."""
+def test_a_config_has_only_values_that_every_reader_can_represent(text: str) -> None:
+    """The daemon encodes a config as JSON, and as msgpack for the engine: both must be possible."""
     with pytest.raises(ModelError) as error:
         canonical_config({**CONFIG, "zz": json.loads(text)})
     assert error.value.code == "bad-config"

@@ -1,4 +1,4 @@
-"""messages: what is asked comes back, within bounds; anything else is refused."""
+"""messages: encoding round trips within the limits; anything else is refused."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -33,7 +33,7 @@ FOUND = Found(((Aged(3, RECORD),), ()), (tuple(contacts(3)), (), tuple(contacts(
 STORE = Store((Aged(0, RECORD), Aged(9, RECORD)), contact(1))
 
 
-def test_they_come_back() -> None:
+def test_encoding_round_trips() -> None:
     assert Find.decode(FIND.encode()) == FIND
     assert Find.decode(Find(KEYS[:1]).encode()) == Find(KEYS[:1])
     assert Found.decode(FOUND.encode(), FIND) == FOUND
@@ -41,7 +41,7 @@ def test_they_come_back() -> None:
     assert decode_codes(encode_codes(["", "full"]), 2) == ("", "full")
 
 
-def test_a_contact_stands_once_in_an_answer() -> None:
+def test_a_contact_is_encoded_once_per_reply() -> None:
     many = tuple(contacts(20))
     find = Find(KEYS[:32])
     once = Found(((),), (many,)).encode()
@@ -50,7 +50,7 @@ def test_a_contact_stands_once_in_an_answer() -> None:
     assert Found.decode(often, find).nearest == (many,) * 32
 
 
-def test_contacts_beyond_the_bound_are_left_out_farthest_first() -> None:
+def test_the_farthest_contacts_beyond_the_limit_are_dropped() -> None:
     lists = tuple(tuple(contacts(20, 1 + 20 * n)) for n in range(36))
     answer = Found(((),) * 32, lists)
     found = Found.decode(answer.encode(), Find(KEYS[:32], KEYS[32:36]))
@@ -68,7 +68,7 @@ def test_most_is_clamped() -> None:
     assert Find.decode(msgpack.packb({"keys": [], "most": 2**64 - 1})).most == defaults.FIND_MOST
 
 
-def test_records_go_into_few_messages() -> None:
+def test_records_are_split_into_few_messages() -> None:
     small = [Aged(0, b"x" * 100)] * 1000
     assert [len(batch) for batch in batches(small)] == [256, 256, 256, 232]
     large = [Aged(0, b"x" * 2048)] * 70
@@ -122,15 +122,15 @@ GOOD = [FIND.encode(), FOUND.encode(), STORE.encode(), encode_codes(["", "full"]
         (3, {"codes": ["", "\x1b"]}),
     ],
 )
-def test_what_is_refused(which: int, changes: dict[str, Any]) -> None:
+def test_invalid_messages_are_refused(which: int, changes: dict[str, Any]) -> None:
     fields = msgpack.unpackb(GOOD[which]) | changes
     with pytest.raises(BadMessage):
         DECODERS[which](msgpack.packb(fields))
 
 
 @given(st.integers(0, 3), st.data())
-def test_anything_ends_in_a_refusal(which: int, data: st.DataObject) -> None:
-    """Invented bytes, flipped bits, any value in any field: `BadMessage` or a message."""
+def test_any_bytes_are_decoded_or_refused(which: int, data: st.DataObject) -> None:
+    """Random bytes, flipped bits, any value in any field: `BadMessage` or a message."""
     kind = data.draw(st.sampled_from(["invent", "flip", "field"]))
     if kind == "invent":
         attempt = data.draw(st.binary(max_size=2_000))
@@ -165,11 +165,11 @@ def test_a_message_costs_little_memory() -> None:
                 decode(bomb)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 10 * 2**20  # 1,024 levels of 1,024 items, at most
+    assert peak < 10 * 2**20  # at most 1,024 levels of 1,024 items
 
 
 MUCH: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
-"""Takes a hundred times as long to read as records, and as much memory."""
+"""Nested lists that take a hundred times as long to read as records, and as much memory."""
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ MUCH: list[list[list[int]]] = [[[] for _ in range(1_000)] for _ in range(75)]
     ],
 )
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_cannot_be_meant_is_not_read(
+def test_fields_beyond_the_format_are_not_read(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], defended: bool
 ) -> None:
-    """Twin: where all is read that is there, it takes many times the memory of the message."""
+    """Twin: decoding everything takes many times the memory of the message."""
     payload = msgpack.packb(fields)
     if not defended:
         monkeypatch.setattr(_Fields, "read", lambda self, *_: msgpack.unpackb(payload))
@@ -207,8 +207,8 @@ def test_what_cannot_be_meant_is_not_read(
         Store.decode(payload + b"\x00")
 
 
-def test_an_answer_names_no_more_than_was_asked_for() -> None:
-    """Each contact takes 30 µs to read."""
+def test_a_reply_names_no_more_contacts_than_requested() -> None:
+    """Each contact takes 30 µs to decode."""
     found = msgpack.unpackb(FOUND.encode())
     found["contacts"] = [each.packed for each in contacts(3 * defaults.K)]
     assert Found.decode(msgpack.packb(found), FIND)

@@ -1,4 +1,4 @@
-"""Who serves, who steps in, and who only asks; and that nobody flaps."""
+"""mode: which nodes serve, and that modes do not flap."""
 
 import pytest
 
@@ -8,24 +8,24 @@ from shoal.dht.mode import Mode, ModeRule
 FEW, ENOUGH = defaults.SERVERS
 
 
-def test_who_is_reachable_serves_at_once() -> None:
+def test_a_reachable_node_serves_at_once() -> None:
     rule = ModeRule()
     assert rule.decide(True, 0, 0.0)
     assert rule.mode is Mode.SERVER and rule.serves
-    assert rule.why == "others reach this node from outside"
+    assert rule.why == "this node is publicly reachable"
 
 
 @pytest.mark.parametrize("servers", [0, FEW - 1, ENOUGH - 1])
-def test_a_young_node_steps_in_until_there_are_enough(servers: int) -> None:
+def test_a_young_node_serves_until_enough_servers_are_known(servers: int) -> None:
     rule = ModeRule()
     rule.decide(False, servers, 0.0)
     assert rule.mode is Mode.FALLBACK and rule.serves
-    known = f"only {servers} of {ENOUGH}" if servers else "none"
-    assert f"{known} whom all reach is known" in rule.why
+    known = f"only {servers} of {ENOUGH}" if servers else "no"
+    assert f"{known} publicly reachable" in rule.why
 
 
 def test_fallbacks_and_clients_do_not_flap() -> None:
-    """Twin: with one number for both ways a server that comes and goes would change it."""
+    """Twin: with a single threshold, a server that comes and goes would change the mode."""
     rule = ModeRule()
     found = []
     for servers in (ENOUGH, ENOUGH - 1, ENOUGH, FEW, FEW - 1, FEW, ENOUGH - 1, FEW - 1, ENOUGH):
@@ -35,7 +35,7 @@ def test_fallbacks_and_clients_do_not_flap() -> None:
     assert found == [client] * 4 + [fallback] * 4 + [client]
 
 
-def test_a_server_that_is_lost_sight_of_stays_for_a_while() -> None:
+def test_a_server_that_becomes_unreachable_stays_for_a_while() -> None:
     rule = ModeRule()
     rule.decide(True, ENOUGH, 100.0)
     assert not rule.decide(False, ENOUGH, 100.0 + defaults.REACHED - 1)

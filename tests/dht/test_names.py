@@ -1,4 +1,4 @@
-"""What names mean, and who vouches."""
+"""names: meanings of names, and their vouchers."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def body(name: str, root: str) -> NameBody:
 
 
 class Swarm:
-    """`here`, `told` by members, and `far`: what the DHT answers to any key."""
+    """Names given `here`, `told` by members, and `far`: the DHT's reply for any key."""
 
     def __init__(self) -> None:
         self.here: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Swarm:
 
 
 @pytest.mark.trio
-async def test_what_was_named_here_comes_first() -> None:
+async def test_names_given_here_take_precedence() -> None:
     swarm = Swarm()
     swarm.here["tiny"] = A
     swarm.told = [(identity(1).peer, body("tiny", B)), (OWN, body("tiny", A))]
@@ -58,11 +58,11 @@ async def test_what_was_named_here_comes_first() -> None:
     assert (meant.root, meant.source, meant.layers) == (A, Source.HERE, 6)
     assert [each.peer for each in meant.vouchers] == [OWN] and not swarm.asked
     del swarm.here["tiny"], swarm.told[1]
-    assert (await swarm.names.resolve("tiny")).root == B, "then what members say"
+    assert (await swarm.names.resolve("tiny")).root == B, "then those of members"
     assert not swarm.asked
     swarm.told.clear()
     meant = await swarm.names.resolve("tiny")
-    assert (meant.root, meant.source) == (C, Source.DHT), "then what the DHT says"
+    assert (meant.root, meant.source) == (C, Source.DHT), "then those in the DHT"
     assert swarm.asked == [record_key("name", "tiny")]
     assert [(each.peer, each.age) for each in meant.vouchers] == [(identity(2).peer, 5.0)]
 
@@ -87,7 +87,7 @@ async def test_several_roots_are_choices_and_a_hash_picks() -> None:
 
 
 @pytest.mark.trio
-async def test_a_hash_passes_over_what_is_nearer() -> None:
+async def test_a_hash_overrides_nearer_sources() -> None:
     swarm = Swarm()
     swarm.here["tiny"] = A
     swarm.told = [(identity(1).peer, body("tiny", A))]
@@ -96,9 +96,9 @@ async def test_a_hash_passes_over_what_is_nearer() -> None:
 
 
 @pytest.mark.trio
-async def test_a_ground_prefix_is_a_choice_and_all_digits_are_none() -> None:
-    """Two roots that begin alike: eight digits do not tell them apart, and it is said how many
-    do; with 64 nothing is looked at but the root."""
+async def test_an_attacker_can_match_a_prefix_but_not_all_digits() -> None:
+    """Two roots share their first digits. The error lists enough digits to tell them apart; all 64
+    digits are unambiguous."""
     swarm = Swarm()
     swarm.says(1, body("tiny", A))
     swarm.says(2, body("tiny", C))
@@ -109,7 +109,7 @@ async def test_a_ground_prefix_is_a_choice_and_all_digits_are_none() -> None:
 
 
 @pytest.mark.trio
-async def test_one_author_counts_once_and_its_nearest_word() -> None:
+async def test_an_author_counts_once_by_its_nearest_source() -> None:
     swarm = Swarm()
     swarm.told = [(identity(1).peer, body("tiny", A))]
     swarm.says(1, body("tiny", A))
@@ -121,8 +121,10 @@ async def test_one_author_counts_once_and_its_nearest_word() -> None:
 
 
 @pytest.mark.trio
-async def test_records_of_something_else_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hostile keeper answers with what was signed under another name or kind, or in our name."""
+async def test_records_of_other_names_and_kinds_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hostile node returns records signed for another name or kind, or in this node's name."""
     swarm = Swarm()
     swarm.says(1, body("other", A))
     swarm.says(2, OtherBody("name2", ("tiny",), ""))
@@ -133,13 +135,13 @@ async def test_records_of_something_else_do_not_count(monkeypatch: pytest.Monkey
         await swarm.names.resolve("tiny")
     assert raised.value.code == "unknown-model"
 
-    # The twin: without the look at what was signed, another model is taken for it.
+    # Twin: without checking what was signed, another model is taken for it.
     monkeypatch.setattr(Asked, "fits", lambda self, name, root: True)
     assert (await swarm.names.resolve("tiny")).root == A
 
 
 @pytest.mark.trio
-async def test_a_flood_of_roots_is_bounded() -> None:
+async def test_the_number_of_roots_is_limited() -> None:
     swarm = Swarm()
     for author in range(1, 60):
         swarm.says(author, body("tiny", f"{author:064x}"))
@@ -154,7 +156,7 @@ async def test_a_flood_of_roots_is_bounded() -> None:
 @pytest.mark.trio
 async def test_roots_need_no_name() -> None:
     swarm = Swarm()
-    assert (await swarm.names.resolve(B)).root == B, "whoever has it will be found, or nobody"
+    assert (await swarm.names.resolve(B)).root == B, "a full root needs no voucher"
     swarm.known = [A, C]
     assert (await swarm.names.resolve(C[:60])).root == C
     with pytest.raises(ModelError) as raised:
@@ -163,7 +165,7 @@ async def test_roots_need_no_name() -> None:
     swarm.told = [(identity(1).peer, body("tiny", B))]
     meant = await swarm.names.resolve("bbbbbbbb")
     assert (meant.name, meant.root, len(meant.vouchers)) == ("", B, 1)
-    assert not swarm.asked, "where a root's records lie its beginning does not say"
+    assert not swarm.asked, "the start of a root does not give the key of its records"
 
 
 @pytest.mark.trio
@@ -198,7 +200,7 @@ async def test_bad_names(text: str) -> None:
     assert raised.value.message.isascii() and raised.value.message.isprintable()
 
 
-def test_what_is_typed() -> None:
+def test_parsing() -> None:
     assert read("tiny") == Asked("tiny", "")
     assert read("tiny@ab") == Asked("tiny", "ab")
     assert read("abcdef01") == Asked("", "abcdef01")
@@ -206,7 +208,7 @@ def test_what_is_typed() -> None:
 
 
 @pytest.mark.trio
-async def test_spelling_tells_apart() -> None:
+async def test_spellings_are_unique() -> None:
     swarm = Swarm()
     swarm.told = [(identity(1).peer, body("tiny", A)), (identity(2).peer, body("tiny", B))]
     meanings = await swarm.names.meanings("tiny")

@@ -1,4 +1,4 @@
-"""obtaining: bytes of a digest, however many hold them back, lie, or drip them."""
+"""obtaining: bytes of a digest arrive although many peers stay silent, lie, or stall."""
 
 import hashlib
 from collections import Counter
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.trio
 
 
 class Peers:
-    """Some that never answer, some that send other bytes, and at the end one that gives it."""
+    """Peers that never answer, peers that send wrong bytes, and last one that has the data."""
 
     def __init__(self, silent: int, liars: int) -> None:
         network = Network()
@@ -61,10 +61,10 @@ class Peers:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-async def test_those_that_hold_it_back_hold_nobody_up(
+async def test_silent_peers_do_not_delay_the_result(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Sixty holders that say nothing. Twin: one after the other they outlast all patience."""
+    """Sixty providers stay silent. Twin: asked one after the other, they outlast the patience."""
     if not defended:
         monkeypatch.setattr(module, "ASKED_AT_ONCE", 1)
     peers = Peers(60, 0)
@@ -73,14 +73,16 @@ async def test_those_that_hold_it_back_hold_nobody_up(
     assert peers.most == (ASKED_AT_ONCE if defended else 1)
 
 
-async def test_who_gave_something_is_asked_first_for_the_next(autojump_clock: MockClock) -> None:
+async def test_a_peer_that_delivered_is_asked_first_for_the_next_object(
+    autojump_clock: MockClock,
+) -> None:
     peers = Peers(8, 0)
     assert await peers.get() > 5
     assert await peers.get() < 1
     assert peers.asked[PeerId("good")] == 2
 
 
-async def test_who_lied_is_not_asked_again(autojump_clock: MockClock) -> None:
+async def test_a_liar_is_not_asked_again(autojump_clock: MockClock) -> None:
     peers = Peers(0, 10)
     assert await peers.get() < 1
     assert len(peers.liars) == 10
@@ -88,14 +90,14 @@ async def test_who_lied_is_not_asked_again(autojump_clock: MockClock) -> None:
     assert max(peers.asked[peer] for peer in peers.liars) == 1
 
 
-async def test_one_that_answers_at_once_is_the_only_one_asked(autojump_clock: MockClock) -> None:
+async def test_a_fast_reply_needs_no_second_request(autojump_clock: MockClock) -> None:
     peers = Peers(3, 0)
     peers.peers.reverse()
     assert await peers.get() < 0.1
     assert peers.asked == {"good": 1}
 
 
-async def test_who_falls_quiet_is_not_waited_for(autojump_clock: MockClock) -> None:
+async def test_a_request_to_a_quiet_peer_is_cancelled(autojump_clock: MockClock) -> None:
     peers = Peers(1, 0)
     peers.peers.pop()
 
@@ -114,8 +116,10 @@ async def test_who_falls_quiet_is_not_waited_for(autojump_clock: MockClock) -> N
         assert await peers.get() < 2
 
 
-async def test_peers_that_find_a_mistake_of_ours_take_no_place(autojump_clock: MockClock) -> None:
-    """Otherwise as many of them as are asked at once would stop the search."""
+async def test_peers_that_trigger_an_internal_error_free_their_slot(
+    autojump_clock: MockClock,
+) -> None:
+    """Otherwise a few of them would use all concurrent requests and stop the search."""
     peers = Peers(ASKED_AT_ONCE, 0)
     told, guard = list[Mishap](), peers.obtaining._guard
     guard.report = told.append
@@ -123,7 +127,7 @@ async def test_peers_that_find_a_mistake_of_ours_take_no_place(autojump_clock: M
 
     async def find(link: Caller, digest: str) -> bytes | None:
         if link.peer.startswith("silent"):
-            peers.node.network.nodes.pop(link.peer)  # the guard ends the link
+            peers.node.network.nodes.pop(link.peer)  # the guard closes the link
             raise KeyError(digest)
         return await ask(link, digest)
 

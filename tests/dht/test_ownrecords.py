@@ -1,4 +1,4 @@
-"""What is announced, when again, and what of it outlives the process."""
+"""ownrecords: what is announced, when again, and which records outlive the process."""
 
 from math import inf
 
@@ -27,7 +27,7 @@ def said(body: PeerBody | ShardBody | NameBody, *, lasting: bool = True) -> OwnR
 
 
 def announce(own: OwnRecords, now: float, kept: int, wanted: int = 20) -> list[float]:
-    """Announce what is due; when it is due again."""
+    """Announce what is due; return when each record is due again."""
     due = own.due(now)
     for each in due:
         own.sealed(each, WALL + now)
@@ -35,23 +35,23 @@ def announce(own: OwnRecords, now: float, kept: int, wanted: int = 20) -> list[f
     return [each.due for each in due]
 
 
-def test_what_is_said_is_due_at_once_and_again_before_it_ends() -> None:
+def test_a_new_record_is_due_at_once_and_again_before_it_expires() -> None:
     own = said(HERE)
     assert announce(own, 5.0, kept=20) == [5.0 + TTL * defaults.AGAIN]
     assert own.due(6.0) == [] and own.next_due() == 5.0 + TTL * defaults.AGAIN
 
 
-def test_saying_the_same_again_is_nothing_new() -> None:
+def test_publishing_the_same_record_again_changes_nothing() -> None:
     own = said(HERE)
     assert not own.publish(HERE, TTL, lasting=True, now=1.0, wall=WALL + 1)
     moved = PeerBody(ME.peer, ("/ip4/1.2.3.5/tcp/1",))
     assert own.publish(moved, TTL, lasting=True, now=1.0, wall=WALL - 50)
     (mine,) = own
     assert mine.record.body == moved and len(own) == 1
-    assert mine.record.made == WALL * 1000 + 1, "later, though the clock was set back"
+    assert mine.record.made == WALL * 1000 + 1, "later, although the clock was set back"
 
 
-def test_each_announcement_is_made_anew_so_that_it_lives_on() -> None:
+def test_each_announcement_is_sealed_again_to_extend_its_life() -> None:
     own = said(HERE)
     (mine,) = own.due(0.0)
     first = open_record(own.sealed(mine, WALL))
@@ -62,7 +62,7 @@ def test_each_announcement_is_made_anew_so_that_it_lives_on() -> None:
     assert own.changed > changed
 
 
-def test_too_few_acknowledgements_are_tried_again_ever_more_slowly() -> None:
+def test_too_few_acknowledgements_are_retried_with_growing_pauses() -> None:
     own = said(HERE)
     first, most = defaults.REPAIR_PAUSE
     now, pauses = 0.0, []
@@ -74,21 +74,21 @@ def test_too_few_acknowledgements_are_tried_again_ever_more_slowly() -> None:
     assert announce(own, now, kept=10) == [now + TTL * defaults.AGAIN]
 
 
-def test_a_record_that_was_kept_by_nobody_for_long_is_made_anew() -> None:
-    """Or all would refuse it as expired once they are back."""
+def test_a_record_that_no_node_stored_for_long_is_sealed_again() -> None:
+    """Otherwise every node would refuse it as expired once they are back."""
     own = said(HERE)
     announce(own, 0.0, kept=0)
     (mine,) = own
     assert open_record(own.sealed(mine, WALL + 10 * TTL)).made == (WALL + 10 * TTL) * 1000
 
 
-def test_nobody_is_needed_where_nobody_else_serves() -> None:
+def test_it_retries_while_no_other_node_serves() -> None:
     own = said(HERE)
     (due,) = announce(own, 0.0, kept=0, wanted=0)
-    assert due == defaults.REPAIR_PAUSE[0], "somebody may come"
+    assert due == defaults.REPAIR_PAUSE[0], "a serving node may join"
 
 
-def test_what_would_be_due_soon_goes_along() -> None:
+def test_records_that_are_nearly_due_go_along() -> None:
     own = said(HERE)
     announce(own, 0.0, kept=20)
     own.publish(shard(0), TTL, lasting=True, now=20.0, wall=WALL + 20)
@@ -98,10 +98,10 @@ def test_what_would_be_due_soon_goes_along() -> None:
     own = said(HERE)
     announce(own, 0.0, kept=20)
     own.publish(shard(0), TTL, lasting=True, now=half - 10, wall=WALL)
-    assert [each.record.body for each in own.due(half - 10)] == [shard(0)], "what is new is alone"
+    assert [each.record.body for each in own.due(half - 10)] == [shard(0)], "a new one goes alone"
 
 
-def test_withdrawing_is_told_until_all_have_forgotten() -> None:
+def test_a_withdrawal_is_kept_until_every_node_has_forgotten() -> None:
     own = said(HERE)
     announce(own, 0.0, kept=20)
     assert own.withdraw(HERE.key, HERE.slot, now=10.0, wall=WALL)
@@ -114,7 +114,7 @@ def test_withdrawing_is_told_until_all_have_forgotten() -> None:
     assert own.due(10.0 + defaults.LIVES * TTL) == [] and len(own) == 0
 
 
-def test_withdrawn_may_be_said_again() -> None:
+def test_a_withdrawn_record_may_be_published_again() -> None:
     own = said(HERE)
     own.withdraw(HERE.key, HERE.slot, now=1.0, wall=WALL)
     assert own.publish(HERE, TTL, lasting=True, now=2.0, wall=WALL)
@@ -122,11 +122,11 @@ def test_withdrawn_may_be_said_again() -> None:
     assert not mine.record.gone and mine.record.made == WALL * 1000 + 2
 
 
-def test_more_slots_than_others_keep_are_refused_at_once() -> None:
+def test_more_slots_than_nodes_store_are_refused_at_once() -> None:
     own = OwnRecords(ME)
     for start in range(defaults.SLOTS["shard"]):
         own.publish(shard(start), TTL, lasting=True, now=0.0, wall=WALL)
-    with pytest.raises(BadRecord, match="4 records of one node"):
+    with pytest.raises(BadRecord, match="4 records of an author"):
         own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)
     own.withdraw(shard(0).key, shard(0).slot, now=0.0, wall=WALL)
     own.publish(shard(9), TTL, lasting=True, now=0.0, wall=WALL)
@@ -140,7 +140,7 @@ def restarted(own: OwnRecords, later: float) -> OwnRecords:
     return after
 
 
-def test_a_restart_announces_what_lasts_and_withdraws_what_does_not() -> None:
+def test_a_restart_announces_lasting_records_and_withdraws_the_others() -> None:
     own = said(NameBody("tiny", "ab" * 32, 6, 1))
     own.publish(shard(0), TTL, lasting=False, now=0.0, wall=WALL)
     after = restarted(own, 5.0)
@@ -151,7 +151,7 @@ def test_a_restart_announces_what_lasts_and_withdraws_what_does_not() -> None:
     assert [each.record.gone for each in after.at(shard(0).key)] == [False]
 
 
-def test_after_a_long_night_there_is_nothing_to_take_back() -> None:
+def test_after_a_long_pause_nothing_needs_withdrawing() -> None:
     after = restarted(said(shard(0), lasting=False), 3 * TTL)
     assert len(after) == 0
     lasting = restarted(said(shard(0)), 3 * TTL)
@@ -159,21 +159,21 @@ def test_after_a_long_night_there_is_nothing_to_take_back() -> None:
     assert open_record(lasting.sealed(mine, WALL + 3 * TTL)).made == (WALL + 3 * TTL) * 1000
 
 
-def test_a_tombstone_outlives_a_restart() -> None:
+def test_a_withdrawal_outlives_a_restart() -> None:
     own = said(HERE)
     own.withdraw(HERE.key, HERE.slot, now=1.0, wall=WALL + 1)
     (mine,) = restarted(own, 10.0)
     assert mine.record.gone and mine.ends == pytest.approx(defaults.LIVES * TTL - 9, abs=1.1)
 
 
-def test_a_foreign_record_in_the_file_is_not_ours() -> None:
+def test_a_record_of_another_author_in_the_file_is_ignored() -> None:
     sealed = seal_record(OTHER, shard(0), made=1, ttl=TTL)
     own = OwnRecords(ME)
     own.restore([(open_record(sealed), True)], now=0.0, wall=WALL)
     assert len(own) == 0
 
 
-def test_news_of_the_network_end_the_wait() -> None:
+def test_a_change_of_the_network_ends_the_pause() -> None:
     own = said(HERE)
     for now in (0.0, 10.0, 20.0, 40.0):
         announce(own, now, kept=0)
@@ -181,7 +181,7 @@ def test_news_of_the_network_end_the_wait() -> None:
     assert own.next_due() == 41.0
 
 
-def test_what_was_replaced_meanwhile_is_not_noted() -> None:
+def test_the_result_of_a_replaced_record_is_ignored() -> None:
     own = said(HERE)
     (mine,) = own.due(0.0)
     own.publish(PeerBody(ME.peer, ()), TTL, lasting=True, now=1.0, wall=WALL)
@@ -189,8 +189,8 @@ def test_what_was_replaced_meanwhile_is_not_noted() -> None:
     assert own.next_due() == 1.0
 
 
-def test_what_few_could_keep_is_announced_again_as_the_network_grows() -> None:
-    """Each time that twice as many are known, until there are as many as should keep it."""
+def test_records_stored_at_few_nodes_are_announced_again_as_the_network_grows() -> None:
+    """Each time the number of known nodes doubles, until there are enough of them."""
     own, times = said(HERE), 0
     (mine,) = own
     assert not own.grown(50, 0.0), "it has not been announced yet"
@@ -201,26 +201,26 @@ def test_what_few_could_keep_is_announced_again_as_the_network_grows() -> None:
     assert times == 5, "at 1, 2, 4, 8 and 16"
     own.withdraw(*mine.slot, now=250.0, wall=WALL + 250)
     announce(own, 251.0, kept=20)
-    assert not own.grown(200, 252.0) and not own.due(252.0), "what is withdrawn stays so"
+    assert not own.grown(200, 252.0) and not own.due(252.0), "a withdrawal is not repeated"
 
 
 def moved(own: OwnRecords, now: float, number: int) -> float:
-    """Say patiently that this node is elsewhere; when that is due."""
+    """Publish a patient record with a new address; return when it is due."""
     body = PeerBody(ME.peer, (f"/ip4/1.2.3.{number}/tcp/1",))
     assert own.publish(body, TTL, lasting=False, patient=True, now=now, wall=WALL + now)
     (mine,) = own
     return mine.due
 
 
-def test_a_patient_record_goes_out_once_after_several_changes() -> None:
-    """A node that starts learns its addresses one by one. Constant change does not delay it."""
+def test_a_patient_record_is_announced_once_after_several_changes() -> None:
+    """A starting node learns its addresses one by one. Constant change does not postpone it."""
     own = OwnRecords(ME)
     assert moved(own, 0.0, 1) == defaults.SAY_AFTER
     assert [moved(own, float(n), n) for n in range(2, 10)] == [defaults.SAY_AFTER] * 8
     assert own.due(defaults.SAY_AFTER - 1) == []
     announce(own, defaults.SAY_AFTER, kept=20)
     assert moved(own, 16.0, 1) == defaults.SAY_AFTER + defaults.SAY_PAUSE
-    assert moved(own, 400.0, 2) == defaults.SAY_AFTER + defaults.SAY_PAUSE, "it is due by now"
+    assert moved(own, 400.0, 2) == defaults.SAY_AFTER + defaults.SAY_PAUSE, "already due"
     (walking,) = own
     walking.walking = True
     assert moved(own, 401.0, 3) == 401.0 + defaults.SAY_AFTER
@@ -233,7 +233,7 @@ def test_a_patient_record_goes_out_once_after_several_changes() -> None:
     assert [each.due for each in own] == [601.0], "a withdrawal does not wait"
 
 
-def test_a_patient_record_rests_between_announcements() -> None:
+def test_a_patient_record_pauses_between_announcements() -> None:
     own = OwnRecords(ME)
     moved(own, 0.0, 1)
     (again,) = announce(own, 15.0, kept=0)
@@ -242,4 +242,4 @@ def test_a_patient_record_rests_between_announcements() -> None:
     mine.known = 2
     announce(own, again, kept=2, wanted=2)
     assert own.grown(8, again + 1) and mine.due == again + defaults.SAY_PAUSE
-    assert not own.grown(8, again + 2), "that is known already"
+    assert not own.grown(8, again + 2), "already rescheduled"

@@ -1,4 +1,4 @@
-"""Real endpoints, real processes killed with SIGKILL, a real disk that is full."""
+"""Real endpoints, real processes killed with SIGKILL, and a real full disk."""
 
 import os
 import random
@@ -35,15 +35,18 @@ LAYERS = 12
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model of 111 chunks."""
+    """Write a model of 111 chunks."""
     return write_folder(tmp_path / "model", weights(LAYERS, hidden=64), num_hidden_layers=LAYERS)
 
 
 async def run_child(
     *args: str, kill_after: int | None, pause: float = 0.0, got: Counter[str] | None = None
 ) -> str:
-    """Run the child; kill it `pause` seconds after it printed so many lines. Its last line, "" if
-    killed. What it says it got is counted in `got`."""
+    """Run the child, and return its last line, "" if it was killed.
+
+    Kills it `pause` seconds after it printed `kill_after` lines. Counts the chunks that it received
+    in `got`.
+    """
     process = await trio.lowlevel.open_process(
         [sys.executable, str(CHILD), *args], stdout=subprocess.PIPE, stderr=None
     )
@@ -62,14 +65,14 @@ async def run_child(
             if process.returncode is None:
                 process.kill()
             await process.wait()
-    if got is not None:  # the last line may be half a one
+    if got is not None:  # the last line may be incomplete
         got.update(line[4:] for line in text.decode().split("\n")[:-1] if line[:3] == "got")
     last = text.decode().splitlines()[-1:]
     return last[0] if process.returncode == 0 and last else ""
 
 
 def check_store(data: Path) -> int:
-    """Every chunk on disk is whole, once what was staged is looked at; how many there are."""
+    """Check that every chunk on disk is whole after recovery; return their number."""
     store = Library(FakeHost(), data).store
     store.open()
     names = [path.name for path in (data / "chunks").glob("??/*") if path.name[0] != "."]
@@ -105,7 +108,7 @@ async def kill_imports(folder: Path, data: Path, kills: int, seed: int) -> None:
     await check_whole(data, await library.manifest(library.resolve("model")))
 
 
-async def test_an_import_goes_on_after_kill_9(tmp_path: Path, folder: Path) -> None:
+async def test_an_import_resumes_after_a_kill(tmp_path: Path, folder: Path) -> None:
     await kill_imports(folder, tmp_path / "data", kills=2, seed=1)
 
 
@@ -116,7 +119,7 @@ async def test_an_import_survives_many_kills(tmp_path: Path, folder: Path, seed:
 
 
 class CountingExchange(Exchange):
-    """Counts the chunks it gave."""
+    """Counts the chunks that it sent."""
 
     def __init__(self, host: FakeHost, endpoint: Endpoint, library: Library) -> None:
         super().__init__(host, endpoint, library)
@@ -124,13 +127,13 @@ class CountingExchange(Exchange):
         endpoint.handle("blob.chunk", self._count)
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.holder._serve_chunk(call)
+        answer = await self.provider._serve_chunk(call)
         self.served[str(call.header["digest"])] += isinstance(answer, Reply)
         return answer
 
 
 class SlowHost(FakeHost):
-    """Gives the killer time: each offloaded piece of work takes 5 ms."""
+    """Host on which each offloaded call takes 5 ms longer, so that kills come midway."""
 
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         await trio.sleep(0.005)
@@ -138,7 +141,7 @@ class SlowHost(FakeHost):
 
 
 class Seed:
-    """A real endpoint that serves a model."""
+    """Real endpoint that serves a model."""
 
     def __init__(self, host: FakeHost, library: Library) -> None:
         identity = Identity.generate(RealHost())
@@ -174,27 +177,27 @@ async def kill_fetches(folder: Path, base: Path, kills: int, seed: int) -> None:
         nursery.cancel_scope.cancel()
     assert counts == sorted(counts)
     assert counts[1] > 0
-    assert len(counts) - 1 >= 0.8 * kills, "the others came when it was done"
+    assert len(counts) - 1 >= 0.8 * kills, "most kills came before the fetch was done"
     await check_whole(base / "data", manifest)
-    # Of what had come at a kill, at most one chunk was not kept; of what was asked, a window.
+    # At each kill at most one received chunk was lost, and at most a window of requests.
     assert got.total() - len(got) <= len(counts) - 1
     assert set(got) == set(manifest.chunks)
     assert server.exchange.served.total() <= len(manifest.chunks) + 10 * len(counts)
 
 
-async def test_a_fetch_goes_on_after_kill_9(tmp_path: Path, folder: Path) -> None:
+async def test_a_fetch_resumes_after_a_kill(tmp_path: Path, folder: Path) -> None:
     await kill_fetches(folder, tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_fetch_survives_many_kills(tmp_path: Path, folder: Path, seed: int) -> None:
-    """200 kills in all, at least."""
+    """At least 200 kills over all seeds."""
     await kill_fetches(folder, tmp_path, kills=10, seed=seed)
 
 
 async def test_three_real_endpoints(tmp_path: Path, folder: Path) -> None:
-    """Two hold the model, a third fetches from both."""
+    """Two nodes hold the model, and a third fetches from both."""
     one, manifest = await make_seed(tmp_path / "one", folder)
     two, _ = await make_seed(tmp_path / "two", folder)
     getter = Seed(FakeHost(), await open_library(tmp_path / "three", FakeHost()))
@@ -218,7 +221,7 @@ async def test_three_real_endpoints(tmp_path: Path, folder: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
+    """Mount a file system of 4 MiB."""
     path = tmp_path / "disk"
     path.mkdir()
     if os.geteuid() != 0:
@@ -232,7 +235,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-async def test_a_disk_that_is_really_full(tiny_disk: Path, tmp_path: Path) -> None:
+async def test_a_real_full_disk(tiny_disk: Path, tmp_path: Path) -> None:
     big = write_folder(tmp_path / "big", weights(1, hidden=1000), num_hidden_layers=1)
     host = FakeHost()
     library = Library(host, tiny_disk / "data")
@@ -242,7 +245,7 @@ async def test_a_disk_that_is_really_full(tiny_disk: Path, tmp_path: Path) -> No
         await library.add(big)
     assert not host.files.writes
     assert early.value.free <= 4 * 2**20
-    host.files.free = 2**40  # as if another program took the space meanwhile
+    host.files.free = 2**40  # as if another program took the space after the check
     with pytest.raises(DiskFull):
         await library.add(big)
     assert host.files.writes

@@ -1,4 +1,4 @@
-"""proving: who holds what it says, who only says so, and who passes on what it gets from us."""
+"""proving: honest replicas, false claims, and peers that forward chunks fetched from us."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -16,7 +16,7 @@ from shoal.transport.identity import PeerId
 from shoal.transport.link import Link
 
 from .network import Network, Node, Twist
-from .test_holder import Member, member, seeded
+from .test_provider import Member, member, seeded
 
 pytestmark = pytest.mark.trio
 
@@ -24,7 +24,7 @@ CHUNKS = 6
 
 
 class World:
-    """A node that would drop a blob, and others that say they hold it."""
+    """A node that wants to evict a blob, and others that claim to hold it."""
 
     def __init__(self, network: Network, own: Member, root: str, folder: Path) -> None:
         self.network = network
@@ -37,7 +37,7 @@ class World:
 
     def proving_of(self, one: Member) -> Proving:
         return Proving(
-            one.host, one.library, one.exchange.holder, connect=lambda peer: self._to(one, peer)
+            one.host, one.library, one.exchange.provider, connect=lambda peer: self._to(one, peer)
         )
 
     async def _to(self, one: Member, peer: PeerId) -> Link:
@@ -45,11 +45,11 @@ class World:
         await trio.sleep(0.01)
         link = one.node.link(peer)
         if link is None:
-            raise DialFailed("unreachable", "nobody there")
+            raise DialFailed("unreachable", "no reply")
         return cast(Link, link)
 
-    async def holder(self, name: str, ip: str) -> Member:
-        """One that has it."""
+    async def provider(self, name: str, ip: str) -> Member:
+        """Add a node that holds the blob."""
         other = await member(self.network, name, self.folder)
         await other.library.add_blob(self.folder / "file")
         other.node.ip = ip
@@ -57,7 +57,7 @@ class World:
         return other
 
     def liar(self, name: str, ip: str, twist: Twist | None = None) -> Node:
-        """One that refuses, or answers as told."""
+        """Add a node that refuses chunks, or replies as `twist` says."""
         node = self.network.node(name)
         node.ip = ip
         node.handle("blob.chunk", lambda call: Refusal("not-held", "no"))
@@ -76,44 +76,44 @@ async def world(tmp_path: Path) -> World:
     return World(network, own, root, tmp_path)
 
 
-async def test_those_that_hold_it_count_once_for_each_network(world: World) -> None:
+async def test_replicas_count_once_per_network(world: World) -> None:
     assert await world.proven() == 0
-    await world.holder("a", "8.8.8.8")
+    await world.provider("a", "8.8.8.8")
     assert await world.proven() == 1
-    await world.holder("b", "8.8.8.9")
+    await world.provider("b", "8.8.8.9")
     assert await world.proven() == 1
-    await world.holder("c", "9.9.9.9")
+    await world.provider("c", "9.9.9.9")
     assert await world.proven() == 2
 
 
-async def test_on_a_network_at_home_each_machine_counts(world: World) -> None:
+async def test_in_a_local_network_each_machine_counts(world: World) -> None:
     for number in range(2):
-        await world.holder(f"m{number}", f"192.168.1.{number}")
+        await world.provider(f"m{number}", f"192.168.1.{number}")
     assert await world.proven() == 2
 
 
-async def test_those_that_only_say_so_do_not_count(world: World) -> None:
+async def test_false_claims_do_not_count(world: World) -> None:
     world.liar("refuses", "8.8.8.8")
     world.liar("lies", "8.8.4.8", lambda method, answer: Reply({}, b"other bytes"))
     world.others.append(PeerId("ghost"))
     assert await world.proven() == 0
 
 
-async def test_one_that_has_only_some_of_it_is_found_out(world: World) -> None:
-    half = await world.holder("half", "8.8.8.8")
+async def test_a_partial_replica_is_detected(world: World) -> None:
+    half = await world.provider("half", "8.8.8.8")
     for digest in (await half.library.content(world.root)).order[: CHUNKS // 2]:
         half.library.store.remove(digest)
     found = [await world.proven() for _ in range(20)]
-    assert found.count(1) <= 5, "by lot one in twenty"
+    assert found.count(1) <= 5, "one in twenty is expected by chance"
 
 
 @pytest.mark.parametrize("defended", [True, False])
-async def test_one_that_gets_from_us_what_it_is_asked_for_does_not_count(
+async def test_a_peer_that_forwards_chunks_fetched_from_us_does_not_count(
     world: World, defended: bool
 ) -> None:
-    """Twin: where we go on giving it out, it passes on what is our own."""
+    """Twin: if this node keeps serving the content, the peer can forward its chunks."""
     if not defended:
-        world.own.exchange.holder.withheld = _Nothing()
+        world.own.exchange.provider.withheld = _Nothing()
     node = world.liar("passes-on", "8.8.8.8")
 
     async def pass_on(call: Call) -> Answer:
@@ -123,7 +123,7 @@ async def test_one_that_gets_from_us_what_it_is_asked_for_does_not_count(
 
     node.handle("blob.chunk", pass_on)
     assert await world.proven() == (0 if defended else 1)
-    world.proving.over()
+    world.proving.finish()
     digest = (await world.own.library.content(world.root)).order[0]
     assert isinstance(await world.own.ask("blob.chunk", node.peer, digest=digest), Reply)
 
@@ -135,20 +135,20 @@ class _Nothing(dict[str, Any]):
         pass
 
 
-async def test_two_do_not_drop_it_for_each_other_s_sake(world: World) -> None:
-    other = await world.holder("other", "8.8.8.8")
+async def test_two_nodes_do_not_evict_a_content_because_of_each_other(world: World) -> None:
+    other = await world.provider("other", "8.8.8.8")
     theirs = world.proving_of(other)
     assert await theirs.networks(world.root, [world.own.node.peer]) == 1
-    assert await world.proven() == 0, "the other may be about to drop it"
-    theirs.over()
+    assert await world.proven() == 0, "the other may be about to evict it"
+    theirs.finish()
     assert await world.proven() == 1
 
 
 @pytest.mark.parametrize("defended", [True, False])
-async def test_many_of_one_network_cost_little(
+async def test_many_claims_from_one_network_are_cheap(
     world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """They are dialled, so many at most, and two are asked. Twin: each of them is."""
+    """A limited number is dialled, and two are asked. Twin: each of them is asked."""
     if not defended:
         monkeypatch.setattr(defaults, "PROOF_OF_NETWORK", 10_000)
     asked: list[str] = []
@@ -164,7 +164,7 @@ async def test_many_of_one_network_cost_little(
     assert (len(asked) <= 2) is defended
 
 
-async def test_those_that_never_answer_are_not_waited_for_long(
+async def test_silent_peers_do_not_delay_the_proof_for_long(
     world: World, autojump_clock: MockClock
 ) -> None:
     for number in range(20):
@@ -180,5 +180,5 @@ async def test_those_that_never_answer_are_not_waited_for_long(
     assert trio.current_time() - began <= defaults.PROOF_S + 1
 
 
-async def test_of_what_is_not_known_here_nothing_is_proven(world: World) -> None:
+async def test_an_unknown_root_has_no_proof(world: World) -> None:
     assert await world.proving.networks("ab" * 32, world.others) == 0

@@ -1,4 +1,4 @@
-"""quota: what goes first, what never goes, and what is refused."""
+"""quota: what is evicted first, what is never evicted, and what is refused."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -18,7 +18,7 @@ from shoal.transport.identity import PeerId
 from .models import FakeHost, open_library
 
 
-def test_what_others_have_goes_first_and_of_that_the_oldest() -> None:
+def test_replicated_content_is_evicted_first_then_the_least_recently_used() -> None:
     stored = [
         Stored("last-old", 10, 1.0),
         Stored("kept-new", 10, 9.0, 3),
@@ -49,7 +49,7 @@ ITEMS = st.lists(
 
 
 @given(ITEMS, st.integers(0, 200))
-def test_the_last_replica_goes_only_where_nothing_else_is_enough(
+def test_the_last_replica_is_evicted_only_if_nothing_else_is_enough(
     stored: list[Stored], needed: int
 ) -> None:
     going = order_of_eviction(stored, needed)
@@ -60,12 +60,12 @@ def test_the_last_replica_goes_only_where_nothing_else_is_enough(
 
 
 class World:
-    """A library that fetched some blobs and has one of its own; who else holds what."""
+    """A library with fetched and own blobs, and other networks that hold some of them."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.others: dict[str, int] = {}  # networks in which a root is held
-        self.claimed: dict[str, int] = {}  # who say so besides
+        self.others: dict[str, int] = {}  # root -> networks with a replica
+        self.claimed: dict[str, int] = {}  # root -> peers with a false claim
         self.believing = False
         self.asked: list[str] = []
         self.decided = 0
@@ -80,7 +80,7 @@ class World:
         self.asked.append(root)
         return len(claimed) if self.believing else self.others.get(root, 0)
 
-    def over(self) -> None:
+    def finish(self) -> None:
         self.decided += 1
 
     def quota(self, limit: int | None, allowance: Allowance | None = None) -> Quota:
@@ -110,15 +110,15 @@ async def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.trio
-async def test_room_is_made(world: World, tmp_path: Path) -> None:
+async def test_eviction_frees_space(world: World, tmp_path: Path) -> None:
     own = await world.blob(tmp_path, b"a", 3, own=True)
     old, new = await world.blob(tmp_path, b"b", 3), await world.blob(tmp_path, b"c", 3)
     world.others = {own: 5, old: 2, new: 2}
     store = world.library.store
     quota = world.quota(store.used_bytes + CHUNK)
-    assert await quota.make_room(CHUNK) == []
+    assert await quota.evict_for(CHUNK) == []
     leaves = (await world.library.blobs.tree(old)).leaves
-    assert await quota.make_room(2 * CHUNK) == [old]
+    assert await quota.evict_for(2 * CHUNK) == [old]
     assert world.withdrawn == [old]
     assert not world.library.knows(old)
     assert store.missing(leaves) == list(leaves)
@@ -131,7 +131,7 @@ async def test_room_is_made(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_own_or_in_use_stays_and_the_refusal_is_coded(
+async def test_own_and_used_content_stays_and_the_refusal_has_a_code(
     world: World, tmp_path: Path
 ) -> None:
     own = await world.blob(tmp_path, b"a", 3, own=True)
@@ -140,27 +140,27 @@ async def test_what_is_own_or_in_use_stays_and_the_refusal_is_coded(
     world.others, world.used = {own: 9, used: 9, free: 9}, {used}
     quota = world.quota(world.library.store.used_bytes)
     with pytest.raises(QuotaFull) as error:
-        await quota.make_room(2 * CHUNK)
+        await quota.evict_for(2 * CHUNK)
     assert (error.value.code, bool(error.value.hint)) == ("quota-full", True)
-    assert world.library.everything() == {own, used, free}, "nothing went in vain"
+    assert world.library.everything() == {own, used, free}, "a failed call evicts nothing"
     with pytest.raises(QuotaFull):
         world.library.store.require_space(1)
-    assert await quota.make_room(CHUNK // 2) == [free]
+    assert await quota.evict_for(CHUNK // 2) == [free]
 
 
 @pytest.mark.trio
-async def test_chunks_that_another_root_has_stay(world: World, tmp_path: Path) -> None:
+async def test_chunks_shared_with_another_root_stay(world: World, tmp_path: Path) -> None:
     first = await world.blob(tmp_path, b"b", 3)
     longer = tmp_path / "longer"
     longer.write_bytes((tmp_path / "file-b").read_bytes() + b"more")
     second = await world.library.add_blob(longer)
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(10) == [first]
+    assert await quota.evict_for(10) == [first]
     assert not world.library.store.missing((await world.library.blobs.tree(second)).leaves)
 
 
 @pytest.mark.trio
-async def test_what_is_no_good_goes_and_what_the_owner_added_never(
+async def test_invalid_content_is_deleted_and_the_owners_never(
     world: World, tmp_path: Path
 ) -> None:
     own = await world.blob(tmp_path, b"a", 1, own=True)
@@ -174,43 +174,41 @@ async def test_what_is_no_good_goes_and_what_the_owner_added_never(
 
 
 @pytest.mark.trio
-async def test_without_a_limit_nothing_goes(world: World, tmp_path: Path) -> None:
+async def test_without_a_limit_nothing_is_evicted(world: World, tmp_path: Path) -> None:
     root = await world.blob(tmp_path, b"b", 1)
-    assert await world.quota(None).make_room(2**60) == []
+    assert await world.quota(None).evict_for(2**60) == []
     assert world.library.knows(root)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_strangers_who_claim_to_hold_it_do_not_have_the_last_replica_dropped(
+async def test_false_claims_do_not_evict_the_last_replica(
     world: World, tmp_path: Path, defended: bool
 ) -> None:
-    """Twin: where they are believed, it goes, as the one that was used least recently."""
+    """Twin: if claims are believed, it is evicted as the least recently used."""
     last, held = await world.blob(tmp_path, b"b", 3), await world.blob(tmp_path, b"c", 3)
     world.others, world.claimed, world.believing = {held: 2}, {last: 60}, not defended
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(2 * CHUNK) == [held if defended else last]
+    assert await quota.evict_for(2 * CHUNK) == [held if defended else last]
     assert world.decided == 1
 
 
 @pytest.mark.trio
-async def test_proof_is_asked_for_only_where_something_goes_and_of_no_more_than_is_needed(
-    world: World, tmp_path: Path
-) -> None:
+async def test_proof_is_requested_only_as_far_as_needed(world: World, tmp_path: Path) -> None:
     roots = [await world.blob(tmp_path, letter, 2) for letter in (b"b", b"c", b"d", b"e")]
     world.others = {roots[0]: 1, roots[1]: 2, roots[3]: 2}
     quota = world.quota(world.library.store.used_bytes + CHUNK)
-    await quota.make_room(CHUNK)
+    await quota.evict_for(CHUNK)
     assert world.asked == []
-    assert await quota.make_room(2 * CHUNK) == [roots[1]]
-    assert world.asked == roots[:2], "the third is claimed by nobody, the fourth not needed"
+    assert await quota.evict_for(2 * CHUNK) == [roots[1]]
+    assert world.asked == roots[:2], "no peer claims the third, the fourth is not needed"
 
 
 @pytest.mark.trio
-async def test_those_who_are_asked_hold_nothing_up_for_long(
+async def test_proofs_take_a_limited_time(
     world: World, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many contents there are: what is not proven by then counts as held by nobody."""
+    """The time does not grow with the contents: unproven replicas then count as none."""
     old, new = await world.blob(tmp_path, b"b", 2), await world.blob(tmp_path, b"c", 2)
     world.others = {old: 2, new: 2}
 
@@ -219,7 +217,7 @@ async def test_those_who_are_asked_hold_nothing_up_for_long(
 
     monkeypatch.setattr(world, "networks", networks)
     quota = world.quota(world.library.store.used_bytes)
-    assert await quota.make_room(CHUNK) == [old]
+    assert await quota.evict_for(CHUNK) == [old]
     assert trio.current_time() <= PROOFS_S + 1
 
 
@@ -230,49 +228,49 @@ GIB = 2**30
     ("free", "used", "limit", "kept"),
     [
         (100 * GIB, 0, 50 * GIB, 5 * GIB),
-        (60 * GIB, 40 * GIB, 50 * GIB, 5 * GIB),  # what it has taken itself changes nothing
+        (60 * GIB, 40 * GIB, 50 * GIB, 5 * GIB),  # the library's own use changes nothing
         (4000 * GIB, 0, DISK_MOST, 200 * GIB),
         (3 * GIB // 2, 0, GIB // 2, GIB),
-        (GIB, 0, 256 * 2**20, GIB),  # the least there is
+        (GIB, 0, 256 * 2**20, GIB),  # the minimum
     ],
 )
-def test_an_allowance_that_nobody_set_leaves_most_of_the_disk(
+def test_the_default_allowance_leaves_most_of_the_disk(
     free: int, used: int, limit: int, kept: int
 ) -> None:
     assert allowance_of(free, used, 256 * 2**20) == Allowance(limit, kept, firm=False)
 
 
 @pytest.mark.trio
-async def test_what_the_owner_asks_for_may_go_beyond_what_nobody_set(
+async def test_a_request_of_the_owner_may_exceed_the_default_limit(
     world: World, tmp_path: Path
 ) -> None:
     await world.blob(tmp_path, b"a", 3, own=True)
     quota = world.quota(None, Allowance(4 * CHUNK, firm=False))
-    assert await quota.make_room(CHUNK // 2) == []
+    assert await quota.evict_for(CHUNK // 2) == []
     with pytest.raises(QuotaFull):
-        await quota.make_room(2 * CHUNK)
-    assert await quota.make_room(2 * CHUNK, asked=True) == []
-    await world.blob(tmp_path, b"b", 3, own=True)  # nor does the store refuse it
-    assert await quota.make_room(0) == [], "what is here may be used"
+        await quota.evict_for(2 * CHUNK)
+    assert await quota.evict_for(2 * CHUNK, asked=True) == []
+    await world.blob(tmp_path, b"b", 3, own=True)  # the chunk store does not refuse it either
+    assert await quota.evict_for(0) == [], "stored content may be used"
     firm = world.quota(4 * CHUNK)
     with pytest.raises(QuotaFull):
-        await firm.make_room(2 * CHUNK, asked=True)
+        await firm.evict_for(2 * CHUNK, asked=True)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("firm", [False, True])
-async def test_what_the_owner_asked_for_is_not_evicted_by_what_nobody_set(
+async def test_content_that_the_owner_requested_is_not_evicted_by_the_default_limit(
     world: World, tmp_path: Path, firm: bool
 ) -> None:
-    """Beyond the limit as it is, the next small file (a stranger's result) would evict it."""
+    """It may exceed the limit, so the next small file (a stranger's result) would evict it."""
     pulled, other = await world.blob(tmp_path, b"b", 4), await world.blob(tmp_path, b"c", 1)
     world.library.usage.note_asked(pulled)
     world.others = {pulled: 5, other: 1}
     quota = world.quota(None, Allowance(2 * CHUNK, firm=firm))
-    assert (await quota.make_room(1, asked=True) != []) is firm
+    assert (await quota.evict_for(1, asked=True) != []) is firm
     if not firm:
         with pytest.raises(QuotaFull):
-            await quota.make_room(4 * CHUNK)
+            await quota.evict_for(4 * CHUNK)
         await world.library.usage.save()
         again = await open_library(tmp_path / "data")
         assert again.usage.asked == {pulled}
@@ -280,21 +278,21 @@ async def test_what_the_owner_asked_for_is_not_evicted_by_what_nobody_set(
 
 
 @pytest.mark.trio
-async def test_what_others_fill_of_the_disk_is_not_taken(
+async def test_space_that_other_programs_fill_is_not_used(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota = world.quota(None, Allowance(100 * GIB, kept=GIB, firm=False))
     monkeypatch.setattr(world.library.store, "free", lambda: GIB + 3 * CHUNK)
-    assert await quota.make_room(3 * CHUNK) == []
+    assert await quota.evict_for(3 * CHUNK) == []
     with pytest.raises(QuotaFull):
-        await quota.make_room(4 * CHUNK)
+        await quota.evict_for(4 * CHUNK)
 
 
 @pytest.mark.trio
-async def test_models_for_prompts_alone_have_a_small_cache(
+async def test_models_for_prompts_only_have_a_small_cache(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many a node is asked about: the one that was used longest ago goes."""
+    """It does not grow with the models requested: the least recently used one is evicted."""
     monkeypatch.setattr("shoal.dht.quota.FILES_MOST", 10 * CHUNK)
     quota = world.quota(None)
     await world.blob(tmp_path, b"a", 3)  # fetched for another reason
@@ -312,7 +310,7 @@ async def test_models_for_prompts_alone_have_a_small_cache(
     world.used = {kept[-1]}
     for letter in b"ijk":
         await quota.pass_through(await world.blob(tmp_path, bytes([letter]), 3), 3 * CHUNK)
-    assert {kept[-2], kept[-1]} <= world.library.everything(), "served, or wanted for itself"
+    assert {kept[-2], kept[-1]} <= world.library.everything(), "served, or wanted as a whole"
     with pytest.raises(QuotaFull):
         root = await world.blob(tmp_path, b"l", 3)
         await quota.pass_through(root, 11 * CHUNK)

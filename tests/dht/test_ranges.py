@@ -1,4 +1,4 @@
-"""ranges: how a peer says which chunks it has."""
+"""ranges: encoding of the chunks that a peer has."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,14 +25,14 @@ def words(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(4) for number in numbers)
 
 
-def test_ranges_that_are_refused() -> None:
+def test_invalid_ranges_are_refused() -> None:
     for bad in (
         words(1),
         words(1, 2, 3),
         words(2, 1),
         words(1, 1),
         words(0, 2, 1, 3),
-        words(0, 2, 2, 3),  # two runs that are one
+        words(0, 2, 2, 3),  # two adjacent runs, which should be one
         words(0, 41),
         words(0, 2**32 - 1),
         words(0, 1) + b"\x00",

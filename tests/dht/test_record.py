@@ -1,4 +1,4 @@
-"""record: what is sealed comes back, and nothing else gets in."""
+"""record: sealing round trips, and anything else is refused."""
 
 import tracemalloc
 from dataclasses import replace
@@ -32,7 +32,7 @@ RUNS = range(defaults.BLOB_RUNS)
 
 
 def raw(author: Identity = ALICE, domain: str = DOMAIN, **changes: Any) -> bytes:
-    """A record by hand; None takes a field away."""
+    """Seal a record made by hand; None removes a field."""
     fields = {"kind": "blob", "made": 5, "ttl": 60, "root": ROOT, "size": 1, "chunks": 1} | changes
     kept = {name: value for name, value in fields.items() if value is not None}
     return seal(author, domain, msgpack.packb(kept))
@@ -45,7 +45,7 @@ def code_of(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.kind)
-def test_a_record_comes_back(body: Any) -> None:
+def test_a_record_round_trips(body: Any) -> None:
     data = seal_record(ALICE, body, made=7, ttl=60)
     found = open_record(data)
     assert (found.author, found.body, found.made, found.ttl) == (ALICE.peer, body, 7, 60)
@@ -53,7 +53,7 @@ def test_a_record_comes_back(body: Any) -> None:
     assert len(data) <= defaults.RECORD_BYTES
 
 
-def test_a_withdrawal_has_the_place_of_what_it_withdraws() -> None:
+def test_a_withdrawal_has_the_same_slot_as_its_record() -> None:
     gone = record(KV, gone=True)
     assert gone.gone and gone.place == record(KV).place
 
@@ -67,7 +67,7 @@ def test_the_largest_bodies_fit() -> None:
     assert open_record(sealed(peer)).body == peer
 
 
-def test_fields_and_kinds_that_are_not_known_survive() -> None:
+def test_unknown_fields_and_kinds_survive() -> None:
     assert open_record(raw(news={"a": [1, 2]})).sealed == raw(news={"a": [1, 2]})
     other = raw(kind="lease", parts=["a"], slot="b")
     assert open_record(other).sealed == other
@@ -101,12 +101,12 @@ def test_fields_and_kinds_that_are_not_known_survive() -> None:
         (seal(ALICE, DOMAIN, msgpack.packb([1, 2])), "bad-type"),
     ],
 )
-def test_what_is_refused(data: bytes, code: str) -> None:
+def test_invalid_records_are_refused(data: bytes, code: str) -> None:
     assert code_of(data) == code
 
 
-def test_another_s_signature_is_not_taken_for_the_author_s() -> None:
-    """With its key exchanged, a record names another author, whose signature it has not."""
+def test_a_signature_of_another_author_is_refused() -> None:
+    """Replacing the key makes the record name an author that has not signed it."""
     mine, theirs = raw(), raw(BOB)
     assert mine[3:35] == ALICE.public_key
     assert code_of(mine[:3] + theirs[3:35] + mine[35:]) == "bad-signature"
@@ -129,8 +129,8 @@ def test_clocks_may_be_an_hour_off_on_both_sides(hours: float, code: str) -> Non
 
 
 @given(st.data())
-def test_any_bytes_end_in_a_refusal(data: st.DataObject) -> None:
-    """Flipped, cut, lengthened or invented: `BadRecord`, or the record that it was."""
+def test_any_bytes_are_decoded_or_refused(data: st.DataObject) -> None:
+    """Flipped, cut or random bytes give `BadRecord`."""
     kind = data.draw(st.sampled_from(["flip", "cut", "invent", "body"]))
     good = raw()
     if kind == "flip":
@@ -161,8 +161,8 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.sampled_from(BODIES), st.data())
-def test_any_value_in_any_field_ends_in_a_refusal(body: Any, data: st.DataObject) -> None:
-    """Signed by its author, who may write what it likes."""
+def test_any_value_in_any_field_is_decoded_or_refused(body: Any, data: st.DataObject) -> None:
+    """The record is signed by its author, which may write any value."""
     fields = {"kind": body.kind, "made": 5, "ttl": 60, **body.fields()}
     name = data.draw(st.sampled_from(sorted(fields)))
     packed = msgpack.packb(fields | {name: data.draw(VALUES)})
@@ -173,7 +173,7 @@ def test_any_value_in_any_field_ends_in_a_refusal(body: Any, data: st.DataObject
     assert len(found.key) == 32 and len(found.slot) <= 128
 
 
-def test_a_record_costs_memory_in_proportion_to_its_bytes() -> None:
+def test_decoding_takes_memory_in_proportion_to_the_bytes() -> None:
     bombs = [
         b"\x9f" * 1_900,
         b"\xdc\xff\xff" * 600,
@@ -191,11 +191,11 @@ def test_a_record_costs_memory_in_proportion_to_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_remembering_what_was_verified_takes_little_memory(
+def test_caching_verified_records_takes_little_memory(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A record of 500 bytes in many runs takes 17,000 once it is read. Twin: where as many bodies
-    are remembered as signatures, anybody has a node take 70 MB for them."""
+    """A record of 500 bytes with many runs takes 17,000 once decoded. Twin: if as many bodies as
+    signatures are cached, any peer can make a node use 70 MB for them."""
     if not defended:
         monkeypatch.setattr(record_module, "_opened", lru_cache(4096)(_opened.__wrapped__))
     wide = [

@@ -1,4 +1,4 @@
-"""recordkinds: each kind's fields are typed and bounded; keys and slots come from them."""
+"""recordkinds: fields are type-checked and limited; keys and slots follow from them."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ BODIES: tuple[Body, ...] = (PEER, SHARD, BLOB, KV, NAME, OtherBody("lease", ("a"
 
 
 def fields(body: Body, **changes: Any) -> dict[str, Any]:
-    """What arrives of a body, with fields replaced; None takes one away."""
+    """Return the fields of a body as decoded, with some replaced; None removes a field."""
     found: dict[str, Any] = msgpack.unpackb(
         msgpack.packb({"kind": body.kind, **body.fields(), **changes})
     )
@@ -43,7 +43,7 @@ def fields(body: Body, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.kind)
-def test_a_body_comes_back(body: Body) -> None:
+def test_a_body_round_trips(body: Body) -> None:
     assert read_body(ME, fields(body)) == body
     assert read_body(ME, fields(body, later="more")) == body
 
@@ -111,7 +111,7 @@ def test_a_field_out_of_bounds_is_refused(body: Body, name: str, value: Any) -> 
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.kind)
-def test_nobody_writes_of_what_another_provides(body: Body) -> None:
+def test_a_record_about_another_provider_is_refused(body: Body) -> None:
     with pytest.raises(BadRecord) as caught:
         read_body(ME, fields(body, provider=identity(2).peer))
     assert caught.value.code == "not-provider"
@@ -125,7 +125,7 @@ def test_a_speed_is_clamped() -> None:
 
 
 @given(st.sets(st.integers(0, 400)))
-def test_runs_of_chunks_come_back(held: set[int]) -> None:
+def test_runs_of_chunks_round_trip(held: set[int]) -> None:
     runs: list[tuple[int, int]] = []
     for index in sorted(held):
         if runs and runs[-1][1] == index:

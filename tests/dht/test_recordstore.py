@@ -1,4 +1,4 @@
-"""recordstore: what is kept for whom, how long; who cannot fill it."""
+"""recordstore: which records are stored, for how long, and that no attacker can fill it."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def put(
     network: str = "",
     wall: float = WALL,
 ) -> str:
-    """By its author, unless `by` says otherwise."""
+    """Store a record, sent by its author or by `by`."""
     sender = one.author if by is None else identity(by).peer
     return made.put(one, sender=sender, network=network, age=age, now=now, wall=wall + now)
 
@@ -50,7 +50,7 @@ def found(made: RecordStore, one: Record, now: float = 0.0, **asked: Any) -> lis
     return [open_record(aged.sealed) for aged in listed]
 
 
-def test_it_is_kept_and_found() -> None:
+def test_a_stored_record_is_found() -> None:
     made, one = store(), record(blob(1))
     assert put(made, one) == ""
     assert found(made, one) == [one]
@@ -70,16 +70,16 @@ def test_a_later_record_replaces_an_earlier_one_of_its_author_and_slot() -> None
     assert len(made) == 2
 
 
-def test_a_withdrawal_replaces_and_is_told() -> None:
+def test_a_withdrawal_replaces_its_record_and_is_returned() -> None:
     made = store()
     one, gone = record(blob(1)), record(blob(1), made=WALL + 5, gone=True)
     put(made, one)
     assert put(made, gone) == ""
     assert found(made, one) == [gone]
-    assert put(made, one) == "older"  # whoever still has it does not bring it back
+    assert put(made, one) == "older"  # a node that still has it cannot bring it back
 
 
-def test_it_ends_by_the_receiver_s_clock() -> None:
+def test_a_record_expires_by_the_receiver_s_clock() -> None:
     made, one = store(), record(blob(1), ttl=100)
     put(made, one, 0.0)
     assert found(made, one, 99.0) == [one]
@@ -89,11 +89,11 @@ def test_it_ends_by_the_receiver_s_clock() -> None:
 
 @pytest.mark.parametrize("ahead", [0.0, 7_000.0, -7_000.0])
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_its_author_s_clock_says_neither_prolongs_nor_ends_it(
+def test_the_author_s_clock_neither_extends_nor_shortens_its_life(
     monkeypatch: pytest.MonkeyPatch, defended: bool, ahead: float
 ) -> None:
-    """Twin: where the time at which it was made counts, one dated ahead stays for hours longer,
-    and one of an author whose clock is slow is never kept."""
+    """Twin: if its creation time counts, a record dated ahead stays for hours longer, and one of
+    an author with a slow clock is never stored."""
     if not defended:
         real = RecordStore._entry
 
@@ -109,7 +109,7 @@ def test_what_its_author_s_clock_says_neither_prolongs_nor_ends_it(
     assert (kept == [True, False]) is (defended or not ahead)
 
 
-def test_its_author_prolongs_its_life_others_do_not() -> None:
+def test_only_its_author_can_extend_its_life() -> None:
     made, one = store(), record(blob(1), ttl=100)
     put(made, one, 0.0)
     put(made, one, 60.0, by=2)
@@ -120,11 +120,11 @@ def test_its_author_prolongs_its_life_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_was_withdrawn_is_not_brought_back(
+def test_a_withdrawn_record_is_not_brought_back(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """By one who has kept it, for as long as clocks allow it to be taken. Twin: without a longer
-    memory it is back once the withdrawal has ended."""
+    """A node that still has it sends it as long as clocks allow. Twin: if withdrawals are not
+    stored longer, it is back once the withdrawal has expired."""
     if not defended:
         monkeypatch.setattr(defaults, "GONE_LONGER", 0.0)
     made, one = store(), record(blob(1), ttl=600)
@@ -136,11 +136,11 @@ def test_what_was_withdrawn_is_not_brought_back(
 
 @pytest.mark.parametrize("defended", [True, False])
 @pytest.mark.parametrize("by_its_author", [True, False])
-def test_what_others_bring_is_as_old_as_the_clocks_say_at_least(
+def test_a_record_sent_by_another_node_is_at_least_as_old_as_the_clocks_say(
     monkeypatch: pytest.MonkeyPatch, by_its_author: bool, defended: bool
 ) -> None:
-    """Whatever age they give it: of an author that is gone nothing is kept for another ttl. Twin:
-    where only the age counts that they give it, it is."""
+    """The sender cannot give it a lower age, so a record of a dead author does not live for another
+    ttl. Twin: if only the given age counts, it does."""
     if not defended:
         monkeypatch.setattr(defaults, "CLOCKS_APART", 1e9)
     made, one = store(), record(blob(1), ttl=3600)
@@ -151,10 +151,10 @@ def test_what_others_bring_is_as_old_as_the_clocks_say_at_least(
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_many_that_end_together_do_not_hold_the_loop(
+def test_many_records_that_expire_together_do_not_block_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Twin: without the bound all are dropped in one turn, of a full store some 60,000."""
+    """Twin: without the limit all are dropped in one step, up to some 60,000."""
     if not defended:
         monkeypatch.setattr(defaults, "EXPIRED_AT_ONCE", 10**9)
     made = store()
@@ -171,9 +171,9 @@ def test_many_that_end_together_do_not_hold_the_loop(
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_it_keeps_of_a_record_what_is_counted(defended: bool) -> None:
-    """A body that was read may take thirty times the bytes of the record. Twin: where it is kept
-    as well, a full store takes a gigabyte."""
+def test_stored_records_take_the_memory_that_is_counted(defended: bool) -> None:
+    """A decoded body may take thirty times the bytes of the record. Twin: if bodies are stored too,
+    a full store takes a gigabyte."""
     made = store()
     bodies: list[Record] = []
     runs = tuple((5_000 + 2 * n, 5_001 + 2 * n) for n in range(defaults.BLOB_RUNS))
@@ -192,7 +192,7 @@ def test_it_keeps_of_a_record_what_is_counted(defended: bool) -> None:
     assert len(made) == 200 and (taken < 3.5 * made.bytes) is defended
 
 
-def test_nothing_lives_beyond_twice_its_ttl() -> None:
+def test_no_record_lives_longer_than_twice_its_ttl() -> None:
     made, one = store(), record(blob(1), ttl=100)
     for now in range(0, 200, 50):
         put(made, one, float(now))
@@ -200,17 +200,17 @@ def test_nothing_lives_beyond_twice_its_ttl() -> None:
     assert found(made, one, 200.0) == []
 
 
-def test_a_repair_carries_its_age() -> None:
+def test_a_record_sent_for_repair_has_its_age() -> None:
     made, one = store(), record(blob(1), ttl=100)
     assert put(made, one, 0.0, by=2, age=70.0) == ""
     ((aged,),) = made.find([one.key], 10.0)
     assert aged.age == 80
     assert found(made, one, 31.0) == []
     assert put(made, one, 0.0, by=2, age=100.0) == "expired"
-    assert put(store(), one, 0.0, by=1, age=100.0) == ""  # its author knows that it lives
+    assert put(store(), one, 0.0, by=1, age=100.0) == ""  # its author has just announced it
 
 
-def test_times_that_cannot_be_are_refused() -> None:
+def test_impossible_times_are_refused() -> None:
     made = store()
     assert put(made, record(blob(1), made=WALL + 7300)) == "far-future"
     assert put(made, record(blob(1), made=WALL - 3600 - 7300)) == "expired"
@@ -218,8 +218,8 @@ def test_times_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_lies_far_from_us_is_refused(defended: bool) -> None:
-    """Else a store could be filled with records ground anywhere."""
+def test_records_far_from_our_key_are_refused(defended: bool) -> None:
+    """Otherwise a store could be filled with records generated for any key."""
     made = store()
     if defended:
         made.radius = SPACE // 100
@@ -234,27 +234,27 @@ def fill(made: RecordStore, author: int, count: int, network: str = "") -> list[
     return [put(made, record(blob(n), author), network=network) for n in range(count)]
 
 
-def test_one_author_has_so_much() -> None:
+def test_an_author_has_a_quota() -> None:
     made = store(limit=400_000)
     codes = fill(made, 1, 200)
     assert codes.count("quota") > 100
     assert made.bytes <= 400_000 // 8
     assert put(made, record(blob(900), 2)) == ""
-    assert put(made, record(blob(0), 1, made=WALL + 1)) == ""  # in the place of the old one
+    assert put(made, record(blob(0), 1, made=WALL + 1)) == ""  # it replaces the old one
 
 
-def test_one_network_has_so_much() -> None:
+def test_a_network_has_a_quota() -> None:
     made = store(limit=400_000)
     for author in range(1, 9):
         fill(made, author, 60, "8.8.8.0/24")
     assert made.bytes <= 400_000 // 4
     assert put(made, record(blob(0), 20), network="8.8.8.0/24") == "quota"
     assert put(made, record(blob(0), 20), network="9.9.9.0/24") == ""
-    for author in range(30, 36):  # a LAN is none
+    for author in range(30, 36):  # local networks have no quota
         assert "quota" not in fill(made, author, 30)
 
 
-def test_a_full_store_keeps_what_is_nearest() -> None:
+def test_a_full_store_keeps_the_nearest_records() -> None:
     made = store(limit=100_000)
     put_codes = [put(made, record(blob(n), 1 + n % 20)) for n in range(600)]
     assert made.bytes <= 100_000
@@ -266,7 +266,7 @@ def test_a_full_store_keeps_what_is_nearest() -> None:
 
 
 def ground(count: int) -> list[Record]:
-    """Of twenty authors, whose keys are the nearest to ours of all that they tried."""
+    """Return records of twenty authors that tried many keys, the nearest to our key first."""
     tried = sorted(
         (blob(number) for number in range(8 * count)), key=lambda b: distance(b.key, OWN)
     )
@@ -274,9 +274,9 @@ def ground(count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_was_ground_near_us_from_four_networks_pushes_nobody_out(defended: bool) -> None:
-    """Twelve honest networks with less than their shares keep all, those four at most what the
-    others leave. Twin: were all one network, the farthest went, and the honest ones lie there."""
+def test_records_generated_near_our_key_do_not_evict_honest_ones(defended: bool) -> None:
+    """Twelve honest networks below their share keep all; the attacker's four networks get what is
+    left. Twin: if all counted as one network, the farthest, honest records would be evicted."""
     made = store(limit=160_000)
     honest = [record(blob(5_000 + n), 1 + n % 12) for n in range(96)]
     for one in honest:
@@ -298,8 +298,8 @@ def test_what_was_ground_near_us_from_four_networks_pushes_nobody_out(defended: 
         assert len(kept) < len(honest) / 2
 
 
-def test_nobody_loses_anything_that_has_no_more_than_an_equal_share() -> None:
-    """Whatever the others do, and however near their keys lie."""
+def test_a_network_within_its_equal_share_loses_nothing() -> None:
+    """This holds whatever other networks send, and however near their keys are."""
     random = Random(3)
     for life in range(12):
         made = store(limit=30_000)
@@ -320,11 +320,11 @@ def test_nobody_loses_anything_that_has_no_more_than_an_equal_share() -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_who_sends_a_record_before_its_author_does_cannot_push_it_out(
+def test_a_node_that_sends_a_record_before_its_author_cannot_evict_it_later(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """It counts among what its author's network sent as soon as that comes. Twin: it stays among
-    what the first one sent, and goes when that one sends what is nearer."""
+    """Once its author sends it, it counts for the author's network. Twin: it stays charged to the
+    first sender's network, and is evicted when that network sends nearer ones."""
     if not defended:
         monkeypatch.setattr(RecordStore, "_move", lambda self, entry, network: None)
     made = store(limit=40_000)
@@ -342,7 +342,7 @@ def name(number: int) -> NameBody:
     return NameBody("llama", f"{number:064x}", 4, 100)
 
 
-def test_an_author_has_so_many_slots_under_a_key_and_the_latest_stay() -> None:
+def test_slots_of_an_author_under_a_key_are_limited_and_the_latest_stay() -> None:
     made = store()
     for number in range(10):
         put(made, record(name(number), made=WALL + number))
@@ -352,13 +352,13 @@ def test_an_author_has_so_many_slots_under_a_key_and_the_latest_stay() -> None:
 
 
 def names(count: int) -> Iterator[Record]:
-    """Of as many authors, under one key."""
+    """Yield records of `count` authors under one key."""
     for author in range(1, count + 1):
         yield record(name(1), author)
 
 
-def test_under_one_key_networks_stay_different() -> None:
-    """A hundred identities of one network do not push out those of others."""
+def test_one_network_does_not_evict_the_others_under_a_key() -> None:
+    """A hundred identities of one network do not evict records of other networks."""
     made = store()
     listed = list(names(100))
     for one in listed[:20]:
@@ -369,8 +369,8 @@ def test_under_one_key_networks_stay_different() -> None:
     assert set(found(made, listed[0], most=64)) >= set(listed[:20])
 
 
-def test_late_ones_come_in_among_many() -> None:
-    """Of 200 authors every replica keeps others, not the first that came."""
+def test_late_records_get_in_under_a_crowded_key() -> None:
+    """Each replica keeps a different selection of 200 authors, not just the first ones."""
     kept: set[Record] = set()
     listed = list(names(200))
     for seed in range(8):
@@ -383,7 +383,7 @@ def test_late_ones_come_in_among_many() -> None:
     assert len(kept & set(listed[100:])) > 80
 
 
-def test_finding_is_bounded_and_fair() -> None:
+def test_results_are_limited_and_fair() -> None:
     made = store()
     listed = list(names(30))
     for one in listed:
@@ -392,7 +392,7 @@ def test_finding_is_bounded_and_fair() -> None:
     size = len(listed[0].sealed)
     assert len(found(made, listed[0], most=30, limit=7 * size + 10)) == 7
     for _ in range(30):
-        assert listed[0] in found(made, listed[0], most=2)  # the one of its network
+        assert listed[0] in found(made, listed[0], most=2)  # the only one of its network
     seen = {one for _ in range(60) for one in found(made, listed[0], most=3)}
     assert seen == set(listed)
 
@@ -414,8 +414,8 @@ def test_kinds() -> None:
     assert found(made, record(SHARD), kinds=("blob",)) == []
 
 
-def test_the_books_balance() -> None:
-    """After a random life every count is that of what is there, and in the end nothing is."""
+def test_all_counters_match_after_random_operations() -> None:
+    """Every counter equals a recount after each operation, and is zero at the end."""
     random = Random(7)
     made = store(limit=60_000)
     now = 0.0

@@ -1,4 +1,4 @@
-"""scrub: rot is found once a month, at a bounded rate, when nothing else is to do."""
+"""scrub: bit rot is found once a month, at a limited rate, while the node is idle."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.trio
 
 
 class Clocked(FakeHost):
-    """Its wall clock goes with the virtual time."""
+    """Host whose wall clock follows virtual time."""
 
     def wall(self) -> float:
         return 1e9 + trio.current_time()
 
 
 class World:
-    """A blob of eight chunks, and what the scrub asked to be fetched again."""
+    """A blob of eight chunks, and the chunks that the scrub asked to repair."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class World:
     async def repair(self, root: str, digests: list[str]) -> None:
         self.repaired.append((root, digests))
         if self.fails:
-            raise FetchFailed("no-source", "nobody")
+            raise FetchFailed("no-source", "no peer")
 
     def scrub(self) -> Scrub:
         path = self.folder / "scrub.json"
@@ -78,7 +78,7 @@ async def test_rot_is_found_and_fetched_again(
     assert await scrub.look_at_all() == 0
 
 
-async def test_a_pass_a_month_also_over_restarts(world: World, autojump_clock: MockClock) -> None:
+async def test_a_pass_per_month_also_over_restarts(world: World, autojump_clock: MockClock) -> None:
     passes = 0
 
     class Counting(Scrub):
@@ -93,7 +93,7 @@ async def test_a_pass_a_month_also_over_restarts(world: World, autojump_clock: M
         with trio.move_on_after(SCRUB_EVERY * 0.4):
             await scrub.run()
     assert passes == 2
-    (world.folder / "scrub.json").write_bytes(b'{"passed": 1e300}')  # a clock that was wrong
+    (world.folder / "scrub.json").write_bytes(b'{"passed": 1e300}')  # written by a wrong clock
     with trio.move_on_after(1):
         await scrub.run()
     assert passes == 3
@@ -111,8 +111,8 @@ async def test_it_waits_while_the_node_is_busy(world: World, autojump_clock: Moc
     assert world.repaired
 
 
-class Holders:
-    """Others that have everything, or nothing."""
+class Providers:
+    """Other nodes that have all chunks, or none."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -131,80 +131,80 @@ class Holders:
     async def repair(self, root: str, digests: list[str]) -> None:
         self.asked.append(digests)
         if not self.have:
-            raise FetchFailed("no-source", "nobody")
+            raise FetchFailed("no-source", "no peer")
         for digest in digests:
             index = self.world.leaves.index(digest)
             self.world.library.store.put(digest, bytes([index]) * CHUNK)
 
 
-async def test_what_a_reader_found_damaged_is_fetched_again_before_the_next_pass(
+async def test_damage_found_by_a_reader_is_repaired_before_the_next_pass(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
+    providers = Providers(world)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(holders.scrub.run)
+        nursery.start_soon(providers.scrub.run)
         await trio.sleep(10 * SCRUB_LOOK)
-        assert holders.told == [] and holders.scrub.passed is not None
+        assert providers.told == [] and providers.scrub.passed is not None
         (bad,) = world.rot(3)
         with pytest.raises(ChunkCorrupt):
             world.library.store.get(bad)
         await trio.sleep(2 * SCRUB_LOOK)
         nursery.cancel_scope.cancel()
-    assert holders.asked == [[bad]] and holders.told == [(1, 0)]
+    assert providers.asked == [[bad]] and providers.told == [(1, 0)]
     assert world.library.store.get(bad) == bytes([3]) * CHUNK
 
 
-async def test_what_nobody_has_is_said_and_asked_for_again_after_a_while(
+async def test_chunks_that_no_peer_has_are_reported_and_retried_after_a_while(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
-    holders.have = False
+    providers = Providers(world)
+    providers.have = False
     bad = world.rot(2, 5)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(holders.scrub.run)
+        nursery.start_soon(providers.scrub.run)
         await trio.sleep(SCRUB_MEND - SCRUB_LOOK)
-        assert holders.asked == [bad] and holders.told == [(0, 2)]
-        holders.have = True
+        assert providers.asked == [bad] and providers.told == [(0, 2)]
+        providers.have = True
         await trio.sleep(3 * SCRUB_LOOK)
         nursery.cancel_scope.cancel()
-    assert holders.asked == [bad, bad] and holders.told[-1] == (2, 0)
+    assert providers.asked == [bad, bad] and providers.told[-1] == (2, 0)
     assert not world.library.store.damaged and not world.library.store.missing(world.leaves)
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_what_is_gone_is_missed_only_of_what_was_added_here(
+async def test_missing_chunks_are_fetched_only_for_content_added_here(
     world: World, autojump_clock: MockClock, own: bool
 ) -> None:
-    """A fetch may have been for a part, and go on later."""
+    """A fetched content may be partial on purpose."""
     if not own:
         await world.library.usage.note_fetched(world.root)
-    holders = Holders(world)
+    providers = Providers(world)
     world.library.store.remove(world.leaves[4])
-    await holders.scrub.look_at_all()
-    assert holders.asked == ([[world.leaves[4]]] if own else [])
+    await providers.scrub.look_at_all()
+    assert providers.asked == ([[world.leaves[4]]] if own else [])
     assert world.library.store.has(world.leaves[4]) == own
 
 
-async def test_what_came_again_by_itself_is_not_asked_for(
+async def test_chunks_that_were_stored_again_are_not_requested(
     world: World, autojump_clock: MockClock
 ) -> None:
-    holders = Holders(world)
+    providers = Providers(world)
     (bad,) = world.rot(1)
     with pytest.raises(ChunkCorrupt):
         world.library.store.get(bad)
     world.library.store.put(bad, bytes([1]) * CHUNK)
-    await holders.scrub.mend()
-    assert holders.asked == [] and not world.library.store.damaged
+    await providers.scrub.mend()
+    assert providers.asked == [] and not world.library.store.damaged
 
 
-async def test_what_rots_of_a_tree_is_written_again_and_its_chunks_are_fetched(
+async def test_damaged_tree_nodes_are_rewritten_and_damaged_chunks_fetched(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Others are asked for chunks alone: a node of a tree among them would be refused."""
-    holders = Holders(world)
+    """Only chunks are requested from peers: a request for a tree node would be refused."""
+    providers = Providers(world)
     path = world.library.store.path(world.root)
     path.write_bytes(path.read_bytes()[::-1])
     bad = world.rot(3)
-    assert await holders.scrub.look_at_all() == 2
-    assert holders.asked == [bad] and holders.told == [(2, 0)]
+    assert await providers.scrub.look_at_all() == 2
+    assert providers.asked == [bad] and providers.told == [(2, 0)]
     assert not world.library.store.missing([world.root, *world.leaves])

@@ -1,4 +1,4 @@
-"""`Dht` on real endpoints: what one publishes, others find; strangers and liars get nothing."""
+"""service: `Dht` on real endpoints; records are found, and liars and strangers get nothing."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ async def stop(*nodes: Node) -> None:
 
 
 @pytest.mark.trio
-async def test_what_one_says_all_find(nursery: trio.Nursery) -> None:
+async def test_a_published_record_is_found_by_all(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 5)
     body = name("tiny")
     nodes[1].dht.publish(body)
@@ -54,7 +54,7 @@ async def test_what_one_says_all_find(nursery: trio.Nursery) -> None:
 
 
 @pytest.mark.trio
-async def test_a_look_up_tells_its_way(nursery: trio.Nursery) -> None:
+async def test_a_look_up_returns_its_trace(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 4)
     found = await nodes[0].dht.find(name("nothing").key)
     assert found.records == () and found.ended >= found.began
@@ -64,7 +64,9 @@ async def test_a_look_up_tells_its_way(nursery: trio.Nursery) -> None:
 
 
 @pytest.mark.trio
-async def test_a_later_word_counts_and_what_is_taken_back_is_gone(nursery: trio.Nursery) -> None:
+async def test_the_latest_record_counts_and_a_withdrawn_one_is_not_found(
+    nursery: trio.Nursery,
+) -> None:
     nodes = await ring(nursery, 4)
     here = PeerBody(nodes[0].peer, ("/ip4/1.1.1.1/tcp/1",))
     there = PeerBody(nodes[0].peer, ("/ip4/2.2.2.2/tcp/2",))
@@ -90,12 +92,12 @@ async def test_many_keys_at_once(nursery: trio.Nursery) -> None:
     found = await nodes[5].dht.find_many([body.key for body in bodies])
     assert [found[body.key].records[0].record.body for body in bodies] == bodies
     last = nodes[0].dht.view()["walk"]
-    assert last["keys"] == 50 and last["messages"] <= 3 * 5, "one message a node, not one a key"
+    assert last["keys"] == 50 and last["messages"] <= 3 * 5, "one message per node, not per key"
     await stop(*nodes)
 
 
 @pytest.mark.trio
-async def test_many_writers_to_one_key_are_all_read(nursery: trio.Nursery) -> None:
+async def test_records_of_many_authors_under_one_key_are_all_found(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 8)
     bodies = [name("crowd", f"{number:064x}") for number in range(12)]
     async with trio.open_nursery() as writers:
@@ -127,8 +129,8 @@ async def alone_ring(nursery: trio.Nursery) -> list[Node]:
 
 
 @pytest.mark.trio
-async def test_alone_nothing_is_lost(nursery: trio.Nursery) -> None:
-    """What was said before others came is announced to them."""
+async def test_records_published_alone_are_announced_later(nursery: trio.Nursery) -> None:
+    """They are announced to the first node that joins."""
     (alone,) = await alone_ring(nursery)
     alone.dht.publish(name("early"))
     assert not (await alone.dht.flushed(0.05)).done
@@ -140,7 +142,7 @@ async def test_alone_nothing_is_lost(nursery: trio.Nursery) -> None:
 
 
 @pytest.mark.trio
-async def test_out_of_bounds_is_refused_at_once(nursery: trio.Nursery) -> None:
+async def test_an_invalid_record_is_refused_at_once(nursery: trio.Nursery) -> None:
     (alone,) = await alone_ring(nursery)
     with pytest.raises(BadRecord):
         alone.dht.publish(name("n" * 500))
@@ -149,15 +151,15 @@ async def test_out_of_bounds_is_refused_at_once(nursery: trio.Nursery) -> None:
     await stop(alone)
 
 
-# Over a restart.
+# Persistence.
 
 
 @pytest.mark.trio
-async def test_rejoins_by_a_remembered_peer_and_announces_again(
+async def test_it_rejoins_through_a_remembered_peer_and_announces_again(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No bootstrap is given the second time. Twin: without the file it stays alone."""
-    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    """The second start has no bootstrap peer. Twin: without the file it stays alone."""
+    monkeypatch.setattr(defaults, "RECORDS_PAUSE", 0.02)
     monkeypatch.setattr(defaults, "CONTACTS_PAUSE", 0.02)
     nodes = await ring(nursery, 3)
     restarting = Node(9, folder=tmp_path / "dht")
@@ -168,7 +170,7 @@ async def test_rejoins_by_a_remembered_peer_and_announces_again(
     await restarting.dht.flushed(10)
     await trio.sleep(0.2)
     restarting.stop()
-    nodes[0].stop()  # the bootstrap is gone for good
+    nodes[0].stop()  # the bootstrap peer does not come back
     await until(lambda: restarting.endpoint.port and not restarting.endpoint.listening)
     again = Node(9, folder=tmp_path / "dht")
     await nursery.start(again.run)
@@ -188,10 +190,10 @@ async def test_rejoins_by_a_remembered_peer_and_announces_again(
 
 
 @pytest.mark.trio
-async def test_a_disk_that_refuses_is_told_of_and_survived(
+async def test_a_disk_error_is_reported_and_survived(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "SHELVE_PAUSE", 0.02)
+    monkeypatch.setattr(defaults, "RECORDS_PAUSE", 0.02)
     folder = tmp_path / "dht"
     folder.write_bytes(b"in the way")
     told: list[OSError | None] = []
@@ -206,7 +208,7 @@ async def test_a_disk_that_refuses_is_told_of_and_survived(
 
 
 @pytest.mark.trio
-async def test_leaving_takes_back_what_ends_with_the_process(nursery: trio.Nursery) -> None:
+async def test_leaving_withdraws_records_that_end_with_the_process(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 3)
     nodes[0].dht.publish(name("model"))
     nodes[0].dht.publish(PeerBody(nodes[0].peer, ()), lasting=False)
@@ -219,10 +221,10 @@ async def test_leaving_takes_back_what_ends_with_the_process(nursery: trio.Nurse
 
 
 @pytest.mark.trio
-async def test_each_question_is_on_its_way_before_the_next(
+async def test_each_request_is_sent_before_the_next_is_prepared(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the first answer waits until all have been written."""
+    """Otherwise the first reply waits until all requests have been written."""
     nodes = await ring(nursery, 5)
     asking, turns, at = nodes[0].dht._asking, 0, list[int]()
 
@@ -253,19 +255,19 @@ async def test_each_question_is_on_its_way_before_the_next(
 
 
 @pytest.mark.trio
-async def test_what_it_says_of_itself_is_true_now() -> None:
+async def test_its_own_contact_is_up_to_date() -> None:
     host, identity = RealHost(), Identity.from_seed(bytes(32))
     me = identity.peer
     reached, found = False, [Address("127.0.0.1", 1, me), Address("9.9.9.9", 4001, me)]
 
-    async def nobody(peer: PeerId, addresses: object) -> Link:
+    async def refuse(peer: PeerId, addresses: object) -> Link:
         raise AssertionError
 
     dht = Dht(
         host,
         Endpoint(host, identity, admission=OpenSwarm(), libp2p=False),
         identity,
-        connect=nobody,
+        connect=refuse,
         addresses=lambda: found,
         reachable=lambda: reached,
     )
@@ -280,11 +282,11 @@ async def test_what_it_says_of_itself_is_true_now() -> None:
     assert third is not None and third.addresses == (found[0],)
 
 
-# Those who lie, ask too much, or say nothing.
+# Peers that lie, ask too much, or stay silent.
 
 
 async def linked(nursery: trio.Nursery) -> tuple[Node, Node, Link]:
-    """A node, and one that speaks to it by hand."""
+    """Start a node, and a second one that sends requests by hand; return them and their link."""
     victim, liar = Node(1), Node(2)
     await nursery.start(victim.run)
     await nursery.start(liar.endpoint.run, "127.0.0.1", 0)
@@ -313,7 +315,7 @@ HOSTILE = [
 
 @pytest.mark.trio
 @pytest.mark.parametrize("method", ["dht.find", "dht.store"])
-async def test_nonsense_costs_the_link(nursery: trio.Nursery, method: str) -> None:
+async def test_malformed_messages_close_the_link(nursery: trio.Nursery, method: str) -> None:
     victim, liar, link = await linked(nursery)
     for payload in HOSTILE:
         with pytest.raises(LinkClosed) as closed:
@@ -327,7 +329,9 @@ async def test_nonsense_costs_the_link(nursery: trio.Nursery, method: str) -> No
 
 
 @pytest.mark.trio
-async def test_each_bad_record_has_its_code_and_the_rest_is_kept(nursery: trio.Nursery) -> None:
+async def test_each_invalid_record_has_its_code_and_the_rest_is_stored(
+    nursery: trio.Nursery,
+) -> None:
     victim, liar, link = await linked(nursery)
     wall = int(liar.host.wall() * 1000)
     good = seal_record(liar.identity, name("good"), made=wall, ttl=600)
@@ -339,17 +343,17 @@ async def test_each_bad_record_has_its_code_and_the_rest_is_kept(nursery: trio.N
     reply = await link.call("dht.store", payload=payload, timeout=5)
     codes = decode_codes(bytes(reply.payload), len(records))
     assert codes == ("", "expired", "far-future", "bad-signature", "bad-signature", "bad-signature")
-    assert len(victim.dht._store) == 1, "who brings what is forged need not bring more at once"
+    assert len(victim.dht._store) == 1, "records after a forged one are not even checked"
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_floods_are_slowed_down(
+async def test_floods_are_rate_limited(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Twin: without the rates every question is answered."""
+    """Twin: without the rate limits every request is answered."""
     if not defended:
         for rate in ("FINDS", "FINDS_ALL", "STORES", "STORES_ALL", "STORED", "STORED_ALL"):
             monkeypatch.setattr(defaults, rate, (1e9, 1e9))
@@ -376,10 +380,10 @@ async def test_floods_are_slowed_down(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_it_is_keys_that_cost(
+async def test_the_number_of_keys_is_rate_limited(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A question of many is as many. Twin: without that rate all are answered."""
+    """A request is charged for each of its keys. Twin: without this limit all are answered."""
     monkeypatch.setattr(defaults, "PLACES", (100.0, 1.0) if defended else (1e9, 1e9))
     victim, liar, link = await linked(nursery)
     many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
@@ -398,10 +402,10 @@ async def test_it_is_keys_that_cost(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_what_is_no_message_counts_for_several(
+async def test_a_malformed_message_is_charged_as_several(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """It takes longer than one that is. Twin: it counts once."""
+    """It takes longer to handle than a valid one. Twin: it is charged once."""
     monkeypatch.setattr(defaults, "STORES", (8.0, 0.1))
     monkeypatch.setattr(defaults, "STORE_FAULT", 3 if defended else 0)
     victim, liar, link = await linked(nursery)
@@ -418,10 +422,10 @@ async def test_what_is_no_message_counts_for_several(
 
 
 @pytest.mark.trio
-async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
+async def test_a_peer_that_never_replies_delays_a_walk_for_a_limited_time(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others keep the record meanwhile, and a new one does not wait behind it."""
+    """The others store the record meanwhile, and a new record does not wait behind it."""
     for what, seconds in (("STORE_S", 0.5), ("FIND_S", 0.5), ("STORE_PAUSE", 0.1)):
         monkeypatch.setattr(defaults, what, seconds)
     nodes = await ring(nursery, 5)
@@ -447,8 +451,8 @@ async def test_a_peer_that_accepts_and_says_nothing_costs_a_bounded_time(
 async def test_a_silent_peer_costs_little_where_others_answer(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, left: bool
 ) -> None:
-    """It takes no part in what follows: neither a walk nor a look-up of what is not there waits
-    until it is known to be gone, as they would without leaving late ones."""
+    """Neither a walk nor a look-up of a missing record waits until it times out. Twin: they do if
+    late stores and late replies are not dropped."""
     if not left:
         monkeypatch.setattr(defaults, "STORE_ENOUGH", (99, 1.0))
         monkeypatch.setattr(defaults, "LATE_S", (4.0, 4.0))
@@ -472,7 +476,7 @@ async def test_a_silent_peer_costs_little_where_others_answer(
 
 
 @pytest.mark.trio
-async def test_a_node_that_lies_about_contacts_is_forgotten(nursery: trio.Nursery) -> None:
+async def test_a_node_that_returns_a_forged_record_is_evicted(nursery: trio.Nursery) -> None:
     nodes = await ring(nursery, 4)
     forged = seal_record(nodes[3].identity, name("x"), made=1, ttl=600)[:-1] + b"!"
 
@@ -491,11 +495,11 @@ async def test_a_node_that_lies_about_contacts_is_forgotten(nursery: trio.Nurser
 
 @pytest.mark.trio
 @pytest.mark.parametrize("yields", [True, False])
-async def test_a_full_message_does_not_hold_the_loop(
+async def test_a_full_message_does_not_block_the_event_loop(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, yields: bool
 ) -> None:
-    """64 KiB of records are over two hundred signatures. Twin: without turns nobody else gets
-    one meanwhile."""
+    """64 KiB of records have over two hundred signatures. Twin: without yielding, no other task
+    runs meanwhile."""
     monkeypatch.setattr(defaults, "TURN", 0.001 if yields else 1e9)
     victim, liar, _ = await linked(nursery)
     wall = int(liar.host.wall() * 1000)
@@ -525,11 +529,11 @@ async def test_a_full_message_does_not_hold_the_loop(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_many_large_questions_at_once_do_not_hold_the_loop(
+async def test_many_large_requests_at_once_do_not_block_the_event_loop(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Others run when so much has been answered in a row: here one. Twin: all that have come are
-    answered in one turn."""
+    """Other tasks run after a limited amount of work, here after one reply. Twin: all pending
+    requests are answered without a break."""
     monkeypatch.setattr(defaults, "ROW", 1e-6 if defended else 1e9)
     victim, liar, _ = await linked(nursery)
     many = Find(tuple(name(f"{n}").key for n in range(defaults.FIND_KEYS))).encode()
@@ -559,7 +563,7 @@ def _call(sender: Node, payload: bytes) -> Any:
 
 @pytest.mark.trio
 async def test_a_stranger_of_a_private_swarm_gets_nothing(nursery: trio.Nursery) -> None:
-    """The one admission check of the hello; who has the key is a node like others."""
+    """The hello checks admission; a node with the key is an ordinary peer."""
     key = b"k" * 32
     inside = [Node(number, admission=SwarmKey(key)) for number in (1, 2)]
     stranger = Node(3)

@@ -1,11 +1,11 @@
-"""shares: who has most, and that equal shares are safe."""
+"""shares: finding the largest share, and that shares within an equal part are safe."""
 
 from random import Random
 
 from shoal.dht.shares import Shares
 
 
-def test_what_each_has_is_counted() -> None:
+def test_amounts_are_counted() -> None:
     shares = Shares()
     shares.change("a", 5)
     shares.change("b", 3)
@@ -15,18 +15,18 @@ def test_what_each_has_is_counted() -> None:
     assert len(shares) == 0 and not shares._order
 
 
-def test_who_has_most_is_found_with_what_would_change() -> None:
+def test_the_largest_share_is_found_with_pending_changes() -> None:
     shares = Shares()
     for name, size in (("a", 5), ("b", 9), ("c", 7)):
         shares.change(name, size)
     assert shares.largest("d", {"d": 1}) == "b"
     assert shares.largest("a", {"a": 5}) == "a"
     assert shares.largest("a", {"a": 1, "b": -4}) == "c"
-    assert shares.largest("c", {"c": 2}) == "c", "of equals who comes"
+    assert shares.largest("c", {"c": 2}) == "c", "ties evict the newcomer"
     assert shares.largest("a", {"a": 4}) == "a"
 
 
-def test_the_order_stays_right() -> None:
+def test_the_order_stays_correct() -> None:
     random = Random(1)
     shares, plain = Shares(), dict.fromkeys("abcdefgh", 0)
     for _ in range(2_000):

@@ -1,4 +1,4 @@
-"""slots: who gets a place where there are only so many."""
+"""slots: which source gets a slot when all are taken."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ async def done() -> str:
 
 
 @pytest.mark.trio
-async def test_it_runs_what_has_a_place(autojump_clock: MockClock) -> None:
+async def test_an_action_runs_in_its_slot(autojump_clock: MockClock) -> None:
     slots = Slots(1)
     assert await slots.use(["a"], done) == "done"
     with pytest.raises(ValueError, match="no"):
@@ -32,8 +32,8 @@ async def _fails() -> str:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("defended", [True, False])
-async def test_who_has_most_gives_way(autojump_clock: MockClock, defended: bool) -> None:
-    """Twin: where all count as one, who comes waits."""
+async def test_the_largest_user_loses_a_slot(autojump_clock: MockClock, defended: bool) -> None:
+    """Twin: if all count as one source, the newcomer waits."""
     slots = Slots(4)
     lost: list[object] = []
 
@@ -49,13 +49,13 @@ async def test_who_has_most_gives_way(autojump_clock: MockClock, defended: bool)
         assert scope.cancelled_caught is not defended
         await trio.sleep(0.1)
         assert lost == ([None] if defended else [])
-        assert len(slots) == 4, "one of those that waited has the place now"
+        assert len(slots) == 4, "a waiting use has taken the slot"
         nursery.cancel_scope.cancel()
     assert len(slots) == 0 and not slots._waiting and len(slots._shares) == 0
 
 
 @pytest.mark.trio
-async def test_of_those_that_wait_the_one_with_fewest_comes_first(
+async def test_the_waiting_source_with_the_fewest_slots_comes_first(
     autojump_clock: MockClock,
 ) -> None:
     slots = Slots(2)
@@ -76,10 +76,10 @@ async def test_of_those_that_wait_the_one_with_fewest_comes_first(
 
 
 @pytest.mark.trio
-async def test_one_that_several_named_counts_for_who_has_fewest(
+async def test_a_use_with_several_sources_counts_for_the_one_with_the_fewest(
     autojump_clock: MockClock,
 ) -> None:
-    """Else a liar that names everybody first has them all wait with its own."""
+    """Otherwise a liar that names every contact first could make all of them wait with its own."""
     slots = Slots(2)
     async with trio.open_nursery() as nursery:
         for _ in range(5):
@@ -91,8 +91,8 @@ async def test_one_that_several_named_counts_for_who_has_fewest(
 
 
 @pytest.mark.trio
-async def test_of_those_that_wait_there_are_only_so_many(autojump_clock: MockClock) -> None:
-    """Who has most of them loses the latest; what has lost its place is not begun."""
+async def test_the_waiting_queue_is_limited(autojump_clock: MockClock) -> None:
+    """The source with the most waiting loses the latest, and a dropped action never starts."""
     slots = Slots(1, waiting=3)
     lost: list[str] = []
     begun: list[str] = []
@@ -116,8 +116,10 @@ async def test_of_those_that_wait_there_are_only_so_many(autojump_clock: MockClo
 
 @pytest.mark.trio
 @pytest.mark.parametrize("waiting", [3, 10_000])
-async def test_the_books_balance(autojump_clock: MockClock, waiting: int) -> None:
-    """Whatever ends, fails, is cancelled or taken away, and in whatever order."""
+async def test_all_counters_match_after_random_operations(
+    autojump_clock: MockClock, waiting: int
+) -> None:
+    """Actions end, fail, are cancelled or lose their slot, in any order."""
     random = Random(5)
     slots = Slots(5, waiting=waiting)
 

@@ -1,4 +1,4 @@
-"""table: who stays, who goes, how many of one network; how large the network is."""
+"""table: which contacts stay, limits per network, and the estimated network size."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.contact import Contact
 from shoal.dht.key import SPACE, Key, distance, node_key, point
-from shoal.dht.table import Table, lot
+from shoal.dht.table import Table, random_rank
 from shoal.transport.address import Address
 from tests.dht.nodes import address, contact, contacts, entropy, peer, random_key
 
@@ -19,7 +19,7 @@ def table(*, subnet_limits: bool = True, spread: bool = True) -> Table:
 
 
 def far(count: int, first: int = 1) -> list[Contact]:
-    """Contacts of bucket 0: in the other half of the space."""
+    """Return contacts of bucket 0, in the other half of the key space."""
     found: list[Contact] = []
     number = first
     while len(found) < count:
@@ -31,14 +31,14 @@ def far(count: int, first: int = 1) -> list[Contact]:
 
 
 def full(now: float = 0.0) -> tuple[Table, list[Contact], Contact]:
-    """A table whose bucket 0 is full, who is in it, and one that waits."""
+    """Return a table whose bucket 0 is full, the contacts in it, and one that waits."""
     made, listed = table(spread=False), far(defaults.K + 1)
     for one in listed:
         made.answered(one, now)
     return made, listed[:-1], listed[-1]
 
 
-def test_the_nearest_come_first() -> None:
+def test_the_nearest_contacts_come_first() -> None:
     made = table()
     for one in contacts(60):
         made.answered(one, 0.0)
@@ -48,20 +48,20 @@ def test_the_nearest_come_first() -> None:
     assert found == every[:10]
 
 
-def test_it_does_not_know_itself() -> None:
+def test_a_table_does_not_contain_its_own_node() -> None:
     made = table()
     assert not made.answered(Contact(peer(0)), 0.0)
     assert len(made) == 0
 
 
-def test_whoever_has_been_there_long_stays() -> None:
+def test_old_contacts_stay() -> None:
     made, there, waiting = full()
     assert set(made.contacts()) == set(there)
     assert waiting.peer not in made
     assert not made.answered(waiting, 5.0)
 
 
-def test_one_that_fails_makes_room_for_one_that_waits() -> None:
+def test_a_failing_contact_is_replaced_by_a_waiting_one() -> None:
     made, there, waiting = full()
     made.failed(there[3].peer, 1.0)
     assert there[3].peer in made
@@ -69,7 +69,7 @@ def test_one_that_fails_makes_room_for_one_that_waits() -> None:
     assert there[3].peer not in made and waiting.peer in made
 
 
-def test_an_answer_clears_failures() -> None:
+def test_a_reply_clears_failures() -> None:
     made, there, waiting = full()
     made.failed(there[3].peer, 1.0)
     made.answered(there[3], 2.0)
@@ -77,7 +77,7 @@ def test_an_answer_clears_failures() -> None:
     assert there[3].peer in made and waiting.peer not in made
 
 
-def test_one_that_nobody_replaces_stays_longer_but_is_not_named() -> None:
+def test_a_failing_contact_without_replacement_stays_longer_but_is_not_returned() -> None:
     made = table()
     one, two = contacts(2)
     made.answered(one, 0.0)
@@ -90,7 +90,7 @@ def test_one_that_nobody_replaces_stays_longer_but_is_not_named() -> None:
     assert one.peer not in made
 
 
-def test_nothing_is_held_against_them_while_our_own_network_fails() -> None:
+def test_failures_do_not_count_while_our_own_network_fails() -> None:
     made = table()
     for one in contacts(10):
         made.answered(one, 0.0)
@@ -100,14 +100,14 @@ def test_nothing_is_held_against_them_while_our_own_network_fails() -> None:
     assert len(made) == 10
 
 
-def test_one_that_does_not_serve_any_more_is_forgotten() -> None:
+def test_a_contact_that_stopped_serving_is_removed() -> None:
     made, there, waiting = full()
     made.forget(there[0].peer)
     assert there[0].peer not in made and waiting.peer in made
     made.forget(peer(12345))
 
 
-def test_the_oldest_of_a_full_bucket_is_to_be_checked() -> None:
+def test_the_longest_silent_contact_of_a_full_bucket_is_pinged() -> None:
     made, there, _ = full()
     assert made.to_check(10.0, 60.0) == []
     assert made.to_check(100.0, 60.0) == [there[0]]
@@ -116,11 +116,11 @@ def test_the_oldest_of_a_full_bucket_is_to_be_checked() -> None:
     quiet = table()
     for one in contacts(10):
         quiet.answered(one, 0.0)
-    assert quiet.to_check(1000.0, 60.0) == []  # nobody waits
+    assert quiet.to_check(1000.0, 60.0) == []  # no contact waits
 
 
 def crowd(count: int, networks: int) -> list[Contact]:
-    """Contacts of a few public networks."""
+    """Return contacts in a few public networks."""
     return [
         Contact(peer(5000 + n), [Address(f"9.9.{n % networks}.{1 + n // networks}", 4001)])
         for n in range(count)
@@ -128,7 +128,7 @@ def crowd(count: int, networks: int) -> list[Contact]:
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_one_network_does_not_fill_it(limited: bool) -> None:
+def test_one_network_does_not_fill_the_table(limited: bool) -> None:
     made = table(subnet_limits=limited)
     for one in crowd(200, 1):
         made.answered(one, 0.0)
@@ -137,7 +137,7 @@ def test_one_network_does_not_fill_it(limited: bool) -> None:
         assert (len(bucket.entries) <= defaults.SUBNET_PER_BUCKET) or not limited
 
 
-def test_places_of_a_network_come_free_again() -> None:
+def test_removed_contacts_free_the_limit_of_their_network() -> None:
     made = table()
     for turn in range(5):
         listed = crowd(60, 1)[turn * 12 :][:12]
@@ -153,7 +153,7 @@ def test_places_of_a_network_come_free_again() -> None:
     assert made._networks == {"9.9.0.0/24": 0, "50.0.1.0/24": 1}
 
 
-def test_who_answers_again_counts_once_and_where_it_is_now() -> None:
+def test_a_contact_counts_once_and_with_its_latest_address() -> None:
     made = table()
     for now, where in enumerate((1, 1, 1, 9)):
         assert made.answered(Contact(peer(1), [address(where)]), float(now))
@@ -161,21 +161,21 @@ def test_who_answers_again_counts_once_and_where_it_is_now() -> None:
     assert made._networks == {"50.0.1.0/24": 0, "50.0.9.0/24": 1}
 
 
-def test_who_answers_again_was_heard_last() -> None:
+def test_a_contact_that_replies_again_was_heard_last() -> None:
     made, _, _ = full()
     oldest = made.to_check(1_000.0, 300.0)
     made.answered(oldest[0], 1_000.0)
     assert made.to_check(1_000.0, 300.0) != oldest
 
 
-def test_a_lan_is_no_crowd() -> None:
+def test_local_networks_have_no_limit() -> None:
     made = table()
     for n in range(15):
         made.answered(Contact(peer(n + 1), [Address(f"192.168.1.{n + 1}", 4001)]), 0.0)
     assert len(made) == 15
 
 
-def test_one_that_everybody_reaches_takes_the_place_of_one_that_relays_lead_to() -> None:
+def test_a_publicly_reachable_contact_replaces_one_behind_a_relay() -> None:
     made = table()
     listed = far(defaults.K + 1)
     behind = [Contact(one.peer, [Address("10.0.0.1", 4001)]) for one in listed[:-1]]
@@ -185,7 +185,7 @@ def test_one_that_everybody_reaches_takes_the_place_of_one_that_relays_lead_to()
     assert len(made) == defaults.K and behind[0].peer not in made
 
 
-def test_refreshing() -> None:
+def test_refreshing_buckets() -> None:
     made = table()
     assert made.refresh_due(0.0) == []
     for one in contacts(300):
@@ -200,7 +200,7 @@ def test_refreshing() -> None:
 
 
 def around(key: Key, everyone: list[Contact]) -> list[Contact]:
-    """The 40 nearest, as a look-up finds them."""
+    """Return the 40 nearest contacts, as a look-up would find them."""
     return sorted(everyone, key=lambda one: one.point ^ point(key))[:40]
 
 
@@ -220,15 +220,15 @@ def test_the_size_of_the_network(count: int) -> None:
 
 
 class _Near(Contact):
-    """A contact next to a key, as if ground."""
+    """Contact next to a key, as if generated to be there."""
 
     def __init__(self, number: int, at: int) -> None:
         super().__init__(peer(number), [address(number)])
         self.__dict__["point"] = at
 
 
-def test_identities_ground_next_to_keys_move_the_size_little() -> None:
-    """Most samples are elsewhere; and many look-ups of one key are one sample."""
+def test_identities_generated_next_to_keys_hardly_change_the_size() -> None:
+    """Most samples are elsewhere, and many look-ups of one key count as one sample."""
     random = Random(3)
     everyone = contacts(1000)
     made = table()
@@ -246,8 +246,8 @@ def test_identities_ground_next_to_keys_move_the_size_little() -> None:
 
 
 @pytest.mark.parametrize("spread", [True, False])
-def test_those_next_to_one_key_do_not_fill_a_bucket(spread: bool) -> None:
-    """Even if they were there first."""
+def test_identities_next_to_one_key_do_not_fill_a_bucket(spread: bool) -> None:
+    """Even if they come first."""
     made = table(spread=spread)
     victim = point(OWN) ^ (SPACE >> 1) ^ 99
     ground = [_Near(9000 + n, victim ^ n) for n in range(45)]
@@ -258,30 +258,30 @@ def test_those_next_to_one_key_do_not_fill_a_bucket(spread: bool) -> None:
     assert (len(set(there) & set(ground)) <= 3) == spread
 
 
-def test_too_few_contacts_are_no_sample() -> None:
+def test_too_few_contacts_are_not_a_sample() -> None:
     made = table()
     made.sample(OWN, contacts(defaults.K - 1))
     assert made.size == 1.0
     assert made.radius() == SPACE
 
 
-def test_it_is_remembered() -> None:
+def test_contacts_survive_a_restart() -> None:
     made = table()
     for n, one in enumerate(contacts(50)):
         made.answered(one, float(n))
     found = Table.load(made.dump())
     assert set(found) == set(made.contacts())
-    assert found[0].addresses  # with them
-    assert len(table()) == 0  # nobody enters without an answer
+    assert found[0].addresses  # the addresses survive too
+    assert len(table()) == 0  # a contact enters only after it has answered
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91\xc0", b"\x80", b"\x91\xc4\x01x", b"x" * 99])
-def test_damaged_memory_is_empty(data: bytes) -> None:
+def test_a_damaged_dump_is_empty(data: bytes) -> None:
     assert Table.load(data) == []
 
 
-def test_lots_of_neighbours_are_apart() -> None:
-    """Keys ground next to each other get places all over the order."""
-    lots = sorted(lot(b"n", bytes(31) + bytes([n])) / 2**64 for n in range(100))
+def test_ranks_of_neighbouring_keys_are_far_apart() -> None:
+    """Keys generated next to each other get ranks all over the order."""
+    lots = sorted(random_rank(b"n", bytes(31) + bytes([n])) / 2**64 for n in range(100))
     assert lots[0] < 0.1 < 0.9 < lots[-1]
-    assert lot(b"n", bytes(32)) != lot(b"m", bytes(32))
+    assert random_rank(b"n", bytes(32)) != random_rank(b"m", bytes(32))

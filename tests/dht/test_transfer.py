@@ -1,4 +1,4 @@
-"""transfer: who is asked for what; all peers' answers in any order end in a whole model."""
+"""transfer: choice of requests; any order of replies ends with the whole content."""
 
 import hashlib
 import random
@@ -58,10 +58,10 @@ def test_windows_follow_measured_rates() -> None:
         found.arrived(peer, digest, 0.01 if peer == A else 60.0)
     asked = [peer for peer, _ in drain(found, 61.0)]
     assert asked.count(A) == WINDOW_MAX
-    assert asked.count(B) == 0  # A brings all 56 sooner than B one
+    assert asked.count(B) == 0  # A delivers all 56 sooner than B delivers one
 
 
-def test_a_slow_peer_is_asked_for_what_no_faster_one_has() -> None:
+def test_a_slow_peer_is_asked_for_chunks_that_no_faster_peer_has() -> None:
     every = digests(60)
     found = transfer(60, A, B)
     for peer, digest in drain(found, 0.0):
@@ -72,15 +72,15 @@ def test_a_slow_peer_is_asked_for_what_no_faster_one_has() -> None:
 
 
 @pytest.mark.parametrize("rates", [(1.0, 1.0, 1.0), (9.0, 3.0, 1.0), (1e-3, 1.0, 1e3)])
-def test_the_fastest_that_has_a_chunk_is_always_asked(rates: tuple[float, float, float]) -> None:
-    """Who is too slow for a chunk leaves it to somebody: it never stays with nobody."""
+def test_the_fastest_source_of_a_chunk_is_always_asked(rates: tuple[float, float, float]) -> None:
+    """A source that is too slow is skipped only if another takes the chunk."""
     found = transfer(1, A, B, C)
     for peer, rate in zip((A, B, C), rates, strict=True):
         found.sources[peer].measure(rate * CHUNK)
     assert found.choose(0.0) is not None
 
 
-def test_the_rarest_comes_first() -> None:
+def test_the_rarest_chunk_comes_first() -> None:
     every = digests(40)
     found = transfer(40, A)
     found.offers(B, every[:-1])
@@ -90,7 +90,7 @@ def test_the_rarest_comes_first() -> None:
     assert not found.is_rare(every[0])
 
 
-def test_what_a_peer_gave_to_another_is_not_asked_of_it_for_a_while() -> None:
+def test_a_postponed_chunk_is_not_requested_from_that_peer_for_a_while() -> None:
     found = transfer(2, A)
     (_, first), (_, second) = drain(found, 0.0)
     assert found.spare(A, first)
@@ -101,7 +101,7 @@ def test_what_a_peer_gave_to_another_is_not_asked_of_it_for_a_while() -> None:
     assert found.choose(SPARED_FOR) == (A, first)
 
 
-def test_news_of_a_peer_that_offered_nothing_is_no_news() -> None:
+def test_notifications_of_a_peer_without_an_offer_are_ignored() -> None:
     found = transfer(2, A)
     assert not found.adds(B, digests(2))
     assert not found.adds(A, digests(2))
@@ -109,7 +109,7 @@ def test_news_of_a_peer_that_offered_nothing_is_no_news() -> None:
     assert not found.adds(A, digests(2))
 
 
-def test_requests_in_flight_are_bounded() -> None:
+def test_requests_in_flight_are_limited() -> None:
     peers = [PeerId(f"p{n}") for n in range(40)]
     assert len(drain(transfer(200, *peers), 0.0)) == IN_FLIGHT
 
@@ -134,7 +134,7 @@ def test_peers_are_asked_only_for_what_they_have() -> None:
     assert found.left == 4
 
 
-def test_a_failed_request_goes_to_another_peer_and_the_peer_rests() -> None:
+def test_a_failed_request_goes_to_another_peer_and_the_peer_is_backed_off() -> None:
     found = transfer(1, A)
     assert found.choose(0.0) == (A, digests(1)[0])
     found.offers(B, digests(1))
@@ -145,7 +145,7 @@ def test_a_failed_request_goes_to_another_peer_and_the_peer_rests() -> None:
     assert found.choose(BACKOFF_MAX) is not None
 
 
-def test_rests_grow_and_are_bounded() -> None:
+def test_back_offs_grow_and_are_limited() -> None:
     found = transfer(1, A)
     now, rests = 0.0, []
     for _ in range(30):
@@ -158,7 +158,7 @@ def test_rests_grow_and_are_bounded() -> None:
     assert rests[-1] == BACKOFF_MAX
 
 
-def test_an_absent_chunk_is_not_asked_of_that_peer_again() -> None:
+def test_an_absent_chunk_is_not_requested_from_that_peer_again() -> None:
     found = transfer(1, A)
     found.choose(0.0)
     found.absent(A, digests(1)[0])
@@ -179,7 +179,7 @@ def test_a_liar_is_never_asked_again() -> None:
 
 
 def slow_and_fast() -> Transfer:
-    """A was measured slow and owes the last two chunks; B was measured fast."""
+    """Return a transfer in which slow A owes the last two chunks, and B is fast."""
     found = transfer(20, A)
     (_, first), *rest = drain(found, 0.0)
     found.arrived(A, first, 10.0)
@@ -194,7 +194,7 @@ def slow_and_fast() -> Transfer:
     return found
 
 
-def test_late_chunks_are_asked_of_a_faster_peer_once() -> None:
+def test_late_chunks_are_hedged_once_with_a_faster_peer() -> None:
     found = slow_and_fast()
     owed = set(found.sources[A].asked)
     stolen = drain(found, 20.0)
@@ -208,7 +208,7 @@ def test_late_chunks_are_asked_of_a_faster_peer_once() -> None:
     assert not found.wants(digest)
 
 
-def test_without_stealing_a_slow_peer_holds_everything_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hedging_a_slow_peer_delays_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above."""
     monkeypatch.setattr(transfer_module, "COPIES_MAX", 1)
     assert drain(slow_and_fast(), 20.0) == []
@@ -232,7 +232,7 @@ def test_timeouts_follow_the_measured_rate_within_bounds() -> None:
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_any_course_of_events_ends_with_every_chunk(seed: int, count: int) -> None:
-    """Random arrivals, failures, absences and lies; one honest peer has all in the end."""
+    """Random deliveries, failures, absences and lies; at the end an honest peer has all chunks."""
     numbers = random.Random(seed)
     every = digests(count)
     found = transfer(count)
@@ -271,7 +271,7 @@ def test_any_course_of_events_ends_with_every_chunk(seed: int, count: int) -> No
     assert stored == set(every)
 
 
-def test_who_is_quiet_owes_nothing_and_is_none_the_worse_for_it() -> None:
+def test_a_quiet_peer_owes_nothing_and_is_not_penalised() -> None:
     found = transfer(20, A, B)
     asked = drain(found, 0.0)
     of_a = [digest for peer, digest in asked if peer == A]
@@ -288,7 +288,7 @@ def test_who_is_quiet_owes_nothing_and_is_none_the_worse_for_it() -> None:
     assert choice is not None and choice[0] == A
 
 
-def test_what_has_come_is_no_longer_owed_though_not_yet_stored() -> None:
+def test_a_received_chunk_is_no_longer_owed_before_it_is_stored() -> None:
     found = transfer(100, A)
     for peer, digest in drain(found, 0.0):
         found.arrived(peer, digest, 0.01)
@@ -301,7 +301,7 @@ def test_what_has_come_is_no_longer_owed_though_not_yet_stored() -> None:
     assert not found.done
 
 
-def test_what_is_not_stored_counts_as_in_flight() -> None:
+def test_chunks_not_yet_stored_count_as_in_flight() -> None:
     found = transfer(100, A)
     for peer, digest in drain(found, 0.0):
         found.arrived(peer, digest, 0.01)
@@ -316,7 +316,7 @@ def test_what_is_not_stored_counts_as_in_flight() -> None:
 
 
 def received_unproven(found: Transfer) -> int:
-    """Chunks that a peer sends before any of them was looked at."""
+    """Return how many chunks a peer may send before any of them was verified."""
     sent = 0
     while chosen := drain(found, 0.0):
         sent += len(chosen)
@@ -325,18 +325,18 @@ def received_unproven(found: Transfer) -> int:
     return sent
 
 
-def test_who_never_sent_the_right_bytes_is_asked_for_little() -> None:
+def test_a_peer_that_never_sent_correct_bytes_gets_few_requests() -> None:
     assert received_unproven(transfer(100, A)) == WINDOW_START
 
 
-def test_if_any_bytes_proved_a_peer_a_liar_would_be_asked_for_much() -> None:
-    """The twin."""
+def test_if_unverified_bytes_counted_a_liar_would_get_many_requests() -> None:
+    """The twin of the test above."""
     found = transfer(100, A)
     found.sources[A].measure(1e9)
     assert received_unproven(found) == IN_FLIGHT
 
 
-def test_a_chunk_that_has_come_is_not_stolen() -> None:
+def test_a_received_chunk_is_not_hedged() -> None:
     found = slow_and_fast()
     owed = set(found.sources[A].asked)
     come = owed.pop()
@@ -344,7 +344,7 @@ def test_a_chunk_that_has_come_is_not_stolen() -> None:
     assert {digest for _, digest in drain(found, 20.0)} == owed
 
 
-def test_a_received_chunk_that_is_wrong_is_wanted_again() -> None:
+def test_a_received_chunk_with_wrong_bytes_is_wanted_again() -> None:
     found = transfer(1, A, B)
     chosen = found.choose(0.0)
     assert chosen is not None
@@ -357,7 +357,7 @@ def test_a_received_chunk_that_is_wrong_is_wanted_again() -> None:
     assert again[1] == chosen[1]
 
 
-def test_an_offer_weighed_beside_the_loop_is_the_same_and_loses_no_news() -> None:
+def test_an_offer_prepared_in_a_thread_is_the_same_and_loses_no_news() -> None:
     every = digests(50)
     one, other = transfer(50), transfer(50)
     one.offers(A, every[:30])
@@ -366,14 +366,14 @@ def test_an_offer_weighed_beside_the_loop_is_the_same_and_loses_no_news() -> Non
     assert other.take(A, offer)
     assert one.sources[A] == other.sources[A]
     offer = other.weigh(A, every[:30])
-    assert other.adds(A, every[30:32])  # meanwhile
+    assert other.adds(A, every[30:32])  # while the offer is prepared
     assert not other.take(A, offer)
     assert other.sources[A].has == set(every[:32])
     assert set(every[:32]) == set(other.sources[A].queue)
 
 
-def test_no_step_of_a_large_offer_holds_up_the_loop() -> None:
-    """What one bytecode does with the lock held is a slice, however many chunks there are."""
+def test_no_step_of_a_large_offer_blocks_the_event_loop() -> None:
+    """A single operation that holds the interpreter lock handles a limited slice."""
     steps: list[int] = []
 
     class Counted(set[str]):

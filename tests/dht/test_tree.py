@@ -1,4 +1,4 @@
-"""tree: one blob, one root; whatever has another shape than its size asks for is refused."""
+"""tree: a blob has exactly one root, and trees of a wrong shape are refused."""
 
 import hashlib
 import random
@@ -24,7 +24,7 @@ def read(root: str, nodes: dict[str, bytes]) -> tree.Tree:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 7 * CHUNK, TOP_FANOUT * CHUNK])
-def test_small_blobs_have_a_top_alone(size: int) -> None:
+def test_small_blobs_have_only_a_top_node(size: int) -> None:
     digests = leaves(-(-size // CHUNK))
     made, nodes = build(size, digests)
     assert set(nodes) == {made.root}
@@ -34,7 +34,7 @@ def test_small_blobs_have_a_top_alone(size: int) -> None:
 
 
 @pytest.mark.parametrize("count", [TOP_FANOUT + 1, NODE_FANOUT, NODE_FANOUT + 1, 3 * NODE_FANOUT])
-def test_large_blobs_have_nodes_between(count: int) -> None:
+def test_large_blobs_have_nodes_in_between(count: int) -> None:
     size = count * CHUNK - 5
     made, nodes = build(size, leaves(count))
     assert all(len(data) <= CHUNK for data in nodes.values())
@@ -42,7 +42,7 @@ def test_large_blobs_have_nodes_between(count: int) -> None:
     assert read(made.root, nodes) == made
 
 
-def test_equal_bytes_have_one_root_and_others_another() -> None:
+def test_only_equal_bytes_have_the_same_root() -> None:
     root = build(2 * CHUNK, leaves(2))[0].root
     assert build(2 * CHUNK, leaves(2))[0].root == root
     assert build(2 * CHUNK - 1, leaves(2))[0].root != root
@@ -55,7 +55,7 @@ def refused(data: bytes) -> str:
     return error.value.code
 
 
-def test_other_bytes_than_the_roots_are_no_top() -> None:
+def test_bytes_that_do_not_match_the_root_are_refused() -> None:
     made, nodes = build(CHUNK, leaves(1))
     with pytest.raises(ModelError) as error:
         read_top(made.root, nodes[made.root] + b"x")
@@ -63,21 +63,21 @@ def test_other_bytes_than_the_roots_are_no_top() -> None:
 
 
 @pytest.mark.parametrize("at", [*range(32), -1])
-def test_any_other_head_is_refused_or_another_blob(at: int) -> None:
+def test_a_changed_header_is_refused_or_another_blob(at: int) -> None:
     _, nodes = build(3 * CHUNK - 65_000, leaves(3))
     data = bytearray(next(iter(nodes.values())))
     if at < 0:
         assert refused(bytes(data[:-1])) == refused(bytes(data) + bytes(32)) == "bad-blob"
         return
     data[at] ^= 1
-    if 21 <= at < 24:  # of the size: still three chunks
+    if 21 <= at < 24:  # low bytes of the size, which still gives three chunks
         assert len(read_top(digest_of(bytes(data)), bytes(data)).children) == 3
     else:
         assert refused(bytes(data)) == "bad-blob"
 
 
 @pytest.mark.parametrize("chunks", [10_000_000, CHUNKS_LIMIT + 1, 2**43])
-def test_a_top_that_promises_too_much_is_refused_before_anything_is_made(chunks: int) -> None:
+def test_a_top_node_that_claims_too_much_is_refused_before_allocation(chunks: int) -> None:
     head = b"shoal-blob/1".ljust(16, b"\0") + (chunks * CHUNK).to_bytes(8) + (2).to_bytes(8)
     assert refused(head + bytes(32) * 4) == "bad-blob"
     with pytest.raises(ModelError) as error:
@@ -86,12 +86,12 @@ def test_a_top_that_promises_too_much_is_refused_before_anything_is_made(chunks:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_top_or_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ModelError):
         read_top(digest_of(data), data[:-1] if len(data) % 2 else data + b"?")
 
 
-def test_a_node_of_another_length_is_refused() -> None:
+def test_a_node_of_the_wrong_length_is_refused() -> None:
     made, nodes = build((NODE_FANOUT + 2) * CHUNK, leaves(NODE_FANOUT + 2))
     top = read_top(made.root, nodes[made.root])
     first, last = (nodes[digest] for digest in top.children)
@@ -101,7 +101,7 @@ def test_a_node_of_another_length_is_refused() -> None:
         assert error.value.code == "bad-blob"
 
 
-def test_a_chunk_that_would_have_two_sizes_is_refused() -> None:
+def test_a_chunk_with_two_sizes_is_refused() -> None:
     digest = leaves(1)[0]
     made, nodes = build(2 * CHUNK, [digest] * 2)
     assert read(made.root, nodes).sizes() == {digest: CHUNK}
@@ -112,7 +112,7 @@ def test_a_chunk_that_would_have_two_sizes_is_refused() -> None:
 
 
 def test_flipped_bits_never_give_the_same_tree() -> None:
-    """10,000 of them in a top node."""
+    """Flips 10,000 bits of a top node."""
     made, nodes = build(100 * CHUNK, leaves(100))
     data, numbers = nodes[made.root], random.Random(3)
     for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""walk: all keys in one way around, a message a node, again where it was not acknowledged."""
+"""walk: all keys in one pass, one message per node, and retries without acknowledgement."""
 
 import itertools
 from random import Random
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht import defaults
+from shoal.dht.diallimiter import DialLimiter
 from shoal.dht.key import SPACE, distance, key_at, point
-from shoal.dht.pace import Pace
 from shoal.dht.query import Query
 from shoal.dht.record import Record
 from shoal.dht.walk import StoreQuery, Walk, cell_radius, cells
@@ -40,7 +40,7 @@ def walk(net: Net, records: list[Record]) -> Walk:
 
 
 @given(st.integers(1, SPACE), st.integers(0, 2**32))
-def test_the_regions_of_a_cell_lie_within_it(radius: int, seed: int) -> None:
+def test_the_regions_of_a_cell_are_within_its_radius(radius: int, seed: int) -> None:
     random = Random(seed)
     keys = [key_at(random.randrange(SPACE)) for _ in range(20)]
     groups = cells(keys, radius)
@@ -63,11 +63,11 @@ def test_every_record_reaches_its_region(net: Net) -> None:
         assert kept >= 18 and len(done.kept) >= 18 and not done.failed
 
 
-def test_a_message_a_node(net: Net) -> None:
+def test_one_message_per_node(net: Net) -> None:
     fresh(net)
     task = walk(net, [record(blob(number)) for number in range(300)])
     assert task.stores <= 1.05 * len(net.nodes)
-    assert task.finds <= 20 * 16  # cells
+    assert task.finds <= 20 * 16  # number of cells
     assert sum(node.asked for node in net.nodes.values()) == task.stores + task.finds
 
 
@@ -76,8 +76,8 @@ def test_nothing_to_publish() -> None:
     assert task.done and task.next(0.0) == []
 
 
-def test_stores_under_way_are_bounded(net: Net) -> None:
-    """So many more where some are late."""
+def test_stores_in_flight_are_limited(net: Net) -> None:
+    """Late stores have a limit of their own."""
     fresh(net)
     one = net.any()
     records = [record(blob(number)) for number in range(300)]
@@ -99,7 +99,7 @@ def test_stores_under_way_are_bounded(net: Net) -> None:
     assert task.done
 
 
-def test_a_node_that_does_not_answer_is_tried_again_and_named(net: Net) -> None:
+def test_a_node_that_does_not_answer_is_retried_and_reported(net: Net) -> None:
     fresh(net)
     one = record(blob(1))
     owners = net.owners(one.key, 20)
@@ -113,10 +113,10 @@ def test_a_node_that_does_not_answer_is_tried_again_and_named(net: Net) -> None:
 
 
 @pytest.mark.parametrize("spared", [True, False])
-def test_one_that_is_silent_does_not_hold_it_up(
+def test_a_silent_node_does_not_delay_a_walk(
     net: Net, monkeypatch: pytest.MonkeyPatch, spared: bool
 ) -> None:
-    """Where enough others keep what it was sent; else it is waited for."""
+    """Its store is dropped if there are enough replicas. Twin: otherwise the walk waits."""
     if not spared:
         monkeypatch.setattr(defaults, "STORE_ENOUGH", (99, 1.0))
     fresh(net)
@@ -129,7 +129,7 @@ def test_one_that_is_silent_does_not_hold_it_up(
     assert len(task.results[one.place].kept) >= 15
 
 
-def test_who_failed_is_not_asked_again_where_enough_keep_it(net: Net) -> None:
+def test_a_failed_node_is_not_retried_if_there_are_enough_replicas(net: Net) -> None:
     fresh(net)
     one = record(blob(1))
     for node in net.owners(one.key, 3):
@@ -139,11 +139,11 @@ def test_who_failed_is_not_asked_again_where_enough_keep_it(net: Net) -> None:
     assert task.stores == len(done.kept) + len(done.failed) and done.enough
 
 
-def test_a_region_of_which_most_are_gone_is_looked_up_again(
+def test_a_region_that_lost_most_nodes_is_looked_up_again(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They go between the look-up and the store; others are the nearest then."""
-    monkeypatch.setattr(defaults, "EAGER", 0)  # they go while it is looked for them
+    """They leave between the look-up and the store, so other nodes are the nearest then."""
+    monkeypatch.setattr(defaults, "EAGER", 0)  # no stores before the look-up ends
     fresh(net)
     one = record(blob(2))
     me = net.any()
@@ -176,7 +176,7 @@ def test_a_region_of_which_most_are_gone_is_looked_up_again(
     assert len({*done.kept, *done.failed}) == len(done.kept) + len(done.failed)
 
 
-def test_codes_are_told_and_the_busy_are_asked_again(net: Net) -> None:
+def test_codes_are_reported_and_busy_nodes_are_retried(net: Net) -> None:
     fresh(net)
     several = [record(blob(3)), record(blob(3), 2)]
     me = net.any()
@@ -198,7 +198,7 @@ def test_codes_are_told_and_the_busy_are_asked_again(net: Net) -> None:
     assert asked == 2 * len(task.results[several[0].place].refused)
 
 
-def test_answers_that_nobody_asked_for_change_nothing(net: Net) -> None:
+def test_unrequested_replies_change_nothing(net: Net) -> None:
     task = Walk([record(blob(1))], net.any().table.nearest, SPACE, net.random.randbytes)
     (other,) = (Walk([record(blob(1))], net.any().table.nearest, SPACE, net.random.randbytes),)
     query = other.next(0.0)[0]
@@ -208,8 +208,8 @@ def test_answers_that_nobody_asked_for_change_nothing(net: Net) -> None:
     assert not task.done
 
 
-def test_of_too_many_replicas_some_are_drawn_by_lot() -> None:
-    """Three hundred identities next to a key do not keep a record from twenty honest nodes."""
+def test_too_many_replicas_are_chosen_at_random() -> None:
+    """Three hundred identities next to a key cannot keep its records from twenty honest nodes."""
     one = record(blob(1))
     task = Walk([one], lambda key, count: [], SPACE, Random(2).randbytes)
     region = sorted(contacts(320), key=lambda each: distance(each.key, one.key))
@@ -219,7 +219,7 @@ def test_of_too_many_replicas_some_are_drawn_by_lot() -> None:
     assert task._replicas(one.key, region[:50]) == region[:50]
 
 
-def test_a_small_network_keeps_everything() -> None:
+def test_a_small_network_stores_everything() -> None:
     small = Net(5)
     records = [record(blob(number)) for number in range(30)]
     task = walk(small, records)
@@ -228,7 +228,7 @@ def test_a_small_network_keeps_everything() -> None:
     assert task.stores <= 5
 
 
-def test_a_few_records_are_with_some_nodes_before_all_are_found(net: Net) -> None:
+def test_a_few_records_are_stored_before_the_look_up_ends(net: Net) -> None:
     fresh(net)
     me = net.any()
     one = record(blob(5))
@@ -244,7 +244,7 @@ def test_a_few_records_are_with_some_nodes_before_all_are_found(net: Net) -> Non
     assert first([record(blob(number)) for number in range(defaults.EAGER + 1)]) == []
 
 
-def test_who_had_it_at_once_is_not_sent_it_again(net: Net) -> None:
+def test_nodes_stored_at_early_are_not_sent_the_record_again(net: Net) -> None:
     fresh(net)
     one = record(blob(6))
     task = walk(net, [one])
@@ -252,7 +252,7 @@ def test_who_had_it_at_once_is_not_sent_it_again(net: Net) -> None:
     assert len(done.kept) == len(set(done.kept)) == task.stores
 
 
-def test_where_all_are_known_nobody_is_looked_for() -> None:
+def test_without_unknown_nodes_there_is_no_look_up() -> None:
     small = Net(8)
     me = small.any()
     records = [record(blob(number)) for number in range(40)]
@@ -280,7 +280,7 @@ def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tupl
         net.random.randbytes,
         own=me.contact.peer,
         linked=linked.__contains__,
-        pace=Pace(20.0, net.now),
+        limiter=DialLimiter(20.0, net.now),
     )
     real = task.next
 
@@ -294,7 +294,7 @@ def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tupl
     return task, sent
 
 
-def test_a_background_walk_dials_no_node_where_linked_ones_are_enough(net: Net) -> None:
+def test_a_background_walk_dials_no_node_if_linked_ones_are_enough(net: Net) -> None:
     fresh(net)
     one = record(blob(1_001))
     linked = {node.contact.peer for node in net.owners(one.key, 24)}
@@ -304,7 +304,7 @@ def test_a_background_walk_dials_no_node_where_linked_ones_are_enough(net: Net) 
     assert net.now - began < 20
 
 
-def test_a_background_walk_dials_one_at_a_time_until_enough_keep_it(net: Net) -> None:
+def test_a_background_walk_dials_one_node_at_a_time_until_enough_store_it(net: Net) -> None:
     fresh(net)
     one = record(blob(1_002))
     linked = {node.contact.peer for node in net.owners(one.key, 20)[::3]}
@@ -313,7 +313,7 @@ def test_a_background_walk_dials_one_at_a_time_until_enough_keep_it(net: Net) ->
     assert {peer for _, peer in sent[:7]} == linked, "linked nodes come first"
     assert dialled and all(b - a > 19.99 for a, b in itertools.pairwise(dialled))
     done = task.results[one.place]
-    assert done.enough and len(done.kept) < len(done.sent), "and no further"
+    assert done.enough and len(done.kept) < len(done.sent), "it stops there"
 
 
 def test_a_background_walk_dials_each_node_once(net: Net) -> None:

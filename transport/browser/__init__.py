@@ -1,1 +1,1 @@
-"""Browsers as peers: lanes over WebRTC data channels, on real sockets."""
+"""Browsers as peers: lanes over WebRTC data channels. It uses real sockets."""

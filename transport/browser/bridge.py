@@ -1,9 +1,10 @@
-"""The one file that touches asyncio: aiortc's DTLS and SCTP, under trio-asyncio, behind a `Pipe`.
+"""The only module that uses asyncio: it wraps aiortc's DTLS and SCTP, under trio-asyncio, in a
+`Pipe`.
 
-aiortc is given neither SDP nor sockets: its parts are put together as in ORTC, over a session of
-the node's own ICE agent (ice.py), with a screen between its DTLS and its SCTP (screen.py). It
-runs in the same thread and the same trio run as everything else. This module is imported when
-a gate starts and not before: importing trio-asyncio replaces functions of asyncio.
+aiortc gets neither SDP nor sockets: this module connects its parts as in ORTC, over a session of
+the node's own ICE agent (ice.py), with a packet filter between DTLS and SCTP (screen.py). aiortc
+runs in the same thread and the same trio run as the rest of the node. This module is imported only
+when a gate starts, because importing trio-asyncio replaces functions of asyncio.
 """
 
 import asyncio
@@ -40,17 +41,17 @@ class Bridge:
         self.loop = loop
         self.certificate = RTCCertificate.generateCertificate()
         self.fingerprint = _sha256_of(self.certificate)
-        self.faults = 0  # tasks of aiortc's that ended by an exception; their channels are over
+        self.faults = 0  # tasks of aiortc that ended with an exception, which closes their channels
         loop.set_exception_handler(self._on_fault)
 
     def _on_fault(self, loop: Any, context: dict[str, Any]) -> None:
-        """trio-asyncio would end the whole program; the exception is one channel's own."""
+        """Count an exception of one channel; trio-asyncio would end the whole program."""
         self.faults += 1
 
 
 @asynccontextmanager
 async def open_bridge() -> AsyncIterator[Bridge]:
-    """A bridge for tasks that are started inside the block."""
+    """Open a bridge for tasks that are started inside the block."""
     async with trio_asyncio.open_loop() as loop:
         yield Bridge(loop)
 
@@ -61,11 +62,12 @@ def _sha256_of(certificate: Any) -> bytes:
 
 
 class Carrier:
-    """One data channel: `take` what comes from the network, `send` is called with what goes.
+    """One data channel. Pass received datagrams to `take`; `send` is called with those to send.
 
     `server` is the DTLS role. `pipe` carries bytes once `opened` is set; `settled` is called when
-    the other end has shown the certificate of that fingerprint. `breach` says what the
-    browser did wrong, if that ended the channel.
+    the browser has proven in the DTLS handshake that it has the certificate with `fingerprint`
+    (SHA-256, 32 bytes). `breach` is the browser's violation of the protocol, if one closed the
+    channel.
     """
 
     def __init__(
@@ -99,17 +101,17 @@ class Carrier:
         self._sctp: Any = None
         self._channel: Any = None
         self._handshake_left = defaults.HANDSHAKE_DATAGRAMS
-        self._spoken = False  # application data has come: the handshake is over at both ends
-        self._pinched = False  # the peer was told of a small window
+        self._spoken = False  # application data has arrived: both ends completed the handshake
+        self._pinched = False  # the browser's window became small
         self._pumping = False
-        self._telling: asyncio.Future[None] | None = None  # kept, or it may be collected
+        self._telling: asyncio.Future[None] | None = None  # kept: else it may be collected
 
     def locate(self, place: Place) -> None:
-        """Where the other end is now."""
+        """Set the current address of the other end."""
         self.pipe.remote = place
 
     def take(self, datagram: bytes) -> None:
-        """A datagram of DTLS; one that is out of order is lost, as on a bad network."""
+        """Take a received DTLS datagram; drop one that is not allowed in this state."""
         if self._spoken or is_application_data(datagram):
             if not is_one_record(datagram):
                 return
@@ -122,7 +124,7 @@ class Carrier:
         self._wire.arrived(datagram)
 
     async def run(self) -> None:
-        """Connect, and carry until the channel is over."""
+        """Connect, and carry data until the channel is closed."""
         connecting = self._bridge.loop.create_task(self._connect())
         connecting.add_done_callback(self._on_connected)
         try:
@@ -135,7 +137,7 @@ class Carrier:
     # In asyncio's context.
 
     def _on_connected(self, connecting: "asyncio.Task[None]") -> None:
-        """An exception of aiortc's is not ours: it ends the channel."""
+        """Close the channel if aiortc raised an exception while connecting."""
         if not connecting.cancelled() and connecting.exception() is not None:
             self._bridge.faults += 1
             self._lost()
@@ -145,7 +147,7 @@ class Carrier:
             self._wire.close()  # aiortc's handshake may swallow a cancellation (asyncio.wait_for)
             connecting.cancel()
             await asyncio.wait([connecting])
-        await asyncio.wait([asyncio.ensure_future(self._stop())])  # whatever it raises: it is over
+        await asyncio.wait([asyncio.ensure_future(self._stop())])  # ignores exceptions
         self._wire.close()
 
     async def _connect(self) -> None:
@@ -175,7 +177,7 @@ class Carrier:
             await self._dtls.stop()
 
     def _admits(self, packet: bytes) -> bool:
-        """Whether aiortc's SCTP may have a packet."""
+        """Return whether aiortc's SCTP may get a packet; close the channel on a breach."""
         if self._sctp.state == "closed" or self.breach is not None:
             return False
         self._spoken = True
@@ -192,7 +194,7 @@ class Carrier:
             self._lost()
             return False
         if not admitted:
-            self._tell_window()  # say what the window is, or the peer takes us for dead
+            self._tell_window()  # without a reply the browser would consider us dead
         return admitted
 
     def _on_dtls(self) -> None:
@@ -228,7 +230,7 @@ class Carrier:
             self._channel.send(message)
 
     def _tell_window(self) -> None:
-        """Tell the peer what room there is: nothing else would, with nothing taken in."""
+        """Send the current window: aiortc sends none itself unless it accepts a packet."""
         if self._sctp is not None and self._sctp.state == "connected":
             self._telling = asyncio.ensure_future(self._sctp._send_sack())
 
@@ -254,7 +256,8 @@ class Carrier:
 
 
 class _Wire:
-    """What aiortc's DTLS takes for an ICE transport. As in ORTC, the ICE role decides its own."""
+    """A replacement for the ICE transport of aiortc's DTLS, which derives its own role from the
+    ICE role as in ORTC."""
 
     def __init__(self, send: Callable[[bytes], None], *, server: bool) -> None:
         self.role = "controlling" if server else "controlled"
@@ -267,7 +270,7 @@ class _Wire:
             self._queue.put_nowait(datagram)
 
     def close(self) -> None:
-        """Nothing more is received."""
+        """Stop receiving: aiortc gets a ConnectionError."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)
@@ -283,7 +286,7 @@ class _Wire:
 
 
 class _Screened:
-    """What aiortc's SCTP takes for a DTLS transport: the real one, with a screen before it."""
+    """A replacement for the DTLS transport of aiortc's SCTP: the real one behind a filter."""
 
     def __init__(self, dtls: Any, admits: Callable[[bytes], bool]) -> None:
         self._dtls = dtls

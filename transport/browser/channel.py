@@ -1,7 +1,7 @@
-"""A data channel as a `Pipe`: messages below, bytes above, bounded both ways, without aiortc.
+"""A data channel as a `Pipe`: it turns messages into a byte stream, with bounded buffers.
 
-The bridge (bridge.py) hands in what arrives and fetches what is to be sent; the trio side sees a
-`Pipe` and never an event loop of another kind. Both run in one thread.
+The bridge (bridge.py) passes in the messages that arrive and takes the messages to send, so this
+module needs neither aiortc nor asyncio. Both sides run in one thread.
 """
 
 from collections import deque
@@ -14,15 +14,16 @@ from ..datagrams import Place
 from . import defaults
 
 _OPEN: Final = "open"
-_ENDED: Final = "ended"  # the peer closed the channel: what came before is still read
+_ENDED: Final = "ended"  # the peer closed the channel; bytes that arrived before can still be read
 _LOST: Final = "lost"
 
 
 class ChannelPipe:
-    """Bytes over the messages of one data channel.
+    """A byte stream over the messages of one data channel.
 
-    `on_output` is called when there is something to fetch with `next_message`, `on_read` with
-    the bytes that a reader has taken, `on_end` and `on_close` when this side has finished.
+    `on_output` is called when `next_message` has something to send, `on_read` with the number of
+    bytes that the reader has taken, `on_end` when everything was sent after `end`, and `on_close`
+    at `close`.
     """
 
     medium = "webrtc"
@@ -47,14 +48,14 @@ class ChannelPipe:
         self._in: deque[bytes] = deque()
         self._in_bytes = 0
         self._out = bytearray()
-        self._ahead = 0  # bytes that the channel below has taken and not sent
+        self._ahead = 0  # bytes that the channel below has taken but not sent
         self._readable = trio.lowlevel.ParkingLot()
         self._writable = trio.lowlevel.ParkingLot()
 
-    # What everybody uses: `Pipe`.
+    # The interface of `Pipe`.
 
     def read_ready(self, size: int) -> bytes:
-        """Bytes that have come; b"" at the end. Raises BlockingIOError, OSError."""
+        """Return up to `size` received bytes, b"" at the end. Raises BlockingIOError, OSError."""
         if not self._in:
             self._check()
             if self._state == _ENDED:
@@ -69,7 +70,7 @@ class ChannelPipe:
         return data
 
     def write_ready(self, data: memoryview) -> int:
-        """Bytes taken. Raises BlockingIOError, OSError."""
+        """Take bytes to send; return their number. Raises BlockingIOError, OSError."""
         self._check()
         if self._state == _ENDED or self._finishing:
             raise BrokenPipeError("the data channel is closed")
@@ -82,7 +83,7 @@ class ChannelPipe:
         return taken
 
     async def wait_readable(self) -> None:
-        """Until there is something to read, or the end of it."""
+        """Wait until there are bytes to read, or the end of the stream."""
         self._check()
         if self._in or self._state == _ENDED:
             await trio.lowlevel.checkpoint()
@@ -91,7 +92,7 @@ class ChannelPipe:
         self._check()
 
     async def wait_writable(self) -> None:
-        """Until little is unsent."""
+        """Wait until at most a quarter of `SEND_AHEAD_BYTES` is unsent."""
         self._check()
         if self._is_low() or self._state == _ENDED:
             await trio.lowlevel.checkpoint()
@@ -100,36 +101,38 @@ class ChannelPipe:
         self._check()
 
     def end(self) -> None:
-        """The channel closes once everything has left."""
+        """Close the channel once everything was sent."""
         self._check()
         if not self._finishing:
             self._finishing = True
             self._finish_if_sent()
 
     def close(self) -> None:
-        """Drop it at once."""
+        """Close the channel at once and drop everything unsent and unread."""
         if not self._closed:
             self._closed = True
             self._forget()
             self._on_close()
 
-    # What the bridge uses.
+    # The interface for the bridge.
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for the reader."""
+        """Number of bytes that wait for the reader."""
         return self._in_bytes
 
     def arrived(self, message: bytes) -> None:
-        """A message of the peer's."""
+        """Take a message that arrived from the peer."""
         if message and not self._closed and self._state == _OPEN:
             self._in.append(message)
             self._in_bytes += len(message)
             self._readable.unpark_all()
 
     def next_message(self, ahead: int) -> bytes | None:
-        """What to hand to the channel next, where `ahead` bytes are unsent already; None while
-        that is enough, or nothing is there."""
+        """Return the next message for the channel, which has `ahead` unsent bytes already.
+
+        Return None if that is enough for now, or if there is nothing to send.
+        """
         self._ahead = ahead
         if not self._out or ahead >= defaults.SEND_AHEAD_BYTES:
             if self._is_low():
@@ -141,13 +144,13 @@ class ChannelPipe:
         return message
 
     def ended(self) -> None:
-        """The peer closed the channel."""
+        """Take note that the peer closed the channel."""
         if self._state == _OPEN:
             self._state = _ENDED
             self._wake()
 
     def lost(self) -> None:
-        """The connection under the channel broke; after the peer's end that is no news."""
+        """Take note that the connection below broke; after the peer's close nothing changes."""
         if self._state == _OPEN:
             self._state = _LOST
         self._forget()

@@ -1,7 +1,7 @@
-"""What stands where TLS stands on other paths: nothing, with the methods of `tls.Tls`.
+"""A pass-through with the methods of `tls.Tls`, for paths over data channels.
 
-A data channel is encrypted already (DTLS) and its ends are proven (proof.py) before a path is
-made of it.
+A data channel is encrypted already (DTLS), and both ends have proven their peer ids (proof.py)
+before a path uses the channel, so no TLS is needed.
 """
 
 import hmac
@@ -17,7 +17,7 @@ _MOST_EXPORTED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A proven data channel: the pipe, who is at the other end, and 32 bytes that name it."""
+    """A proven data channel: its pipe, the peer at the other end, and 32 bytes that identify it."""
 
     pipe: Pipe
     peer: PeerId
@@ -25,14 +25,14 @@ class BrowserSession:
 
 
 class Clear:
-    """Passes bytes through. `peer` and `exporter` are those of the session."""
+    """A pass-through of bytes. `peer` and `exporter` are those of the session."""
 
     established = True
-    server = True  # nobody turns the roles of a proven channel round
+    server = True  # the roles of a proven channel never change: the browser dials
 
     def __init__(self, session: BrowserSession) -> None:
         self.peer = session.peer
-        self.closed = False  # nobody says so on such a path: its end is the pipe's
+        self.closed = False  # there is no close message as in TLS; the path ends with the pipe
         self._exporter = session.exporter
         self._in: list[bytes] = []
         self._out: list[bytes | memoryview] = []
@@ -43,7 +43,7 @@ class Clear:
             self._in.append(ciphertext)
 
     def read(self) -> bytes:
-        """All that has come, b"" if nothing has."""
+        """Return all bytes that have arrived, b"" if none."""
         found, self._in = self._in, []
         return found[0] if len(found) == 1 else b"".join(found)
 
@@ -53,18 +53,21 @@ class Clear:
             self._out.append(plaintext)
 
     def outgoing(self) -> bytes:
-        """Bytes to send to the peer, b"" if none."""
+        """Return the bytes to send to the peer, b"" if none."""
         found, self._out = self._out, []
         return bytes(found[0]) if len(found) == 1 else b"".join(found)
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def close(self) -> None:
-        """There is nothing to say."""
+        """Do nothing: there is no close message."""
 
     def exporter(self, label: bytes, size: int) -> bytes:
-        """Up to 32 bytes that both ends know, other ones for each label."""
+        """Derive up to 32 bytes that both ends know and that differ for each label.
+
+        Raises TransportError for more than 32 bytes.
+        """
         if size > _MOST_EXPORTED:
             raise TransportError("tls-failed", f"at most {_MOST_EXPORTED} bytes are exported")
         return hmac.digest(self._exporter, label, "sha256")[:size]

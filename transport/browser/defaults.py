@@ -1,4 +1,4 @@
-"""Every constant of the way in for browsers, with its unit, and the limits a node may set."""
+"""Constants of the gate for browsers, with their units, and the limits that a node may set."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,63 +9,64 @@ from ..defaults import KIB
 VERSION: Final = 1
 NONCE_BYTES: Final = 32
 CHANNEL: Final = 0
-"""The one SCTP stream in use; agreed beforehand, so no message ever opens a channel."""
+"""The only SCTP stream in use; both ends know it in advance, so no message opens a channel."""
 MESSAGE_BYTES: Final = 16 * KIB
-"""The largest message of a data channel (RFC 8831, 6.6: what every browser takes)."""
+"""Largest message of a data channel, in bytes: every browser accepts it (RFC 8831, 6.6)."""
 
 # HTTP.
 REQUEST_HEAD_BYTES: Final = 8 * KIB
 BODY_BYTES: Final = 16 * KIB
 IGNORED_BYTES: Final = 2048 * KIB
-"""What is still read of a refused request, so that its sender gets to read the refusal."""
+"""Number of bytes of a refused request to read after the response, so that the sender can read the
+response before the connection is closed."""
 OFFER_BYTES: Final = 8 * KIB
-"""A browser's offer for one data channel has 400 to 1,500 bytes."""
+"""Largest offer, in bytes; a browser's offer for one data channel has 400 to 1,500 bytes."""
 PAGE_BYTES: Final = 256 * KIB
-"""The largest file of our own that is served."""
+"""Largest file of the page to serve, in bytes."""
 
 # A data channel.
 TSN_WINDOW: Final = 384
-"""Chunks beyond the first one missing that are taken in, a count. aiortc lists the gaps between
-them in one datagram, where 4 bytes for every second chunk must fit."""
+"""Number of chunks to accept beyond the first missing one. aiortc lists the gaps between them in
+one datagram, which must have room for 4 bytes for every second chunk."""
 WINDOW_BYTES: Final = TSN_WINDOW * 1168
-"""What a browser may send ahead of the reader: as many chunks as its packets hold."""
+"""Number of bytes that a browser may send ahead of the reader: `TSN_WINDOW` full chunks."""
 CHUNKS: Final = 96
-"""Chunks in one SCTP packet."""
+"""Largest number of chunks in one SCTP packet."""
 SACK_SPAN: Final = 8192
-"""Chunks that one selective acknowledgement may list."""
+"""Largest number of chunks that one selective acknowledgement may cover."""
 PACKET_BYTES: Final = 2048
-"""The largest datagram taken in."""
+"""Largest datagram to accept, in bytes."""
 SEND_AHEAD_BYTES: Final = 64 * KIB
-"""What is handed to aiortc ahead of the wire: it cannot be overtaken any more."""
+"""Number of unsent bytes to pass to aiortc: later messages cannot overtake these bytes."""
 OUTGOING_BYTES: Final = 256 * KIB
-"""What a pipe takes from its writer ahead of that."""
+"""Number of bytes that a pipe buffers before that."""
 QUEUED_DATAGRAMS: Final = 512
-"""Datagrams kept for aiortc until it comes round to reading them; more are lost."""
+"""Number of received datagrams to queue for aiortc; further ones are dropped."""
 HANDSHAKE_DATAGRAMS: Final = 64
-"""Datagrams that a DTLS handshake may take, those sent again included."""
+"""Largest number of datagrams of a DTLS handshake, retransmissions included."""
 STRANGERS_RATE: Final = 500
-"""Datagrams per second that are looked at from all sources without a session together."""
+"""Datagrams per second to process from all sources without a session together."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserLimits:
-    """Bounds on what browsers can make a node keep, wait for or work on."""
+    """Bounds on the memory, time and work that browsers can cost a node."""
 
     connections: int = 32
-    """HTTP connections at once, a count."""
+    """Largest number of HTTP connections at once."""
     connections_per_subnet: int = 8
-    """HTTP connections from this machine, and from one /24 (IPv4) or /64 (IPv6), a count; a larger
-    network has a multiple of it (`limits.Sources`)."""
+    """Largest number of HTTP connections from this machine, and from one /24 (IPv4) or /64 (IPv6);
+    a larger network may have a multiple of it (`limits.Sources`)."""
     request_s: float = 5.0
-    """Seconds from accept until the request has been read, and again until it is answered."""
+    """Timeout for reading a request, and the same again for sending the response, in seconds."""
     joins_per_minute: float = 12.0
-    """Offers answered for one /24 or /64 a minute (`limits.SourceRates`); half as many at once."""
+    """Offers answered per minute per /24 or /64 (`limits.SourceRates`); half as many at once."""
     joining: int = 16
-    """Browsers that have been answered and are not proven yet, a count."""
+    """Largest number of browsers that got an answer but have not proven their peer ids yet."""
     browsers: int = 64
-    """Browsers in all, a count."""
+    """Largest number of browsers in total."""
     join_s: float = 15.0
-    """Seconds from the answer until the browser has proven who it is."""
+    """Time that a browser has after the answer to prove its peer id, in seconds."""
     packets_per_second: float = 4000.0
-    """Datagrams taken from one browser per second, some 4.5 MB; what comes beyond is lost, which
-    slows its sender down."""
+    """Datagrams to accept from one browser per second, some 4.5 MB; further ones are dropped, which
+    slows their sender down."""

@@ -1,6 +1,6 @@
-"""One HTTP/1.1 request and its answer (RFC 9112), without I/O: h11 within our bounds.
+"""One HTTP/1.1 request and its response (RFC 9112), parsed by h11 within our bounds. No I/O.
 
-One request per connection: a browser that joins needs three.
+A connection carries one request; a browser that joins sends three requests.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _REASONS: Final = {
 
 
 class Refusal(Exception):
-    """A request that gets no more than a status; the words are for the page's author."""
+    """A refusal of a request: an HTTP status, and `words` as a hint for the page's author."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -37,8 +37,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A whole request. Header names are in lower case; of several alike the last counts, but
-    a second Host is refused."""
+    """A complete request. Header names are in lower case; the last one counts if a name repeats,
+    but a second Host is refused."""
 
     method: str
     target: str
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is answered."""
+    """A response to a request."""
 
     status: int
     body: bytes = b""
@@ -66,7 +66,10 @@ class Exchange:
         self._body = b""
 
     def receive(self, data: bytes) -> Request | None:
-        """Take bytes, b"" at their end; the request once it is whole. Raises Refusal."""
+        """Take received bytes, b"" at their end; return the request once it is complete.
+
+        Raises Refusal.
+        """
         try:
             self._http.receive_data(data)
             while True:
@@ -86,7 +89,7 @@ class Exchange:
             raise Refusal(status, "the request is malformed") from None
 
     def respond(self, response: Response) -> bytes:
-        """The bytes of an answer; nothing may follow it. b"" where none can be given."""
+        """Encode the response, the last one on this connection; b"" if none is possible."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""
         headers = {
@@ -107,7 +110,8 @@ class Exchange:
 
     @property
     def _asked_for_the_head(self) -> bool:
-        """An answer to HEAD says how long its body would be, and has none (RFC 9110, 9.3.2)."""
+        """Whether the response must not have a body: a response to HEAD states only the length
+        (RFC 9110, 9.3.2)."""
         return self._head is not None and self._head.method == b"HEAD"
 
     def _take_head(self, head: h11.Request) -> None:

@@ -1,8 +1,8 @@
-"""The way in for browsers: a small HTTP server for pages and offers, one UDP port for channels.
+"""The gate for browsers: a small HTTP server for pages and offers, and a UDP port for channels.
 
-Off unless the owner asks for it. A browser fetches the page, posts an offer, gets an answer,
-and brings up a data channel; once it has proven its peer id there (proof.py), whoever made the
-gate is handed a `BrowserSession`, over which a lane runs as over any other pipe.
+The gate is off by default. A browser fetches the page, posts an offer, receives
+the answer and opens a data channel. Once the browser has proven its peer id there (proof.py), the
+gate calls `deliver` with a `BrowserSession`, over which a lane runs as over any other pipe.
 
 Names and origins: docs/spec/browser.md, section 1. A page may use WebCrypto, and so join, only
 where the browser trusts its origin: over https, or from this machine (`localhost`).
@@ -30,7 +30,7 @@ from .defaults import BrowserLimits
 from .exchange import Exchange, Refusal, Request, Response
 from .site import PAGES, Site, refusal
 
-if TYPE_CHECKING:  # asyncio comes in when a gate runs, not before
+if TYPE_CHECKING:  # asyncio is imported only when a gate runs
     from .visits import Visits
 
 _WEB: Final = Path(__file__).parent / "web"
@@ -39,7 +39,7 @@ _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 @dataclass(frozen=True, slots=True)
 class GateStatus:
-    """Figures for a person; the first two are now, the others counts since the start."""
+    """Figures for the user: `browsers` and `joining` now, the others since the start."""
 
     browsers: int
     joining: int
@@ -50,14 +50,13 @@ class GateStatus:
 
 
 class Gate:
-    """Serves browsers on an IP address and a port, TCP and UDP.
+    """A server for browsers on an IP address and a port, TCP and UDP.
 
-    `deliver` is called with every proven session and must not block; the pipe is its own from
-    then on. `hosts` are values that a request may have in its Host header beside the address
-    itself (`shoal.example.org`), `origins` other sites whose pages may join
-    (`https://example.org`). `places` tells where the UDP port can be reached from elsewhere (port
-    mappings), best first. `proxies` are IP addresses of web servers in front, whose
-    X-Forwarded-For is believed.
+    `deliver` is called with every proven session, must not block, and owns the pipe from then on.
+    `hosts` are further values of the Host header to accept (`shoal.example.org`), `origins` other
+    sites whose pages may join (`https://example.org`). `places` returns the addresses by which the
+    UDP port can be reached from outside (port mappings), the best first. `proxies` are the IP
+    addresses of reverse proxies whose X-Forwarded-For is trusted.
     """
 
     def __init__(
@@ -86,13 +85,13 @@ class Gate:
         self._limits = limits or BrowserLimits()
         self._refused = 0
         self._visits: Visits | None = None
-        # The networks are those that limit connections to the node's own port.
+        # Subnets are counted in the same way as for connections to the node's own port.
         each = self._limits.connections_per_subnet
         self._open = Crowd(self._limits.connections, each, each, apart=True)
 
     @property
     def status(self) -> GateStatus:
-        """How many browsers there are, and what became of those that tried."""
+        """The number of browsers, and the results of their attempts to join."""
         if self._visits is None:
             return GateStatus(0, 0, 0, 0, 0, self._refused)
         counts, joining = self._visits.counts, self._visits.joining
@@ -112,8 +111,10 @@ class Gate:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; started with the port. Raises AddressInUse, and HostError also
-        where aiortc is not installed."""
+        """Serve until cancelled; report the port as started.
+
+        Raises AddressInUse, and HostError for other faults, also if aiortc is not installed.
+        """
         try:
             from .bridge import open_bridge
             from .visits import Visits
@@ -146,7 +147,8 @@ class Gate:
             listener.socket.close()
 
     async def _udp(self, listen: str) -> Datagrams:
-        """The same port number as for HTTP where it is free, so that an owner opens one."""
+        """Open the UDP port: the same number as for HTTP if free, so that the owner has to open
+        only one number in a firewall."""
         try:
             datagrams = await self._host.datagrams(listen, self.port)
         except AddressInUse:
@@ -155,7 +157,7 @@ class Gate:
         return datagrams
 
     def _hosts(self, listen: str) -> set[str]:
-        """The values of Host that mean this gate."""
+        """Return the values of the Host header that this gate serves."""
         ip = ip_address(listen)
         local = {"127.0.0.1", "[::1]", "localhost"}
         if not ip.is_unspecified:
@@ -178,7 +180,7 @@ class Gate:
                     stream = await listener.accept()
                     source = _plain(stream.socket.getpeername()[0])
                     local = _plain(stream.socket.getsockname()[0])
-                except OSError:  # no file descriptor left, or gone before it was looked at
+                except OSError:  # no file descriptor left, or the browser has left already
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
                 entry = self._open.enter(source, self._host.now())
@@ -191,7 +193,7 @@ class Gate:
                 )
 
     async def _converse(self, stream: trio.SocketStream, front: "_Front", entry: Entry) -> None:
-        """One request and one answer, each within its time."""
+        """Read one request and send one response, each within `request_s` seconds."""
         exchange = Exchange()
         response = Response(408)
         try:
@@ -211,20 +213,20 @@ class Gate:
             stream.socket.close()
 
     def client(self, request: Request, source: str) -> str:
-        """The browser's IP address: behind a trusted web server, what that says last."""
+        """Return the browser's IP address: the last of X-Forwarded-For behind a trusted proxy."""
         if source not in self._proxies:
             return source
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         return plain_ip(said) or source
 
     def candidates(self, local: str) -> list[Place]:
-        """Where a browser may find the UDP port: first where it found the HTTP server."""
+        """Return addresses of the UDP port for a browser, first the one that it used for HTTP."""
         return [(local, self.udp_port), *self._places()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """The gate as one HTTP connection sees it."""
+    """The gate with the context of one HTTP connection."""
 
     gate: Gate
     site: Site
@@ -245,7 +247,7 @@ class _Front:
 
 
 async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
-    """The whole request. Raises Refusal; trio's errors where the browser left."""
+    """Read a complete request. Raises Refusal, and trio's errors if the browser leaves."""
     while True:
         request = exchange.receive(await stream.receive_some(defaults.REQUEST_HEAD_BYTES))
         if request is not None:
@@ -253,8 +255,8 @@ async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
 
 
 async def _hang_up(stream: trio.SocketStream) -> None:
-    """Let the browser read the answer: closing with its bytes unread would reset the connection
-    under it."""
+    """Read the rest of the request, so that the browser gets the response: closing a socket with
+    unread bytes resets the connection."""
     await stream.send_eof()
     left = defaults.IGNORED_BYTES
     while left > 0 and (data := await stream.receive_some(defaults.REQUEST_HEAD_BYTES)):
@@ -262,7 +264,7 @@ async def _hang_up(stream: trio.SocketStream) -> None:
 
 
 def _plain(address: str) -> str:
-    """An IP address as a socket names it, without its zone and in its usual spelling."""
+    """Return a socket's IP address without its zone and in canonical form."""
     return plain_ip(address.partition("%")[0]) or address
 
 

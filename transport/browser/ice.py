@@ -1,10 +1,10 @@
-"""One UDP port for all browsers: an ICE-lite agent (RFC 8445, 2.5), without I/O.
+"""An ICE-lite agent (RFC 8445, 2.5) that serves all browsers on one UDP port. No I/O.
 
-A lite agent answers checks and never sends one. So a datagram leaves only for an address from
-which one with a secret of this very session has come, and no offer can point the node at
-anybody. The first address from which the DTLS handshake was completed stays: after that only
-another port of the same IP address may take over (a NAT that changed its mapping), since only
-then is it certain that somebody there receives what is sent (a check alone may be forged).
+A lite agent replies to checks and never sends one. So the node sends only to addresses from which
+a check with a secret of the session has arrived, and no offer can make it send to a third party.
+Once the DTLS handshake has completed, the session keeps that IP address, and only its port may
+change (a NAT with a new mapping): the handshake proves that the browser receives at that address,
+while a check alone may have a forged source.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One browser's way to the port. `take` is called with each datagram of DTLS."""
+    """The ICE session of one browser. `take` is called with each DTLS datagram."""
 
     ufrag: str
     password: str
@@ -29,12 +29,12 @@ class Session:
     take: Callable[[bytes], None]
     bucket: Bucket
     place: Place | None = None  # where the browser is, once it has nominated a pair
-    settled: bool = False  # DTLS has proven that somebody at `place` receives
+    settled: bool = False  # DTLS has proven that the browser receives at `place`
     dropped: int = field(default=0)  # datagrams beyond the rate
 
 
 class LiteAgent:
-    """All sessions on one port. Feed datagrams; send what is returned to where it came from."""
+    """The sessions on one port. Pass datagrams to `receive`, and send its reply to their source."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
@@ -51,20 +51,20 @@ class LiteAgent:
         take: Callable[[bytes], None],
         now: float,
     ) -> Session:
-        """A session for an offer; `ufrag` and `password` are this side's, new and random."""
+        """Create a session for an offer; `ufrag` and `password` are ours, new and random."""
         bucket = Bucket(Rate(self._rate / 4, self._rate), now)
         session = Session(ufrag, password, peer_ufrag, take, bucket)
         self._by_ufrag[ufrag] = session
         return session
 
     def close(self, session: Session) -> None:
-        """Forget a session; what comes for it later is ignored."""
+        """Remove a session; later datagrams for it are dropped."""
         self._by_ufrag.pop(session.ufrag, None)
         if session.place is not None:
             self._by_place.pop(session.place, None)
 
     def receive(self, data: bytes, source: Place, now: float) -> bytes | None:
-        """Take one datagram; the answer to send back, if there is one."""
+        """Take one datagram; return the reply to send back, None if there is none."""
         session = self._by_place.get(source)
         bucket = self._strangers if session is None else session.bucket
         if not bucket.take(now):
@@ -78,7 +78,8 @@ class LiteAgent:
         return None
 
     def _check(self, data: bytes, source: Place) -> bytes | None:
-        """A check that is not in order gets no answer: a stranger learns nothing of the port."""
+        """Reply to a valid check; return None for an invalid one, so that a scanner learns nothing
+        about the port."""
         request = decode(data)
         if request is None or request.kind != Kind.REQUEST or request.username is None:
             return None
@@ -94,12 +95,12 @@ class LiteAgent:
         return encode(answer, session.password.encode(), sha256=False)
 
     def _nominate(self, session: Session, source: Place) -> bool:
-        """Move a session to where its browser says it is now; False where it may not go."""
+        """Move a session to the address that its browser chose; return False if not allowed."""
         if session.place == source:
             return True
         if session.settled and session.place is not None and session.place[0] != source[0]:
             return False
-        if source in self._by_place:  # another session's: one address and port is one browser
+        if source in self._by_place:  # taken by another session: one browser per address
             return False
         if session.place is not None:
             del self._by_place[session.place]

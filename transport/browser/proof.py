@@ -1,10 +1,10 @@
-"""Who is at each end of a data channel: one signed message each way, before anything else.
+"""Proof of the peer ids of both ends of a data channel: one signed message in each direction.
 
-A browser cannot do the lane's TLS, whose certificates carry peer ids. DTLS joins two
-certificates that mean nothing; each end tells the other their fingerprints by way of HTTP. So
-each end signs, with the key of its peer id, what it saw: both fingerprints, both nonces, both
-keys (docs/spec/browser.md, section 3). Whoever stands in between has another fingerprint, and
-a proof for one connection is worth nothing on another.
+A browser cannot use the lane's TLS, whose certificates contain peer ids. DTLS uses certificates
+without peer ids, and the ends exchange their fingerprints over HTTP. So each end signs both
+fingerprints, both nonces and both keys with the key of its peer id (docs/spec/browser.md,
+section 3). A man in the middle has another fingerprint, so the proof fails; and a proof of one
+connection is not valid on another one.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ PROOF_BYTES: Final = 1 + KEY_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What both ends of one channel know of it; the dialler is the browser. Nonces and
+    """The facts that both ends of a channel know; the dialler is the browser. Nonces and
     fingerprints have 32 bytes."""
 
     dialler_nonce: bytes
@@ -31,7 +31,10 @@ class Meeting:
     listener_fingerprint: bytes
 
     def transcript(self, dialler_key: bytes, listener_key: bytes) -> bytes:
-        """What is signed: 192 bytes, every part of fixed size."""
+        """Return the bytes to sign: 192 bytes, six parts of 32 bytes each.
+
+        Raises ValueError for a part of another size.
+        """
         parts = (
             self.dialler_nonce,
             self.listener_nonce,
@@ -45,19 +48,19 @@ class Meeting:
         return b"".join(parts)
 
     def exporter(self, dialler_key: bytes, listener_key: bytes) -> bytes:
-        """32 bytes that name this channel and no other. Unlike TLS's they are no secret; a mac
-        over them needs none."""
+        """Return 32 bytes that identify this channel. Unlike TLS exporters they are not secret,
+        and their users do not need a secret."""
         return sha256(_EXPORTER + self.transcript(dialler_key, listener_key)).digest()
 
 
 def prove(identity: Identity, role: str, transcript: bytes) -> bytes:
-    """The message of one end: the version, its key, its signature."""
+    """Return the message of one end: the version, its key, its signature."""
     signature = identity.sign(role, transcript)
     return bytes([defaults.VERSION]) + identity.public_key + signature
 
 
 def dialler_of(message: bytes, meeting: Meeting, listener_key: bytes) -> PeerId | None:
-    """The browser that this message proves, None where it proves nobody."""
+    """Return the browser's peer id that the message proves, None if the proof is not valid."""
     key = _key_in(message)
     if key is None or key == listener_key:
         return None
@@ -65,7 +68,7 @@ def dialler_of(message: bytes, meeting: Meeting, listener_key: bytes) -> PeerId 
 
 
 def listener_of(message: bytes, meeting: Meeting, dialler_key: bytes) -> PeerId | None:
-    """The node that this message proves, None where it proves nobody."""
+    """Return the node's peer id that the message proves, None if the proof is not valid."""
     key = _key_in(message)
     if key is None or key == dialler_key:
         return None

@@ -1,12 +1,12 @@
-"""What of a browser's packets may reach aiortc: DTLS records, then SCTP packets, without I/O.
+"""A filter between a browser and aiortc: checks DTLS records, then SCTP packets. No I/O.
 
-aiortc 1.16 trusts the peer that its DTLS has proven, which for us is anybody. Read in its source:
-a parameter of length 0 loops for ever, a selective acknowledgement of 1 kB asks for 19 million
-steps, chunks beyond the advertised window are kept without bound, a second INIT resets the
-association, half a record more in each datagram is kept for ever, and what does not parse ends a
-task with an exception. So each packet is checked against what a data channel needs
-(RFC 9260, RFC 8831) before aiortc sees it. DTLS has proven where a packet is from: a breach is
-the browser's own, and ends its channel.
+aiortc 1.16 trusts every peer that completes DTLS, but any browser can do that. Its source shows
+these faults: a parameter of length 0 causes an endless loop, a selective acknowledgement of 1 kB
+causes 19 million steps, chunks beyond the advertised window are buffered without a bound, a second
+INIT resets the association, an extra half record in each datagram is never freed, and a packet that
+does not parse ends a task with an exception. So each packet is checked against the needs of a data
+channel (RFC 9260, RFC 8831) before aiortc gets it. DTLS authenticates the packets, so a breach was
+sent by the browser itself, and closes its channel.
 """
 
 import struct
@@ -45,18 +45,18 @@ _WITH_PARAMETERS: Final = {  # the size of the fields before the parameters
 }
 _ONCE: Final = frozenset({_TYPE_SACK, *_WITH_PARAMETERS})  # in one packet
 _PARAMETERS: Final = 16
-_RECONFIG_BYTES: Final = {13: 12, 16: 8, 17: 8}  # parameter: its least size in aiortc's reading
+_RECONFIG_BYTES: Final = {13: 12, 16: 8, 17: 8}  # parameter: least bytes that aiortc can parse
 _INITS: Final = 16
 
 
 class Breach(Exception):
-    """A packet that no browser sends; the text says what is wrong with it."""
+    """A packet that no correct browser sends; the text names the fault."""
 
 
 def is_one_record(datagram: bytes) -> bool:
-    """Whether a datagram of an established DTLS connection is one whole record.
+    """Return whether a datagram of an established DTLS connection is one complete record.
 
-    aiortc reads one record for each datagram; a second one would wait in OpenSSL's memory.
+    aiortc reads one record per datagram, so a second one would stay in OpenSSL's memory.
     """
     if len(datagram) < _RECORD_HEADER:
         return False
@@ -65,25 +65,25 @@ def is_one_record(datagram: bytes) -> bool:
 
 
 def is_application_data(datagram: bytes) -> bool:
-    """Whether the record carries data, not an alert or a handshake."""
+    """Return whether the record carries application data, not an alert or a handshake."""
     return datagram[:1] == bytes([_APPLICATION_DATA])
 
 
 class Screen:
-    """Judges the SCTP packets of one association, in the order in which they come."""
+    """A filter for the SCTP packets of one association, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self.dropped = 0  # packets that were in order and not wanted now
+        self.dropped = 0  # valid packets that were not accepted at that moment
         self._inits = 0
 
     def admits(
         self, packet: bytes, *, established: bool, received: int | None, room: int, unread: int
     ) -> bool:
-        """Whether aiortc may have this packet; False drops it, and SCTP sends it again.
+        """Return whether aiortc may get this packet; a dropped one is retransmitted by SCTP.
 
-        `received` is the last TSN without a gap before it, None before there is any; `room`
-        the bytes that the window still allows, `unread` those of them that wait for a reader
-        and not for a gap to be filled. Raises Breach.
+        `received` is the last TSN without a gap before it, None before the first. `room` is the
+        number of bytes that the window still allows, `unread` the number of bytes that wait for
+        the reader and not for a gap to be filled. Raises Breach.
         """
         chunks = _cut(packet)
         seen: set[int] = set()
@@ -122,7 +122,7 @@ class Screen:
 
 
 def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
-    """The chunks of a packet: type, flags, body."""
+    """Split a packet into chunks: type, flags, body. Raises Breach."""
     if not _COMMON_HEADER < len(packet) <= defaults.PACKET_BYTES:
         raise Breach("a packet of a wrong size")
     chunks: list[tuple[int, int, bytes]] = []
@@ -139,7 +139,7 @@ def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread: int) -> bool:
-    """Whether a DATA chunk lies in the window, in bytes and in chunks."""
+    """Return whether a DATA chunk fits into the window, in bytes and in chunks. Raises Breach."""
     if len(body) <= _DATA.size:
         raise Breach("data without any")
     tsn, stream, _, protocol = _DATA.unpack_from(body)
@@ -150,7 +150,7 @@ def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread:
     ahead = (tsn - received) % (1 << 32)
     if ahead > 1 << 31 or not ahead:  # known already
         return True
-    if ahead == 1:  # the next one, which may free those that wait for it
+    if ahead == 1:  # the next chunk, which may close the gap that others wait for
         return unread < defaults.WINDOW_BYTES
     return ahead <= defaults.TSN_WINDOW and room + _WINDOW_SLACK >= len(body)
 
@@ -172,7 +172,7 @@ def _check_sack(body: bytes) -> None:
 
 
 def _check_parameters(kind: int, body: bytes) -> None:
-    """Lengths of type-length-value fields (RFC 9260, 3.2.1)."""
+    """Check the lengths of type-length-value fields (RFC 9260, 3.2.1). Raises Breach."""
     at = _WITH_PARAMETERS[kind]
     if len(body) < at:
         raise Breach("a chunk too short for its fields")

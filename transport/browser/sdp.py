@@ -1,9 +1,9 @@
-"""The few lines of SDP that a data channel needs (RFC 8866, 8839, 8841, 8842), without I/O.
+"""The few lines of SDP that a data channel needs (RFC 8866, 8839, 8841, 8842). No I/O.
 
-An offer comes from anybody, so nothing of it reaches aiortc's own parser. What is read: the ICE
-credentials, the DTLS fingerprint, the SCTP port, the section's name. The browser's candidates are
-not read at all: this side is ICE-lite and sends only to who has sent to it, so no offer can
-point it at a third party.
+Offers are untrusted, so nothing of them reaches aiortc's own parser. This module reads the ICE
+credentials, the DTLS fingerprint, the SCTP port and the section's name. It ignores the browser's
+candidates: this side is ICE-lite and sends only to addresses that have sent to it, so an offer
+cannot make it send to a third party.
 """
 
 import re
@@ -26,12 +26,12 @@ _REQUIRED = {"ice-ufrag", "ice-pwd", "fingerprint", "setup", "sctp-port", "mid"}
 
 
 class BadOffer(ValueError):
-    """The offer is not one for a data channel, or breaks a bound; the text says which."""
+    """The offer is not for one data channel, or exceeds a bound; the text names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a browser says of its end of the channel."""
+    """The parameters of the browser's end of the channel."""
 
     ufrag: str
     fingerprint: bytes  # SHA-256 of its DTLS certificate
@@ -60,7 +60,7 @@ def parse_offer(text: str) -> Offer:
 
 
 def _attributes(lines: Sequence[str]) -> dict[str, str]:
-    """The attributes that count, each of which must stand there once."""
+    """Return the required attributes, each of which must occur exactly once. Raises BadOffer."""
     found: dict[str, str] = {}
     for line in lines:
         if not line.startswith("a="):
@@ -96,14 +96,14 @@ def _port(value: str) -> int:
 
 
 def fingerprint_text(fingerprint: bytes) -> str:
-    """Pairs of hexadecimal digits with colons between them (RFC 8122, 5)."""
+    """Format a fingerprint as pairs of hexadecimal digits with colons between (RFC 8122, 5)."""
     return fingerprint.hex(":").upper()
 
 
 def answer(
     offer: Offer, *, ufrag: str, password: str, fingerprint: bytes, places: Sequence[Place]
 ) -> str:
-    """The answer of an ICE-lite end that is the DTLS server; `places` are its candidates."""
+    """Return the answer of an ICE-lite end and DTLS server; `places` are its candidates."""
     lines = [
         "v=0",
         "o=- 1 1 IN IP4 0.0.0.0",
@@ -127,5 +127,5 @@ def answer(
 
 
 def _candidate(number: int, place: Place) -> str:
-    priority = _HOST_PRIORITY - (number << 8)  # as they are listed: the best first
+    priority = _HOST_PRIORITY - (number << 8)  # in the order of the list: the best first
     return f"a=candidate:{number + 1} 1 udp {priority} {ip_address(place[0])} {place[1]} typ host"

@@ -1,6 +1,7 @@
-"""The two JSON documents by which a browser and a node agree on a channel, without I/O.
+"""The two JSON documents by which a browser and a node agree on a channel. No I/O.
 
-JSON, because that is what a page has at hand; everything in it is checked and bounded here.
+They are JSON because a page can parse that without a library; this module checks and bounds every
+field.
 """
 
 import json
@@ -13,12 +14,12 @@ from .sdp import BadOffer, Offer, parse_offer
 
 
 class BadRequest(ValueError):
-    """The document is not what it should be; the text says what is wrong."""
+    """The document is not valid; the text names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a browser posts: its offer, and the nonce that its proof will hold."""
+    """A browser's request to join: its offer, and the nonce (32 bytes) for its proof."""
 
     offer: Offer
     nonce: bytes
@@ -54,7 +55,7 @@ def _nonce(value: object) -> bytes:
 
 
 def encode_answer(answer: str, nonce: bytes, key: bytes) -> bytes:
-    """The node's answer: its SDP, its nonce, its public key (32 bytes)."""
+    """Encode the node's answer: its SDP, its nonce, its public key (32 bytes)."""
     document = {
         "v": defaults.VERSION,
         "answer": answer,

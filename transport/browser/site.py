@@ -1,9 +1,9 @@
-"""What the gate answers to whom: pages, allowed names and origins, headers. No I/O.
+"""The gate's web site: its pages, its allowed host names and origins, its headers. No I/O.
 
-Any page that the owner's browser opens can send requests to an address on the owner's machine, and
-a name that a stranger's DNS server points at it turns them into same-origin ones. So a
-request must name a host that the owner meant, and come from a page of the gate itself or
-of an origin that the owner listed.
+Any page in the owner's browser can send requests to an address on the owner's machine, and a
+hostile DNS server can make them same-origin requests by resolving its name to that address (DNS
+rebinding). So a request must name a host that the owner configured, and must come from a page of
+the gate itself or of an origin that the owner listed.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,8 +37,9 @@ _SAFE: Final = {
 
 
 class Site:
-    """`pages` maps file names to contents; `hosts` are the values of Host that are served, in
-    lower case; `origins` the other sites whose pages may join here (`https://example.org`)."""
+    """The responses of the gate. `pages` maps file names to contents; `hosts` are the accepted
+    values of the Host header, in lower case; `origins` are the other sites whose pages may join
+    here (`https://example.org`)."""
 
     def __init__(
         self, pages: Mapping[str, bytes], hosts: Collection[str], origins: Collection[str]
@@ -48,7 +49,7 @@ class Site:
         self._origins = frozenset(origins)
 
     def check(self, request: Request) -> None:
-        """Whether the request is for this site and from a page that may ask. Raises Refusal."""
+        """Raise Refusal unless the request is for this site and from an allowed origin."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
             raise Refusal(421, "this name is not served here")
@@ -60,7 +61,7 @@ class Site:
         return origin in self._origins or origin.lower() in (f"http://{host}", f"https://{host}")
 
     def answer(self, request: Request) -> Response | None:
-        """The answer to anything but a join, which is None. Raises Refusal."""
+        """Return the response to a request, None if it is a request to join. Raises Refusal."""
         path = request.target.partition("?")[0]
         if path == JOIN:
             return self._before_join(request)
@@ -77,13 +78,13 @@ class Site:
             return Response(204, b"", self.sharing(request))
         if request.method != "POST":
             raise Refusal(405, "an offer is posted")
-        # Another site's page cannot send this type without asking first (Fetch, CORS protocol).
+        # A page of another site cannot send this type without a preflight request (CORS).
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise Refusal(415, "an offer is posted as application/json")
         return None
 
     def sharing(self, request: Request) -> dict[str, str]:
-        """Headers that let a page of a listed origin read the answer; else none."""
+        """Return the headers that let a page of a listed origin read the response; else none."""
         origin = request.headers.get("origin")
         if origin not in self._origins or origin is None:
             return {}
@@ -95,12 +96,12 @@ class Site:
         }
 
     def document(self, request: Request, body: bytes) -> Response:
-        """A JSON answer to a join."""
+        """Return the JSON response to a request to join."""
         headers = {"Content-Type": "application/json", **_SAFE, **self.sharing(request)}
         return Response(200, body, headers)
 
 
 def refusal(refused: Refusal) -> Response:
-    """A refusal as a page sees it."""
+    """Return the HTTP response for a refusal."""
     headers = {"Content-Type": "text/plain; charset=utf-8", **_SAFE}
     return Response(refused.status, f"{refused.words}\n".encode(), headers)

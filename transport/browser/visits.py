@@ -1,4 +1,4 @@
-"""Browsers on their way in and their channels: answers offers, proves peers, on one UDP port."""
+"""The browsers of a gate: it answers their offers, checks their proofs, runs their channels."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -26,13 +26,13 @@ from .sdp import answer
 from .signalling import BadRequest, JoinRequest, encode_answer, parse_join
 
 _UFRAG_BYTES: Final = 6  # 8 letters
-_PASSWORD_BYTES: Final = 18  # 24 letters; RFC 8445, 5.3 wants 128 bits of chance
+_PASSWORD_BYTES: Final = 18  # 24 letters; RFC 8445, 5.3 requires 128 random bits
 _CANDIDATES: Final = 8
 
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """One browser, from its answered offer to the end of its channel."""
+    """One browser, from the answer to its offer until the end of its channel."""
 
     carrier: Carrier
     session: Session
@@ -42,7 +42,7 @@ class _Visit:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the browsers that tried, since the start."""
+    """The results of browsers' attempts to join since the start."""
 
     proven: int = 0
     bad_proofs: int = 0
@@ -50,7 +50,7 @@ class Counts:
 
 
 class Visits:
-    """All browsers at one UDP port. `deliver` is called with each session that is proven."""
+    """All browsers on one UDP port. `deliver` is called with each proven session."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Visits:
 
     @property
     def count(self) -> int:
-        """Browsers now, those that are not proven yet included."""
+        """The current number of browsers, those that are not proven yet included."""
         return len(self._visits)
 
     @property
     def joining(self) -> int:
-        """Browsers that have been answered and are not proven yet."""
+        """The number of browsers that got an answer but have not proven their peer ids yet."""
         return sum(visit.peer is None for visit in self._visits)
 
     async def receive(self) -> None:
@@ -99,10 +99,10 @@ class Visits:
                             self._datagrams.send(reply, source)
 
     def join(self, body: bytes, source: str, places: list[Place], nursery: trio.Nursery) -> bytes:
-        """Answer a posted offer, and wait for its browser in a task of its own.
+        """Answer a posted offer, and start a task that waits for its browser.
 
-        `source` is the browser's IP address, `places` where it may find the UDP port. Raises
-        Refusal.
+        `source` is the browser's IP address, `places` are the addresses of the UDP port for it.
+        Raises Refusal.
         """
         now = self._host.now()
         if not self._joins.take(source, now):
@@ -163,11 +163,12 @@ class Visits:
         return _Visit(carrier, session, meeting)
 
     def _letters(self, size: int) -> str:
-        """Chance as letters that ICE allows: base64's."""
+        """Return `size` random bytes in base64, whose characters ICE allows."""
         return b64encode(self._host.entropy(size)).decode()
 
     async def _carry(self, visit: _Visit, inside: ExitStack, joining: ExitStack) -> None:
-        """Run one browser's channel to its end, and leave its crowds by closing the stacks."""
+        """Run one browser's channel to its end; close both stacks, which frees its places in the
+        limits."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_run_and_cancel, visit.carrier, nursery.cancel_scope)
@@ -187,7 +188,7 @@ class Visits:
             self._agent.close(visit.session)
 
     async def _prove(self, visit: _Visit) -> BrowserSession | None:
-        """The first message each way. None where the browser proved nobody, or left."""
+        """Exchange the proofs. Return None if the browser's is not valid, or if it left."""
         pipe, key, meeting = visit.carrier.pipe, self._identity.public_key, visit.meeting
         try:
             peer = dialler_of(await read_exactly(pipe, PROOF_BYTES), meeting, key)
@@ -208,7 +209,7 @@ async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
 
 
 async def read_exactly(pipe: ChannelPipe, size: int) -> bytes:
-    """That many bytes; fewer at the end. Raises OSError, trio.ClosedResourceError."""
+    """Read `size` bytes, fewer at the end. Raises OSError, trio.ClosedResourceError."""
     data = b""
     while len(data) < size:
         await pipe.wait_readable()

@@ -1,1 +1,1 @@
-"""Peers on the same network, found by multicast DNS."""
+"""Discovery of peers on the same network by multicast DNS."""

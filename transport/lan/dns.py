@@ -1,7 +1,7 @@
-"""DNS messages (RFC 1035) as multicast DNS uses them: bytes in, records out, and back.
+"""DNS messages (RFC 1035) for multicast DNS: encoding and decoding.
 
-Everything is bounded before it is read: sizes, counts, lengths of names, and pointers in names,
-which must lead back, so that each is followed once.
+Everything is limited before it is read: sizes, counts and lengths of names. Pointers in names have
+to lead backwards, so that each is followed at most once.
 """
 
 import struct
@@ -13,7 +13,7 @@ from typing import Final
 from .defaults import LABEL_BYTES, LABELS, MESSAGE_BYTES, NAME_BYTES, QUESTIONS, RECORDS, TEXT_BYTES
 
 Name = tuple[bytes, ...]
-"""Labels, in lower case where they came from outside (RFC 6762, section 16)."""
+"""Labels, in lower case if received (RFC 6762, section 16)."""
 
 _HEAD: Final = struct.Struct("!HHHHHH")  # id, flags, questions, answers, authorities, additional
 _QUESTION: Final = struct.Struct("!HH")  # type, class
@@ -22,13 +22,13 @@ _SERVICE: Final = struct.Struct("!HHH")  # priority, weight, port
 _RESPONSE: Final = 0x8400  # QR and AA
 _QR: Final = 0x8000
 _OPCODE_RCODE: Final = 0x780F
-_FLUSH: Final = 0x8000  # of a class: cache-flush, or a question that wants unicast
+_FLUSH: Final = 0x8000  # bit of a class: cache-flush, or a question that asks for unicast
 _POINTER: Final = 0xC0
 _INTERNET: Final = 1
 
 
 class Type(IntEnum):
-    """Types that are read; others are passed over."""
+    """Types that are decoded; others are skipped."""
 
     A = 1
     PTR = 12
@@ -45,19 +45,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Of SRV: where a service is."""
+    """Data of an SRV record: port and host of a service."""
 
     port: int
     host: Name
 
 
 Data = Name | Service | IPv4Address | tuple[bytes, ...]
-"""Of PTR, SRV, A and TXT."""
+"""Data of PTR, SRV, A and TXT records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`shared`: others may say something under that name too (PTR). `ttl` in seconds."""
+    """A resource record. `shared`: other hosts may use the name too (PTR). `ttl` in seconds."""
 
     name: Name
     type: Type
@@ -68,18 +68,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A query has questions, and in `records` what its sender knows; a response has records."""
+    """A query has questions and, in `records`, known answers; a response has records."""
 
     response: bool
     questions: list[Question] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
 
-# Writing. Names of ours are short, so none is compressed.
+# Encoding. Our names are short, so none is compressed.
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     flags = _RESPONSE if message.response else 0
     head = _HEAD.pack(0, flags, len(message.questions), len(message.records), 0, 0)
     questions = [
@@ -110,16 +110,18 @@ def _name(name: Name) -> bytes:
     return b"".join(bytes((len(label),)) + label for label in name) + b"\0"
 
 
-# Reading.
+# Decoding.
 
 
 class _Malformed(Exception):
-    """The message is not looked at any further."""
+    """The message is malformed or exceeds a limit."""
 
 
 def decode(data: bytes) -> Message | None:
-    """The message, or None for what is malformed or beyond a bound. Records of other types
-    and classes are left out."""
+    """Decode a message; None if it is malformed or exceeds a limit.
+
+    Skips records of other types and classes.
+    """
     if not _HEAD.size <= len(data) <= MESSAGE_BYTES:
         return None
     _, flags, questions, *counts = _HEAD.unpack_from(data)
@@ -165,7 +167,7 @@ class _Reader:
         self._at = end
 
     def _read(self, kind: int, end: int) -> Data | None:
-        """A record's data; None for types that are not read."""
+        """Decode a record's data; None for types that are skipped."""
         if kind == Type.A:
             if end - self._at != 4:
                 raise _Malformed
@@ -197,7 +199,7 @@ class _Reader:
         return name
 
     def _name(self) -> Name:
-        """Labels, and where it ends; each pointer leads further back than the one before."""
+        # Each pointer has to lead further back than the previous one, which excludes loops.
         data, at, back = self._data, self._at, self._at
         labels: list[bytes] = []
         size, after = 0, -1

@@ -1,4 +1,4 @@
-"""Peers on the same networks, found by multicast DNS: a socket and a task for each interface."""
+"""LAN discovery by multicast DNS: a socket and a task per interface."""
 
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
@@ -19,13 +19,13 @@ OnPeer = Callable[[PeerId, Place], None]
 _PRIVATE = tuple(
     map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"))
 )
-_POINT_TO_POINT = 31  # prefix length from which there is nobody to find
+_POINT_TO_POINT = 31  # prefix length from which a network has no other hosts
 
 
 class LanDiscovery:
-    """Tells the LAN of this node, and this node of others of its swarm.
+    """Announces this node on the LAN, and reports other nodes of its swarm.
 
-    What is told is a hint: that the peer is who it says is proven by the lane's handshake.
+    A report is a hint: the lane's handshake authenticates the peer.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LanDiscovery:
         limits: LanLimits | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`swarm` is the swarm's public name, up to 32 bytes; others' swarms are not seen."""
+        """`swarm` is the swarm's public name, up to 32 bytes; other swarms are ignored."""
         self._host = host
         self._guard = guard or Guard()
         self._peer = peer
@@ -51,24 +51,24 @@ class LanDiscovery:
         self._port = 0
 
     def on_peer(self, callback: OnPeer) -> None:
-        """Call it when a peer of the swarm is heard of at a place for the first time, and when
-        it comes back after having been gone."""
+        """Call `callback` when a peer of the swarm is first seen at an address, or seen again after
+        it was forgotten."""
         self._listeners.append(callback)
 
     @property
     def condition(self) -> str | None:
-        """Why some network is not searched, in a sentence for the owner; None where all are."""
+        """Why a network is not searched, as a sentence for the owner; None if all are."""
         return next(iter(self._troubles.values()), None)
 
     def places(self, peer: PeerId) -> list[Place]:
-        """Where that peer says it is on our networks."""
+        """Return the addresses that the peer announced on our networks."""
         found = (each.neighbours.places(peer) for each in self._responders.values())
         return list(dict.fromkeys(place for places in found for place in places))
 
     async def run(
         self, port: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Announce `port` and listen until cancelled; then say goodbye."""
+        """Announce `port` and listen until cancelled; then send goodbyes."""
         self._port = port
         async with trio.open_nursery() as nursery:
             self._look(nursery)
@@ -78,7 +78,7 @@ class LanDiscovery:
                 self._look(nursery)
 
     def _look(self, nursery: trio.Nursery) -> None:
-        """Serve the interfaces that there are now."""
+        """Start and stop serving as interfaces come and go."""
         wanted = [item for item in self._host.interfaces() if _is_lan(item)]
         wanted = wanted[: self._limits.interfaces]
         for interface, scope in list(self._served.items()):
@@ -93,23 +93,23 @@ class LanDiscovery:
                 nursery.start_soon(self._serve, interface)
 
     async def _serve(self, interface: Interface) -> None:
-        """One interface until it is gone; what fails is tried again at the next look."""
+        """Serve an interface until it disappears; after an error the next check retries."""
         try:
             with self._served[interface], self._guard.around(f"network of {interface.address}"):
-                # Bound to the group, so that no datagram to another program of the port
-                # is taken away from it (RFC 6762, section 15).
+                # Binding to the group keeps datagrams for other programs on this port
+                # from being delivered here instead (RFC 6762, section 15).
                 group = Group(GROUP, interface.address)
                 socket = await self._host.datagrams(GROUP, PORT, group=group, shared=True)
                 self._troubles.pop(interface, None)
                 await self._work(interface, socket)
         except AddressInUse:
             self._troubles[interface] = (
-                f"another program has port {PORT} for itself, so peers on the own network are "
-                "not found by multicast DNS"
+                f"another program uses port {PORT} exclusively, so multicast DNS cannot find peers "
+                "on the local network"
             )
         except HostError as error:
             self._troubles[interface] = (
-                f"peers on the network of {interface.address} are not searched: {error.message}"
+                f"cannot search for peers on the network of {interface.address}: {error.message}"
             )
         finally:
             del self._served[interface]
@@ -147,7 +147,7 @@ class LanDiscovery:
 
 
 class _Turn:
-    """Wakes a task before its time."""
+    """Timer that can be moved to an earlier time."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -165,7 +165,7 @@ class _Turn:
 
 
 def _is_lan(interface: Interface) -> bool:
-    """Whether neighbours can be there: a private IPv4 network of more than two."""
+    """Whether the interface is in a private IPv4 network with other hosts."""
     if ":" in interface.address or interface.prefix >= _POINT_TO_POINT:
         return False
     return any(IPv4Address(interface.address) in network for network in _PRIVATE)

@@ -1,4 +1,4 @@
-"""Peers that announce themselves on a LAN, each for as long as it said: bounded, by our clock."""
+"""Peers that announce themselves on a LAN, for as long as they say: limited, by our clock."""
 
 import math
 from collections.abc import Callable
@@ -12,37 +12,37 @@ from .service import Found
 
 @dataclass(slots=True)
 class Neighbour:
-    """A peer at a place. `heard` and `expires` are on our clock, in seconds."""
+    """A peer at an address. `heard` and `expires` are on our clock, in seconds."""
 
     found: Found
     heard: float
     expires: float
-    left: bool = False  # it said goodbye: it has its room for a while, and is not shown
-    refreshed: int = 0  # how many times it was asked for again
+    left: bool = False  # it said goodbye: remembered for a while, but not returned
+    refreshed: int = 0  # how often its record was queried again
     spread: float = 0.0
 
     @property
     def refresh_at(self) -> float:
-        """When it is asked for again; infinite once that was done often enough."""
+        """When to query its record again; infinite after the last attempt."""
         if self.left or self.refreshed >= len(REFRESH):
             return math.inf
         return self.heard + (REFRESH[self.refreshed] + self.spread) * (self.expires - self.heard)
 
 
 class Neighbours:
-    """Everybody on one LAN. `luck` gives a number from 0 to 1."""
+    """All peers on one LAN. `luck` returns a random number from 0 to 1."""
 
     def __init__(self, limits: LanLimits, luck: Callable[[], float]) -> None:
         self._limits = limits
         self._luck = luck
         self._by_key: dict[tuple[PeerId, Place], Neighbour] = {}
-        self._due = math.inf  # never later than the truth
+        self._due = math.inf  # at or before the time when `pass_time` has work
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def places(self, peer: PeerId) -> list[Place]:
-        """Where a peer says it is."""
+        """Return the addresses that a peer announced."""
         return [
             place
             for (known, place), item in self._by_key.items()
@@ -50,19 +50,18 @@ class Neighbours:
         ]
 
     def knows(self, found: Found) -> bool:
-        """Whether that peer is known at that place, or was until its goodbye."""
+        """Whether that peer is stored at that address, also after its goodbye."""
         return (found.peer, found.place) in self._by_key
 
     def is_news(self, found: Found) -> bool:
-        """Whether that peer is not known at that place, and may be: one address has so much
-        room and no more."""
+        """Whether that peer is new at that address, within the limit per address."""
         if not found.ttl or self.knows(found):
             return False
         theirs = sum(place[0] == found.place[0] for _, place in self._by_key)
         return theirs < self._limits.per_source
 
     def hear(self, found: Found, now: float) -> None:
-        """Take in an announcement of who is known, or news."""
+        """Store an announcement of a known or a new peer, or a goodbye."""
         key = found.peer, found.place
         known = self._by_key.get(key)
         if not found.ttl:
@@ -77,12 +76,11 @@ class Neighbours:
         self._due = min(self._due, item.refresh_at)
 
     def due(self) -> float:
-        """When to call `pass_time`; infinite while nobody is known."""
+        """Return when to call `pass_time`; infinite while no peer is known."""
         return self._due
 
     def pass_time(self, now: float) -> bool:
-        """Forget whose time has come; whether somebody is to be asked for again, which then
-        counts as done."""
+        """Forget expired peers; return whether a query is due for any, and count it as sent."""
         if now < self._due:
             return False
         for key in [key for key, item in self._by_key.items() if item.expires <= now]:
@@ -95,8 +93,10 @@ class Neighbours:
         return bool(late)
 
     def known(self, now: float) -> list[tuple[bytes, int]]:
-        """Instances and the seconds that are left to them, of those with more than half left
-        (RFC 6762, section 7.1), freshest first."""
+        """Return instances and their remaining seconds, freshest first.
+
+        Only those with more than half of their life left are listed (RFC 6762, section 7.1).
+        """
         fresh = [
             (item.expires - now, item.found.instance)
             for item in self._by_key.values()

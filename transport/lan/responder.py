@@ -1,6 +1,6 @@
-"""One interface's part of multicast DNS (RFC 6762): when to ask, when to answer, what to keep.
+"""Multicast DNS on one interface (RFC 6762): when to query, when to reply, what to cache.
 
-Datagrams and the time in, datagrams and peers out.
+Sans-I/O: datagrams and the time go in, datagrams and peers come out.
 """
 
 import math
@@ -28,8 +28,11 @@ _NEVER: Final = math.inf
 
 
 class Responder:
-    """`luck` gives a number from 0 to 1. Call `poll` at `due`, which `receive` may
-    bring forward."""
+    """Multicast DNS responder and querier.
+
+    `luck` returns a random number from 0 to 1. Call `poll` at `due`, which `receive` may move to an
+    earlier time.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Responder:
     ) -> None:
         self.neighbours = Neighbours(limits, luck)
         self.dropped = 0
-        """Datagrams that were too many to be looked at."""
+        """Datagrams dropped by the rate limiter."""
         self._announcement = announcement
         self._network: IPv4Network = IPv4Interface(
             f"{interface.address}/{interface.prefix}"
@@ -50,20 +53,20 @@ class Responder:
         self._taken = Bucket(Rate(limits.taken_burst, limits.taken_per_s), now)
         self._news = Bucket(Rate(limits.news_burst, limits.news_per_s), now)
         self._announce_at = [now + after for after in ANNOUNCEMENTS]
-        self._answer_at = _NEVER  # an answer is due
+        self._answer_at = _NEVER  # when a reply about this node is due
         self._answered = -_NEVER
-        self._kinds_at = _NEVER  # and one about our kind of service
+        self._kinds_at = _NEVER  # when a reply about our kind of service is due
         self._kinds_said = -_NEVER
         self._query_at = now + self._first_wait()
         self._pause = QUERY_S[0]
 
     def due(self) -> float:
-        """When to call `poll` next."""
+        """Return when to call `poll` next."""
         own = (*self._announce_at[:1], self._answer_at, self._kinds_at, self._query_at)
         return min(*own, self.neighbours.due())
 
     def poll(self, now: float) -> list[bytes]:
-        """What to send to the group now; peers whose time has come are forgotten."""
+        """Return the datagrams to send to the group now; forget expired peers."""
         late = self.neighbours.pass_time(now)
         found: list[bytes] = []
         if self._announce_at and self._announce_at[0] <= now:
@@ -82,14 +85,14 @@ class Responder:
         return found
 
     def goodbye(self) -> bytes:
-        """We are gone."""
+        """Return the goodbye of this node."""
         return self._announcement.encode(ttl=0)
 
     def receive(self, data: bytes, source: Place, now: float) -> list[Found]:
-        """Take in a datagram; returns peers and places that were not known.
+        """Handle a datagram; return new peers with their addresses.
 
-        What comes from another network or port is somebody else's: with several interfaces
-        each socket gets a copy of everything.
+        Datagrams from another network or port are ignored: with several interfaces each socket
+        receives a copy of everything.
         """
         if source[1] != PORT or IPv4Address(source[0]) not in self._network:
             return []
@@ -106,7 +109,7 @@ class Responder:
         return [item for item in found if self._is_news(item, now)]
 
     def _is_news(self, found: Found, now: float) -> bool:
-        """Keep it; whether it was not known. Beyond the rate nothing new is kept."""
+        """Store an announcement; return whether it is new. Beyond the rate new ones are dropped."""
         news = self.neighbours.is_news(found)
         if news and not self._news.take(now):
             return False
@@ -115,7 +118,7 @@ class Responder:
         return news
 
     def _be_asked(self, message: dns.Message, now: float) -> None:
-        """Answer a little later, together with others' questions, and not too often."""
+        """Schedule a reply: with a delay that merges several queries, and not too often."""
         if self._announcement.is_asked(message):
             at = max(now + self._first_wait(), self._answered + ANSWER_S)
             self._answer_at = min(self._answer_at, at)

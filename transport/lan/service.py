@@ -1,8 +1,8 @@
-"""What a node says of itself on a LAN, and what it reads of others: a DNS-SD service (RFC 6763).
+"""DNS-SD service (RFC 6763) with which a node announces itself on a LAN, and finds others.
 
-`_shoal._udp.local` -> `<random>._shoal._udp.local` -> a port, the address of that one interface,
-and a text with the peer id and a tag of the swarm. The form is that of every other service on a
-LAN, so that ordinary tools show it; the name is drawn anew with every start.
+`_shoal._udp.local` -> `<random>._shoal._udp.local` -> a port, the address of that interface, and a
+text with the peer id and a tag of the swarm. The form is that of every other service on a LAN, so
+ordinary tools show it. The instance name is random and changes with every start.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ _EVERY_SERVICE: Final = (b"_services", b"_dns-sd", b"_udp", b"local")  # RFC 676
 
 
 def tag_of(swarm: bytes) -> bytes:
-    """What stands for a swarm's public name: who does not know the name learns nothing."""
+    """Return a hash of a swarm's public name, which only nodes that know the name recognise."""
     return hashlib.sha256(b"shoal/lan/1\0" + swarm).digest()[:_TAG_BYTES].hex().encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A peer of our swarm, and where it says it is. `ttl` in seconds; 0 is a goodbye."""
+    """A peer of our swarm at the address that it announced. `ttl` in seconds; 0 is a goodbye."""
 
     peer: PeerId
     place: Place
@@ -40,7 +40,7 @@ class Found:
 
 
 class Announcement:
-    """Our own records for one interface. `entropy` is 8 random bytes of this start."""
+    """Our own records for one interface. `entropy` is 8 random bytes drawn at the start."""
 
     def __init__(self, peer: PeerId, swarm: bytes, address: str, port: int, entropy: bytes) -> None:
         self.instance = entropy[:_INSTANCE_BYTES].hex().encode()
@@ -52,7 +52,7 @@ class Announcement:
         self._port = port
 
     def records(self, ttl: int = TTL_S) -> list[Record]:
-        """PTR, SRV, TXT, A."""
+        """Return the PTR, SRV, TXT and A records."""
         text = (_VERSION, b"p=" + self._peer.encode(), b"s=" + self._tag)
         return [
             Record(SERVICE, Type.PTR, self._name, ttl, shared=True),
@@ -62,21 +62,21 @@ class Announcement:
         ]
 
     def encode(self, ttl: int = TTL_S) -> bytes:
-        """An announcement, or with a TTL of 0 a goodbye (RFC 6762, section 10.1)."""
+        """Encode an announcement, or with a TTL of 0 a goodbye (RFC 6762, section 10.1)."""
         return dns.encode(Message(True, [], self.records(ttl)))
 
     def encode_service(self) -> bytes:
-        """The answer to who asks for all kinds of services."""
+        """Encode the reply to a query for all kinds of services."""
         kind = Record(_EVERY_SERVICE, Type.PTR, SERVICE, TTL_S, shared=True)
         return dns.encode(Message(True, [], [kind]))
 
     def asks_for_kinds(self, message: Message) -> bool:
-        """Whether a query wants every kind of service."""
+        """Whether a query asks for all kinds of services."""
         wanted = _EVERY_SERVICE
         return any(each.name == wanted and _is(each, Type.PTR) for each in message.questions)
 
     def is_asked(self, message: Message) -> bool:
-        """Whether a query is about us, and its sender does not know us yet (section 7.1)."""
+        """Whether a query is about us and does not list us as known (section 7.1)."""
         return any(map(self._is_ours, message.questions)) and not any(
             record.type is Type.PTR and record.data == self._name and record.ttl >= TTL_S / 2
             for record in message.records
@@ -87,18 +87,18 @@ class Announcement:
         return any(_is(question, kind) for kind in wanted.get(question.name, ()))
 
     def read(self, message: Message, source: str) -> list[Found]:
-        """Peers of our swarm in a response that came from `source`.
+        """Return the peers of our swarm in a response from `source`.
 
-        Only what says that address of itself is believed: so nobody can make us dial a third
-        computer without forging its address. Our own announcements come back to us and are
-        left out.
+        A peer counts only if it announces the address from which it sends. So without forging its
+        address a host cannot make us dial a third one. Our own announcements, which the group
+        returns to us, are dropped.
         """
         found = [_read(message, name, source, self._tag) for name in _instances(message)]
         return [item for item in found if item is not None and item.peer != self._peer]
 
 
 def query(known: Iterable[tuple[bytes, int]]) -> bytes:
-    """Who is there? `known` are instances with the rest of their TTL: they need not answer."""
+    """Encode a query. `known` are instances with their remaining TTL, which need not reply."""
     records = [
         Record(SERVICE, Type.PTR, (instance, *SERVICE), ttl, shared=True) for instance, ttl in known
     ]
@@ -110,7 +110,7 @@ def _is(question: Question, kind: Type) -> bool:
 
 
 def _instances(message: Message) -> list[Name]:
-    """Names of services of our kind, each once."""
+    """Return the names of services of our kind, without duplicates."""
     names = [
         record.name
         for record in message.records
@@ -120,7 +120,7 @@ def _instances(message: Message) -> list[Name]:
 
 
 def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None:
-    """One peer of a response, where all its records are in it and fit."""
+    """Return one peer of a response, if all its records are present and consistent."""
     service: dns.Service | None = None
     texts: tuple[bytes, ...] = ()
     ttl = LONGEST_TTL_S
@@ -140,7 +140,7 @@ def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None
 
 
 def _says(message: Message, host: Name, source: str) -> bool:
-    """Whether the sender names its own address as the host's."""
+    """Whether the sender announces its own address as the host's."""
     return any(
         record.type is Type.A and record.name == host and str(record.data) == source
         for record in message.records

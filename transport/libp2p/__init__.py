@@ -1,4 +1,4 @@
-"""libp2p on the wire: identify, ping, calls and circuits, for go, rust and py peers."""
+"""libp2p on the wire for go, rust and py peers: identify, ping, calls and circuits."""
 
 from .limits import Libp2pLimits
 from .responder import Libp2pResponder

@@ -1,6 +1,6 @@
-"""Calls of libp2p peers: one stream, one request, one reply (docs/spec/libp2p.md, section 4).
+"""Calls of libp2p peers: one request and one reply per stream (docs/spec/libp2p.md, section 4).
 
-Callers are strangers: only what was published for them is called, at a rate, a few at a time.
+Callers are strangers, so they may call only published methods, with limits on rate and number.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from .wire import prefixed
 CALL: Final = "/shoal/call/1.0.0"
 _FIELDS: Final = 8
 Published = Callable[[], Mapping[str, Handler]]
-"""Methods that strangers may call, and who answers them."""
+"""Returns the methods that strangers may call, each with its handler."""
 
 
 class CallService:
@@ -38,10 +38,10 @@ class CallService:
         self._open = 0
 
     async def serve(self, connection: Connection, stream: MuxStream) -> None:
-        """One stream: read the request, answer it. Raises Fault on what is no request."""
+        """Read one request from a stream and answer it. Raises Fault if it is not a request."""
         limits = self._limits
         if connection.calls >= limits.calls or self._open >= limits.calls_total:
-            await stream.send(_encode(Refusal("busy", "too many calls are open"), limits))
+            await stream.send(_encode(Refusal("busy", "too many open calls"), limits))
             return
         connection.calls += 1
         self._open += 1
@@ -60,7 +60,7 @@ class CallService:
         try:
             method, header, payload = decode_request(request)
         except Fault as fault:
-            return Refusal(fault.code, "the request cannot be read")
+            return Refusal(fault.code, "cannot decode the request")
         handler = self._published().get(method)
         if handler is None:
             return Refusal("unknown-method", "no such method is published")
@@ -75,7 +75,7 @@ class CallService:
 
 
 def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
-    """Method, header and payload. Raises Fault (`bad-request`)."""
+    """Decode method, header and payload. Raises Fault (`bad-request`)."""
     fields = _fields(data)
     try:
         method = decode(fields.get("method", b"\xc0"), limit=METHOD_BYTES + 2, depth=0)
@@ -89,7 +89,7 @@ def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
 
 
 def _fields(data: bytes) -> dict[str, bytes | memoryview]:
-    """The undecoded values of a map with text keys."""
+    """Return the undecoded values of a map with text keys."""
     found: dict[str, bytes | memoryview] = {}
     try:
         reader = Reader(data, limit=len(data), text=METHOD_BYTES)

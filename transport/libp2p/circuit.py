@@ -1,7 +1,8 @@
-"""The messages of circuit relay v2 (libp2p specification, `relay/circuit-v2.md`).
+"""Messages of circuit relay v2 (libp2p specification, `relay/circuit-v2.md`).
 
-HOP is spoken to a relay, STOP by a relay; both are protobuf behind a length. A voucher says, signed
-by the relay, that a peer has a reservation (`RFC/0002-signed-envelopes.md`).
+A peer speaks HOP to a relay, and a relay speaks STOP to a peer; both are protobuf with a length
+prefix. In a voucher the relay signs that a peer has a reservation
+(`RFC/0002-signed-envelopes.md`).
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ STATUS_CODES: Final = {
     CONNECTION_FAILED: "peer-unreachable",
     NO_RESERVATION: "no-reservation",
 }
-"""What we call a relay's refusals."""
+"""Our error codes for the statuses with which a relay refuses."""
 _VOUCHER_DOMAIN: Final = b"libp2p-relay-rsvp"
 _VOUCHER_TYPE: Final = b"\x03\x02"
 _KEY_PREFIX: Final = b"\x08\x01\x12\x20"
@@ -40,26 +41,26 @@ _VARINT_LIMIT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a circuit may carry: seconds, and bytes each way together; 0 for no limit."""
+    """Limits of a circuit: seconds, and bytes of both directions together; 0 for no limit."""
 
     seconds: int
     size: int
 
 
 def hop_request(kind: int, peer: str | None = None) -> bytes:
-    """RESERVE, or CONNECT to a peer."""
+    """Encode RESERVE, or CONNECT to a peer."""
     return prefixed(number_field(1, kind) + (b"" if peer is None else _peer(2, peer)))
 
 
 def stop_connect(peer: str, allowance: Allowance) -> bytes:
-    """What a relay tells the target of a circuit: who comes, and the limits."""
+    """Encode the request to the target of a circuit, with its source and its limits."""
     return prefixed(number_field(1, STOP_CONNECT) + _peer(2, peer) + _allowance(3, allowance))
 
 
 def hop_status(
     status: int, *, allowance: Allowance | None = None, reservation: bytes | None = None
 ) -> bytes:
-    """A relay's answer."""
+    """Encode a relay's reply."""
     body = number_field(1, HOP_STATUS)
     if reservation is not None:
         body += bytes_field(3, reservation)
@@ -69,19 +70,19 @@ def hop_status(
 
 
 def stop_status(status: int) -> bytes:
-    """The target's answer."""
+    """Encode the target's reply."""
     return prefixed(number_field(1, STOP_STATUS) + number_field(4, status))
 
 
 def reservation(expires: int, addresses: list[bytes], voucher: bytes) -> bytes:
-    """What was granted, until which second since 1970, and where the relay listens."""
+    """Encode a reservation: its end in seconds since 1970, the relay's addresses, the voucher."""
     body = number_field(1, expires)
     body += b"".join(bytes_field(2, address) for address in addresses)
     return body + bytes_field(3, voucher)
 
 
 def voucher(identity: Identity, peer: str, expires: int) -> bytes:
-    """A signed envelope around Voucher{relay, peer, expiration}."""
+    """Return a signed envelope with Voucher{relay, peer, expiration}."""
     payload = bytes_field(1, encode_peer(identity.peer)) + bytes_field(2, encode_peer(peer))
     payload += number_field(3, expires)
     signed = prefixed(_VOUCHER_DOMAIN) + prefixed(_VOUCHER_TYPE) + prefixed(payload)
@@ -91,7 +92,7 @@ def voucher(identity: Identity, peer: str, expires: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HopMessage:
-    """A HOP message, checked: its kind, the peer and status where they were given."""
+    """Decoded HOP message; peer and status are None where absent."""
 
     kind: int
     peer: str | None
@@ -100,7 +101,7 @@ class HopMessage:
 
     @classmethod
     def decode(cls, data: bytes) -> "HopMessage":
-        """Raises Fault (`bad-message`)."""
+        """Decode a message. Raises Fault (`bad-message`)."""
         message = Message(data)
         granted = message.message(3)
         return cls(
@@ -113,7 +114,7 @@ class HopMessage:
 
 @dataclass(frozen=True, slots=True)
 class StopMessage:
-    """A STOP message, checked."""
+    """Decoded STOP message."""
 
     kind: int
     peer: str | None
@@ -121,7 +122,7 @@ class StopMessage:
 
     @classmethod
     def decode(cls, data: bytes) -> "StopMessage":
-        """Raises Fault (`bad-message`)."""
+        """Decode a message. Raises Fault (`bad-message`)."""
         message = Message(data)
         return cls(_kind(message, STOP_STATUS), _peer_in(message), message.number(4))
 

@@ -1,7 +1,7 @@
-"""This node as a client of foreign relays: go, rust or py, anything that speaks circuit relay v2.
+"""Client of foreign relays (go, rust or py): any program that speaks circuit relay v2.
 
-A circuit is handed over as a `Pipe` at both ends; TLS between the two peers runs over it, so the
-relay sees ciphertext, and what it says of who comes is a hint that TLS proves or not.
+A circuit is a `Pipe` at both ends. The two peers run TLS over it, so the relay sees only
+ciphertext, and the source that it names is merely a hint until TLS has authenticated it.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _EXPIRED: Final = "expired"
 
 @dataclass(slots=True)
 class _Relay:
-    """A relay that we are connected to."""
+    """A relay that this node is connected to."""
 
     address: Address
     connection: Connection
@@ -42,10 +42,10 @@ class _Relay:
 
 
 class CircuitClient:
-    """Reservations at foreign relays, and circuits through them, while `run` runs.
+    """Holds reservations at foreign relays, and circuits through them, while `run` runs.
 
-    `protocols` answers what a relay asks of us (identify); `port` is the local TCP port that dials
-    leave from. `identity` is proven to relays.
+    `protocols` answers requests of a relay (identify); `port` returns the local TCP port to dial
+    from. This node authenticates to relays with `identity`.
     """
 
     def __init__(
@@ -72,21 +72,24 @@ class CircuitClient:
         self._nursery: trio.Nursery | None = None
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """`callback(pipe, source, relay)` for each peer that comes through a relay of ours. The
-        pipe is the callback's to close; nobody is proven yet, this side is TLS's server."""
+        """Call `callback(pipe, source, relay)` for each incoming circuit through our relays.
+
+        The callback has to close the pipe. The source is not authenticated yet; this side is the
+        TLS server.
+        """
         self._on_circuit = callback
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback()` when `addresses` has changed."""
+        """Call `callback()` when `addresses` has changed."""
         self._on_change.append(callback)
 
     def addresses(self) -> list[Address]:
-        """Where this node can be reached through relays now."""
+        """Return the addresses at which relays lead to this node now."""
         held = [relay.address for relay in self._relays.values() if relay.reserved]
         return [address.through(self._identity.peer) for address in held]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry the connections to relays, until cancelled."""
+        """Run the connections to relays until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -97,7 +100,7 @@ class CircuitClient:
                 self._relays.clear()
 
     async def reserve(self, relay: Address) -> None:
-        """Get a reservation at a relay whose peer id is known, and keep it until it is lost.
+        """Get a reservation at a relay with a known peer id, and renew it until it is lost.
 
         Returns once it is granted. Raises DialFailed: the codes of a dial, `reservation-refused`,
         `relay-full`, `relay-denied`, `bad-relay`.
@@ -117,12 +120,12 @@ class CircuitClient:
             self._guard.start(self._nursery, place, self._renew, found, life, end=end)
 
     def release(self, relay: PeerId) -> None:
-        """Leave a relay, and every circuit through it."""
+        """Close the connection to a relay, with every circuit through it."""
         if relay in self._relays:
             self._relays[relay].connection.close("closed")
 
     async def dial(self, address: Address) -> MuxStream:
-        """A circuit to `address.peer` through `address.relay`; this side is TLS's client.
+        """Open a circuit to `address.peer` through `address.relay`; this side is the TLS client.
 
         Raises DialFailed: the codes of a dial to the relay, `no-reservation`, `peer-unreachable`,
         `relay-full`, `relay-denied`, `bad-relay`.
@@ -141,10 +144,10 @@ class CircuitClient:
     # Connections to relays.
 
     async def _relay(self, address: Address) -> _Relay:
-        """The connection to a relay, made anew where there is none. Raises DialFailed."""
+        """Return the connection to a relay, dialling if there is none. Raises DialFailed."""
         peer = address.peer
         if peer is None:
-            raise DialFailed("bad-address", f"`{address}` does not say which relay this is")
+            raise DialFailed("bad-address", f"`{address}` lacks the peer id of the relay")
         while peer in self._dialling:
             await self._dialling[peer].wait()
         found = self._relays.get(peer)
@@ -183,13 +186,13 @@ class CircuitClient:
         if not connection.alive:
             code = connection.code or "lost"
             known = "wrong-peer" if code == "wrong-peer" else "bad-relay"
-            raise DialFailed(known, f"`{address}` is no relay for us ({code})")
+            raise DialFailed(known, f"`{address}` is not usable as a relay ({code})")
         return relay
 
     async def _connect(self, address: Address) -> trio.SocketStream:
-        """TCP, from our listen port where that works. Raises DialFailed."""
+        """Connect by TCP, from our listening port if possible. Raises DialFailed."""
         if address.transport != "tcp":
-            raise DialFailed("bad-address", f"`{address}` is not reached by TCP")
+            raise DialFailed("bad-address", f"`{address}` is not a TCP address")
         ip, port = address.host, self._port()
         try:
             if parse_ip(ip) is None:
@@ -210,7 +213,7 @@ class CircuitClient:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run a connection; started once it is up or has failed."""
+        """Run a connection; report started once it is up or has failed."""
 
         def up() -> None:
             self._relays[peer] = relay
@@ -236,7 +239,7 @@ class CircuitClient:
     # Reservations and circuits.
 
     async def _ask_reservation(self, connection: Connection) -> float:
-        """Seconds for which it holds. Raises DialFailed."""
+        """Request a reservation; return its life in seconds. Raises DialFailed."""
         stream, answer = await self._request(connection, wire.RESERVE, None)
         stream.close()
         shortest, longest = defaults.RESERVED_S
@@ -245,8 +248,7 @@ class CircuitClient:
     async def _request(
         self, connection: Connection, kind: int, peer: str | None
     ) -> tuple[MuxStream, HopMessage]:
-        """One HOP request that the relay grants; the stream behind its answer. Raises
-        DialFailed."""
+        """Send a HOP request; return its stream and the granting reply. Raises DialFailed."""
         stream: MuxStream | None = None
         code = "timeout"
         try:
@@ -266,10 +268,10 @@ class CircuitClient:
             raise
         if stream is not None:
             stream.close()
-        raise DialFailed(code, f"the relay `{connection.peer}` did not do what we asked ({code})")
+        raise DialFailed(code, f"the relay `{connection.peer}` refused the request ({code})")
 
     async def _renew(self, relay: _Relay, life: float) -> None:
-        """Ask again at half its life; a relay that refuses is left."""
+        """Renew a reservation at half its life; leave a relay that refuses."""
         while relay.connection.alive:
             await trio.sleep(life * defaults.RENEW)
             try:
@@ -283,7 +285,7 @@ class CircuitClient:
         return {**self._base(), wire.STOP: self._serve_stop}
 
     async def _serve_stop(self, connection: Connection, stream: MuxStream) -> None:
-        """The relay brings a circuit: hand it on, and keep the stream until that is closed."""
+        """Accept a circuit from a relay and hand it on; returns when it is closed."""
         with trio.fail_after(self._limits.request_s):
             body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
         relay = self._relays.get(PeerId(connection.peer))
@@ -305,7 +307,7 @@ class CircuitClient:
 
 
 def _source(body: bytes) -> PeerId | int:
-    """Who comes, according to a STOP message; else the status that refuses it."""
+    """Return the source named in a STOP message, or the status with which to refuse it."""
     try:
         message = StopMessage.decode(body)
     except Fault:
@@ -314,11 +316,11 @@ def _source(body: bytes) -> PeerId | int:
         return wire.UNEXPECTED_MESSAGE
     try:
         return parse_peer_id(message.peer)
-    except TransportError:  # no key of ours: it could not link to us
+    except TransportError:  # not an Ed25519 key, so the peer could not link to this node
         return wire.PERMISSION_DENIED
 
 
 async def _hold(connection: Connection, stream: MuxStream) -> None:
-    """The connection stays as long as the circuit over it."""
+    """Keep the connection open as long as the circuit over it."""
     with connection.held():
         await stream.wait_closed()

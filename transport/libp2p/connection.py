@@ -1,4 +1,4 @@
-"""The trio shell of one libp2p connection: a task that reads, one that writes, one per stream."""
+"""Trio shell of one libp2p connection: tasks for reading, writing, and each stream."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ from .session import Session
 from .yamux import Channel, Opened
 
 Serve = Callable[["Connection", MuxStream], Awaitable[None]]
-"""Answers one stream whose protocol is agreed. It may raise Fault: the stream is then reset."""
+"""Serves a stream whose protocol is agreed. If it raises Fault, the stream is reset."""
 Protocols = Callable[[], Mapping[str, Serve]]
-"""What is answered, by protocol id; asked anew for each stream."""
+"""Returns what is served, by protocol id; called again for each stream."""
 
 
 class Connection:
-    """`session` over `pipe`, until one of them ends, a limit is broken or nothing happens.
+    """Runs `session` over `pipe` until one of them ends, a limit is exceeded, or it is idle.
 
-    `paces` are paid for what comes in. `relayed`: the pipe is itself a circuit. `code` says why it
-    ended: a word of docs/spec/libp2p.md.
+    `paces` are the rate limiters charged for received bytes. `relayed` means that the pipe is a
+    circuit itself. `code` says why the connection ended, with a word of docs/spec/libp2p.md.
     """
 
     def __init__(
@@ -65,26 +65,29 @@ class Connection:
 
     @property
     def peer(self) -> str:
-        """The other end's libp2p peer id; only once `run` has started."""
+        """libp2p peer id of the other end; available only after `run` has started."""
         return self._session.peer
 
     @property
     def ip(self) -> str:
-        """The other end's IP address, "" over a circuit."""
+        """IP address of the other end, "" over a circuit."""
         return self._pipe.remote[0]
 
     @property
     def remote(self) -> tuple[str, int]:
-        """The other end's place, as seen from here."""
+        """IP address and port of the other end, as seen from here."""
         return self._pipe.remote
 
     @property
     def alive(self) -> bool:
-        """Streams may be opened."""
+        """Whether streams may be opened."""
         return self.code is None and self._nursery is not None and not self._session.yamux.leaving
 
     async def run(self, first: bytes = b"", *, up: Callable[[], None] = lambda: None) -> None:
-        """Carry it to its end. `first` was read before; `up` is called once both are proven."""
+        """Run the connection to its end.
+
+        `first` are bytes read before. `up` is called once both ends are authenticated.
+        """
         self._heard = self._host.now()
         self._scope.deadline = trio.current_time() + self._limits.handshake_s
         try:
@@ -104,7 +107,7 @@ class Connection:
             self._budget.drop(self)
 
     def close(self, code: str) -> None:
-        """End it, with everything on it."""
+        """Close the connection and every stream on it."""
         if self.code is not None:
             return
         self.code = code
@@ -116,7 +119,7 @@ class Connection:
         self._room.unpark_all()
 
     async def open(self, protocol: str) -> MuxStream:
-        """A stream on which the peer speaks `protocol`. Raises Fault (`no-protocol`, …)."""
+        """Open a stream for `protocol`. Raises Fault (`no-protocol`, …)."""
         if not self.alive:
             raise Fault("stream-lost")
         stream = self._shell(self._session.yamux.open())
@@ -131,7 +134,7 @@ class Connection:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """As long as this lasts the connection does not end for want of requests."""
+        """Prevent the idle timeout while the context is active."""
         self._holds += 1
         self.progress()
         try:
@@ -141,18 +144,18 @@ class Connection:
             self.progress()
 
     def keep(self, until: float) -> None:
-        """The connection does not end for want of requests before `until` (the host's clock)."""
+        """Prevent the idle timeout until `until` (the host's clock, in seconds)."""
         self._kept_until = max(self._kept_until, until)
         self.progress()
 
     def progress(self) -> None:
-        """A request was answered."""
+        """Restart the idle timeout after a served request."""
         if self._session.established:
             idle = math.inf if self._holds else trio.current_time() + self._limits.idle_s
             self._scope.deadline = max(idle, self._kept_until)
 
     async def pay(self, cost: int) -> None:
-        """Wait until something that costs as much as so many bytes is within the rates."""
+        """Wait until the rate limiters allow work that costs as much as `cost` bytes."""
         for pace in self._paces:
             await pace.spend(cost)
 
@@ -231,7 +234,7 @@ class Connection:
                 await self._pipe.wait_writable()
 
     async def _watch(self) -> None:
-        """A connection that is kept without requests must give a sign of life."""
+        # A connection kept open without requests has to answer pings.
         while True:
             await trio.sleep(defaults.PING_S)
             now = self._host.now()

@@ -1,4 +1,4 @@
-"""Every constant of the libp2p side, with its unit."""
+"""All constants of the libp2p implementation, with their units."""
 
 from typing import Final
 
@@ -7,22 +7,22 @@ from ..defaults import KIB, MIB
 # Wire formats (docs/spec/libp2p.md).
 PEER_ID_BYTES: Final = 64
 LINE_BYTES: Final = 256
-"""The longest line of multistream-select that is read, newline included."""
+"""Longest multistream-select line that is accepted, with its newline."""
 LINES: Final = 16
-"""Proposals of one negotiation that are answered, a count."""
+"""Number of proposals answered per negotiation."""
 NOISE_MESSAGE_BYTES: Final = 65535
 NOISE_HANDSHAKE_BYTES: Final = 4 * KIB
-"""The longest handshake message: an RSA key of 8,192 bits and its signature take 2.2 KiB."""
+"""Longest handshake message: an RSA key of 8,192 bits and its signature take 2.2 KiB."""
 YAMUX_WINDOW_BYTES: Final = 256 * KIB
-"""What a side may send on a new stream; part of the protocol."""
+"""Bytes that a side may send on a new stream; fixed by the protocol."""
 YAMUX_CREDIT: Final = (1 << 32) - 1
-"""The most a peer may ever let us send ahead on a stream, in bytes."""
+"""Most bytes that a peer may ever allow us to send ahead on a stream."""
 IDENTIFY_BYTES: Final = 8 * KIB
 CIRCUIT_MESSAGE_BYTES: Final = 4 * KIB
 PROTOBUF_FIELDS: Final = 64
-"""Fields of one protobuf message that are read, a count."""
+"""Number of fields accepted in one protobuf message."""
 
-# What libp2p peers, none of them members, may cost.
+# Limits for libp2p peers, which are never members.
 CONNECTIONS: Final = 64
 CONNECTIONS_PER_SUBNET: Final = 8
 CONNECTIONS_LOOPBACK: Final = 64
@@ -39,7 +39,7 @@ STREAM_COST: Final = 4 * KIB
 CALL_COST: Final = 4 * KIB
 PING_COST: Final = 2 * KIB
 HANDSHAKE_COST: Final = 16 * KIB
-"""What handling costs us beside the bytes, in bytes of the rates."""
+"""Cost of handling beyond the bytes themselves, in bytes charged to the rate limiters."""
 IDLE_S: Final = 60.0
 REQUEST_S: Final = 15.0
 CALLS: Final = 8
@@ -47,20 +47,20 @@ CALLS_TOTAL: Final = 64
 CALL_BYTES: Final = 1 * MIB
 CALL_S: Final = 60.0
 
-# The shell's own pace.
+# The trio shell.
 READ_BYTES: Final = 32 * KIB
 UNSENT_BYTES: Final = 256 * KIB
-"""Unsent bytes of a connection beyond which streams wait; at twice that we stop reading."""
+"""Unsent bytes of a connection beyond which streams wait; at twice that it stops reading."""
 UNSENT_S: Final = 30.0
-"""How long a peer may take nothing of what waits for it, in seconds."""
+"""Seconds for which a peer may accept no bytes while some wait for it."""
 PING_S: Final = 15.0
 SILENT_S: Final = 40.0
-"""A connection that is kept for a reservation is asked after so many silent seconds, and closed
-after so many."""
+"""A connection kept for a reservation is pinged after `PING_S` seconds of silence, and closed after
+`SILENT_S`."""
 DIAL_S: Final = 15.0
 CIRCUITS: Final = 8
-"""Circuits at once that one foreign relay may bring, a count."""
+"""Number of concurrent circuits that one foreign relay may bring."""
 RENEW: Final = 0.5
-"""The part of a reservation's life after which it is renewed."""
+"""Share of a reservation's life after which it is renewed."""
 RESERVED_S: Final = (60.0, 7200.0)
-"""The shortest and the longest life of a reservation that is believed, in seconds."""
+"""Shortest and longest life of a reservation that is accepted, in seconds."""

@@ -1,7 +1,7 @@
-"""This node as a circuit relay v2 for libp2p peers: reservations, and bytes between two streams.
+"""Circuit relay v2 for libp2p peers: reservations, and bytes between two streams.
 
-Works only while this node relays. The relay's book, which lanes share, holds all limits;
-libp2p peers are strangers to it.
+It works only while this node relays. All limits are in the relay's book, which lanes use too;
+libp2p peers count as strangers there.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .limits import Libp2pLimits
 from .multiaddr import encode_address
 from .muxstream import MuxStream
 
-_NAME: Final = "libp2p/"  # before a peer id in the book: the peer's lane has a place of its own
+_NAME: Final = "libp2p/"  # prefix in the book: the peer's lane has a separate reservation
 _STATUS: Final = {
     "not-a-relay": wire.PERMISSION_DENIED,
     "relayed": wire.PERMISSION_DENIED,
@@ -37,7 +37,7 @@ _LISTED: Final = 8
 
 
 class HopService:
-    """Answers HOP streams. `addresses` is where this node listens."""
+    """Serves HOP streams. `addresses` returns where this node listens."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class HopService:
         return self._book.lends
 
     def gone(self, connection: Connection) -> None:
-        """The connection has ended: what was reserved over it is free."""
+        """Release the reservations of a connection that has ended."""
         for peer in [peer for peer, found in self._reserved.items() if found is connection]:
             del self._reserved[peer]
             self._book.release(_NAME + peer)
 
     async def serve(self, connection: Connection, stream: MuxStream) -> None:
-        """One stream, one request."""
+        """Serve the one request of a stream."""
         await connection.pay(defaults.CALL_COST)
         with trio.fail_after(self._limits.request_s):
             body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
@@ -88,7 +88,7 @@ class HopService:
             await stream.send(wire.hop_status(wire.MALFORMED_MESSAGE))
 
     def _reserve(self, connection: Connection) -> bytes:
-        """The answer to RESERVE; the connection is kept as long as the reservation."""
+        """Answer RESERVE; keep the connection open as long as the reservation."""
         now = self._host.now()
         granted = self._book.reserve(
             _NAME + connection.peer,
@@ -125,7 +125,7 @@ class HopService:
             return
         try:
             target = self._reserved.get(peer)
-            if target is None:  # the book has it, its connection is gone
+            if target is None:  # its connection has just ended
                 await stream.send(wire.hop_status(wire.NO_RESERVATION))
                 return
             with connection.held(), target.held():
@@ -152,7 +152,7 @@ class HopService:
             far.close()
 
     async def _announce(self, source: str, target: Connection) -> MuxStream:
-        """A stream to the target that has said yes to `source`. Raises Fault."""
+        """Return a stream on which the target has accepted `source`. Raises Fault."""
         far = await target.open(wire.STOP)
         try:
             await far.send(wire.stop_connect(source, self._allowance()))
@@ -165,7 +165,7 @@ class HopService:
         return far
 
     async def _splice(self, near: MuxStream, far: MuxStream, circuit: Circuit) -> None:
-        """Both directions, until both have ended or a limit is reached: then both are reset."""
+        """Copy both directions until both have ended; reset both if a limit is reached."""
         over = True
         with trio.CancelScope(deadline=circuit.deadline):
             try:
@@ -180,7 +180,7 @@ class HopService:
             far.close()
 
     async def _copy(self, source: MuxStream, sink: MuxStream, circuit: Circuit) -> None:
-        """Move bytes as the book allows. Raises Fault at the limit, or where an end is lost."""
+        """Copy bytes as the book allows. Raises Fault at a limit, or if an end is lost."""
         while True:
             await source.wait_readable()
             if source.at_end:

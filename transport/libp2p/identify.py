@@ -1,4 +1,4 @@
-"""The identify answer (libp2p specification, `identify/README.md`)."""
+"""Identify message (libp2p specification, `identify/README.md`)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from .wire import bytes_field, prefixed
 
 IDENTIFY: Final = "/ipfs/id/1.0.0"
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"
-_FAMILY: Final = b"ipfs/0.1.0"  # what go, rust and py peers announce to each other
+_FAMILY: Final = b"ipfs/0.1.0"  # the protocol version that go, rust and py peers announce
 _KEY_PREFIX: Final = b"\x08\x01\x12\x20"  # protobuf PublicKey{Type: Ed25519, Data: 32 bytes}
 
 
@@ -20,7 +20,7 @@ def identify_answer(
     observed: Address | None,
     protocols: Sequence[str],
 ) -> bytes:
-    """Who we are, where we listen and where we see the asker; its length first."""
+    """Encode this node's identity, addresses and protocols, with a length prefix."""
     parts = [bytes_field(1, _KEY_PREFIX + public_key)]
     parts += [bytes_field(2, encode_address(address)) for address in listening]
     parts += [bytes_field(3, protocol.encode()) for protocol in protocols]

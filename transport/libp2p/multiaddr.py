@@ -1,6 +1,6 @@
-"""Addresses as libp2p's messages carry them: binary multiaddrs, and peer ids as bytes.
+"""Binary multiaddrs and peer ids, as libp2p's messages contain them.
 
-The codes are those of the multicodec table (https://github.com/multiformats/multicodec).
+The codes are in the multicodec table (https://github.com/multiformats/multicodec).
 """
 
 from ipaddress import ip_address
@@ -18,7 +18,7 @@ _TCP, _UDP, _QUIC_V1, _P2P, _CIRCUIT = 6, 273, 461, 421, 290
 
 
 def encode_address(address: Address) -> bytes:
-    """The bytes of an address, its relay and its peer included."""
+    """Encode an address, with its relay and its peer."""
     transport = uvarint(_UDP if address.transport == "udp" else _TCP)
     data = _host(address) + transport + address.port.to_bytes(2)
     if address.transport == "udp":
@@ -29,12 +29,12 @@ def encode_address(address: Address) -> bytes:
 
 
 def encode_peer(peer: str) -> bytes:
-    """The multihash of a peer id's text."""
+    """Decode the text of a peer id to its multihash."""
     return base58_decode(peer)
 
 
 def decode_peer(data: bytes | None) -> str:
-    """The text of a peer id that a message carries. Raises Fault (`bad-message`)."""
+    """Return the text of a peer id in a message. Raises Fault (`bad-message`)."""
     if not data or len(data) > defaults.PEER_ID_BYTES:
         raise Fault("bad-message")
     return base58_encode(data)

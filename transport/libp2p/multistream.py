@@ -1,7 +1,7 @@
-"""multistream-select 1.0: agreeing on a protocol, as plain classes (multiformats, `multistream`).
+"""multistream-select 1.0: negotiation of a protocol, sans-I/O (multiformats, `multistream`).
 
-A line is its length as a varint, its text and a newline. Both sides say the version first; then
-one proposes, the other repeats what it takes and says `na` to the rest.
+A line is its length as a varint, its text and a newline. Both sides first send the version; then
+one proposes protocols, and the other repeats the one it accepts or answers `na`.
 """
 
 from collections.abc import Container
@@ -16,12 +16,12 @@ _NOT_AVAILABLE: Final = "na"
 
 
 def line(text: str) -> bytes:
-    """A line as it goes over the wire."""
+    """Encode a line."""
     return prefixed(text.encode() + b"\n")
 
 
 class _Lines:
-    """Cuts bytes into lines. Raises Fault (`bad-multistream`)."""
+    """Splits bytes into lines. Raises Fault (`bad-multistream`)."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -51,7 +51,7 @@ class _Lines:
 
 
 class Choice:
-    """The side that is asked. `chosen` is set once a proposal is among `protocols`."""
+    """Answering side. `chosen` is set once a proposal is among `protocols`."""
 
     def __init__(self, protocols: Container[str]) -> None:
         self.chosen: str | None = None
@@ -60,7 +60,7 @@ class Choice:
         self._count = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes, give the answer; `rest` holds what came behind the agreement.
+        """Take received bytes and return the reply; `rest` has the bytes after the agreement.
 
         Raises Fault (`bad-multistream`, or `no-protocol` after LINES refusals).
         """
@@ -71,7 +71,7 @@ class Choice:
         return answer
 
     def rest(self) -> bytes:
-        """Bytes behind the agreement."""
+        """Return the bytes received after the agreement."""
         return self._lines.rest()
 
     def _answer(self, text: str) -> bytes:
@@ -89,7 +89,7 @@ class Choice:
 
 
 class Offer:
-    """The side that asks, for one protocol. `chosen` is set once the other agrees."""
+    """Proposing side, for a single protocol. `chosen` is set once the other side accepts."""
 
     def __init__(self, protocol: str) -> None:
         self.chosen: str | None = None
@@ -98,11 +98,11 @@ class Offer:
         self._greeted = False
 
     def opening(self) -> bytes:
-        """What to send first."""
+        """Return the first bytes to send."""
         return line(VERSION) + line(self._protocol)
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes; nothing is ever answered. Raises Fault (`bad-multistream`, `no-protocol`)."""
+        """Take bytes; return b"". Raises Fault (`bad-multistream`, `no-protocol`)."""
         self._lines.feed(data)
         while self.chosen is None and (text := self._lines.next()) is not None:
             if not self._greeted:
@@ -116,5 +116,5 @@ class Offer:
         return b""
 
     def rest(self) -> bytes:
-        """Bytes behind the agreement."""
+        """Return the bytes received after the agreement."""
         return self._lines.rest()

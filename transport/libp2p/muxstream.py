@@ -1,4 +1,4 @@
-"""The trio shell of one yamux stream. It is a `Pipe`, so TLS runs over it as over a socket."""
+"""Trio shell of one yamux stream. It is a `Pipe`, so TLS runs over it as over a socket."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,8 +17,8 @@ _LITTLE = defaults.UNSENT_BYTES // 4
 class MuxStream:
     """Both directions of a stream. One task may read and one may write at a time.
 
-    `flush` sends what yamux has; `room` is woken whenever the connection has sent some.
-    The async methods raise Fault (`stream-lost`) where the stream or the connection is gone.
+    `flush` sends the frames that yamux has queued; `room` is woken when the connection has sent
+    some. The async methods raise Fault (`stream-lost`) if the stream or the connection is lost.
     """
 
     medium = "circuit"
@@ -42,7 +42,7 @@ class MuxStream:
         self._closed = False
         channel.context = self
 
-    # As a `Pipe`.
+    # The `Pipe` interface.
 
     def read_ready(self, size: int) -> bytes:
         if self._early:
@@ -54,14 +54,14 @@ class MuxStream:
             self._flush()
             return data
         if channel.failed:
-            raise ConnectionResetError("the stream is gone")
+            raise ConnectionResetError("the stream was reset")
         if channel.read_done:
             return b""
         raise BlockingIOError
 
     def write_ready(self, data: bytes | memoryview) -> int:
         if self._channel.failed or self._channel.write_done:
-            raise BrokenPipeError("the stream is gone")
+            raise BrokenPipeError("the stream was closed")
         taken = self._channel.write(data)
         if not taken and data:
             raise BlockingIOError
@@ -100,14 +100,14 @@ class MuxStream:
 
     @property
     def at_end(self) -> bool:
-        """Everything has been read, the peer's end included."""
+        """Whether everything has been read, up to the peer's end of stream."""
         channel = self._channel
         return channel.read_done and not (self._early or channel.unread or channel.failed)
 
-    # For messages.
+    # Messages.
 
     async def receive(self, limit: int) -> bytes:
-        """1 to `limit` bytes as they come; b"" at the end of the peer's direction."""
+        """Receive 1 to `limit` bytes; b"" at the peer's end of stream."""
         try:
             while True:
                 await self.wait_readable()
@@ -117,7 +117,7 @@ class MuxStream:
             raise Fault("stream-lost") from None
 
     async def receive_exactly(self, size: int) -> bytes:
-        """`size` bytes; an earlier end is `stream-lost`."""
+        """Receive `size` bytes. Raises Fault (`stream-lost`) if the stream ends before."""
         data = bytearray()
         while len(data) < size:
             piece = await self.receive(size - len(data))
@@ -127,7 +127,7 @@ class MuxStream:
         return bytes(data)
 
     async def receive_message(self, limit: int) -> bytes:
-        """What stands behind a varint of its length. Raises Fault (`too-large`, `bad-varint`)."""
+        """Receive a message with its length prefix. Raises Fault (`too-large`, `bad-varint`)."""
         head = bytearray()
         while (found := read_uvarint(head)) is None:
             head += await self.receive_exactly(1)
@@ -136,7 +136,7 @@ class MuxStream:
         return await self.receive_exactly(found[0])
 
     async def send(self, data: bytes) -> None:
-        """Hand all of it to the connection, as fast as the peer takes it."""
+        """Hand all bytes to the connection, as fast as the peer accepts them."""
         view = memoryview(data)
         try:
             while view:
@@ -148,22 +148,22 @@ class MuxStream:
             raise Fault("stream-lost") from None
 
     async def finish(self) -> None:
-        """Say the end, and wait for the peer's."""
+        """End this direction and wait for the peer's end of stream."""
         self.end()
         while await self.receive(defaults.READ_BYTES):
             pass
 
     async def wait_closed(self) -> None:
-        """Until `close`, or until the stream or the connection is lost."""
+        """Wait until `close` is called, or the stream or the connection is lost."""
         while not (self._closed or self._channel.failed):
             await self._changed.park()
 
     def put_back(self, data: bytes) -> None:
-        """These bytes were read too early."""
+        """Return bytes that were read too early to the front."""
         self._early = data + self._early
 
     def wake(self) -> None:
-        """Something changed: let whoever waits look again."""
+        """Wake the waiting tasks after a change of the channel."""
         self._changed.unpark_all()
 
     def _check_open(self) -> None:

@@ -1,8 +1,9 @@
-"""Noise XX with libp2p's payload, as a plain class: bytes in, bytes out.
+"""Noise XX with libp2p's payload, sans-I/O.
 
 Noise_XX_25519_ChaChaPoly_SHA256 (The Noise Protocol Framework, revision 34, sections 5 and 7.5) in
-frames of a 2-byte length; the handshake's payload ties the static key to the peer id (libp2p
-specification, `noise/README.md`). Keys come from the host's entropy. No early data is sent or used.
+frames with a 2-byte length. The handshake's payload ties the static key to the peer id (libp2p
+specification, `noise/README.md`). Keys come from the host's entropy. Early data is neither sent nor
+used.
 """
 
 import hmac
@@ -31,7 +32,7 @@ _NONCES: Final = 1 << 64
 
 
 class Cipher:
-    """One direction: a key and a counter that never repeats (section 5.1)."""
+    """Cipher of one direction: a key, and a counter that never repeats (section 5.1)."""
 
     def __init__(self, key: bytes) -> None:
         self._aead = ChaCha20Poly1305(key)
@@ -41,7 +42,7 @@ class Cipher:
         return self._aead.encrypt(self._nonce(), plaintext, associated)
 
     def decrypt(self, ciphertext: bytes, associated: bytes = b"") -> bytes:
-        """Raises Fault (`bad-noise`)."""
+        """Decrypt a message. Raises Fault (`bad-noise`)."""
         try:
             return self._aead.decrypt(self._nonce(), ciphertext, associated)
         except InvalidTag:
@@ -56,17 +57,17 @@ class Cipher:
 
 
 def _derive(chaining: bytes, material: bytes) -> tuple[bytes, bytes]:
-    """HKDF with two outputs (section 4.3)."""
+    """Apply HKDF with two outputs (section 4.3)."""
     secret = hmac.digest(chaining, material, "sha256")
     first = hmac.digest(secret, b"\x01", "sha256")
     return first, hmac.digest(secret, first + b"\x02", "sha256")
 
 
 class Handshake:
-    """The symmetric state of XX, and the three messages (section 7.5).
+    """Symmetric state and the three messages of XX (section 7.5).
 
-    `initiator` speaks first; `payload` goes with this side's static key. `write` and `read`
-    alternate; then `split` gives the ciphers to send and to receive with.
+    `initiator` writes first. `write` and `read` alternate; then `split` returns the ciphers for
+    sending and receiving.
     """
 
     def __init__(self, *, initiator: bool, static: bytes, ephemeral: bytes) -> None:
@@ -81,11 +82,11 @@ class Handshake:
 
     @property
     def static_key(self) -> bytes:
-        """This side's public static key."""
+        """Public static key of this side."""
         return self._static.public_key().public_bytes_raw()
 
     def write(self, step: int, payload: bytes = b"") -> bytes:
-        """Message 0, 1 or 2, of this side."""
+        """Encode message 0, 1 or 2 of this side, with its payload."""
         out = b""
         if step < 2:
             key = self._ephemeral.public_key().public_bytes_raw()
@@ -99,7 +100,7 @@ class Handshake:
         return out + self._encrypt(payload)
 
     def read(self, step: int, message: bytes) -> bytes:
-        """The payload of message 0, 1 or 2, of the other side. Raises Fault (`bad-noise`)."""
+        """Decode message 0, 1 or 2 of the other side; return its payload. Raises Fault."""
         if step < 2:
             key, message = message[:_KEY_BYTES], message[_KEY_BYTES:]
             if len(key) != _KEY_BYTES:
@@ -118,7 +119,7 @@ class Handshake:
         return self._decrypt(message)
 
     def split(self) -> tuple[Cipher, Cipher]:
-        """Ciphers to send and to receive with (section 5.2)."""
+        """Return the ciphers for sending and for receiving (section 5.2)."""
         first, second = map(Cipher, _derive(self._chaining, b""))
         return (first, second) if self._initiator else (second, first)
 
@@ -152,8 +153,9 @@ class Handshake:
 class Noise:
     """A secured connection. Feed what arrives, send what `outgoing` returns.
 
-    `peer` is the other end's libp2p peer id (of an Ed25519 key), None until it is proven; `expect`
-    is who must answer. Raises Fault: `bad-noise`, `bad-identity`, `wrong-peer`.
+    `peer` is the other end's libp2p peer id (of an Ed25519 key), None until it is authenticated;
+    `expect` is the peer id that the other end must have. Raises Fault: `bad-noise`,
+    `bad-identity`, `wrong-peer`.
     """
 
     def __init__(
@@ -181,11 +183,11 @@ class Noise:
 
     @property
     def established(self) -> bool:
-        """Both ends are proven."""
+        """Whether both ends are authenticated."""
         return self._ciphers is not None
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the wire, give the plaintext in them."""
+        """Take bytes from the wire and return the plaintext in them."""
         self._buffer += data
         pieces = []
         while (message := self._next()) is not None:
@@ -196,14 +198,14 @@ class Noise:
         return b"".join(pieces)
 
     def send(self, plaintext: bytes) -> None:
-        """Encrypt for the peer; only once established."""
+        """Encrypt for the peer; allowed only once established."""
         assert self._ciphers is not None
         for start in range(0, len(plaintext), _PLAINTEXT_BYTES):
             piece = plaintext[start : start + _PLAINTEXT_BYTES]
             self._send(self._ciphers[0].encrypt(piece))
 
     def outgoing(self) -> bytes:
-        """Bytes for the wire."""
+        """Return the bytes to send."""
         data = bytes(self._out)
         self._out.clear()
         return data
@@ -224,7 +226,7 @@ class Noise:
         self._out += len(message).to_bytes(_LENGTH_BYTES) + message
 
     def _advance(self, handshake: Handshake, message: bytes) -> None:
-        """One message of the handshake has come; answer it."""
+        """Handle a handshake message and queue the reply."""
         payload = handshake.read(self._step, message)
         if self._step:
             self._prove(payload, handshake)
@@ -237,7 +239,7 @@ class Noise:
             self._handshake = None
 
     def _payload(self, static_key: bytes) -> bytes:
-        """NoiseHandshakePayload{identity_key, identity_sig}."""
+        """Encode NoiseHandshakePayload{identity_key, identity_sig}."""
         signature = self._identity.sign_for_libp2p(_STATIC_KEY_WORD + static_key)
         encoded = _KEY_PREFIX + self._identity.public_key
         return bytes_field(1, encoded) + bytes_field(2, signature)

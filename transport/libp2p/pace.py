@@ -1,4 +1,4 @@
-"""Slows readers down, so that what peers send costs a bounded share of us."""
+"""Rate limiter for reading, so that handling a peer's bytes takes a limited share of this node."""
 
 import math
 
@@ -6,7 +6,7 @@ import trio
 
 
 class Pace:
-    """Takes `rate` bytes per second after a `burst` (a leaky bucket)."""
+    """Allows `rate` bytes per second after a burst of `burst` bytes (a leaky bucket)."""
 
     def __init__(self, rate: int, burst: int) -> None:
         self._rate = rate
@@ -14,7 +14,7 @@ class Pace:
         self._paid_until = -math.inf  # when all bytes taken so far would have been due
 
     async def spend(self, size: int) -> None:
-        """Return when `size` bytes are within the rate."""
+        """Wait until `size` bytes are within the rate."""
         now = trio.current_time()
         self._paid_until = max(self._paid_until, now - self._ahead) + size / self._rate
         if self._paid_until > now:

@@ -1,7 +1,7 @@
-"""Answers libp2p programs on our TCP port: identify, ping, calls of what is published, circuits.
+"""Serves libp2p programs on our TCP port: identify, ping, published calls, circuits.
 
-Noise and yamux, no other security and no other muxer; none of these peers is a member. py-libp2p
-takes no part in it: its muxer keeps to no window, its default set accepts plaintext.
+Only Noise and yamux are supported. None of these peers is a member. py-libp2p is not used here,
+because its muxer ignores windows and its default set accepts plaintext.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +31,13 @@ from .session import Session
 
 PING: Final = "/ipfs/ping/1.0.0"
 _PING_BYTES: Final = 32
-_LISTED: Final = 16  # addresses in an identify answer
+_LISTED: Final = 16  # addresses in an identify message
 
 
 class Libp2pResponder:
-    """The libp2p side of a listener: one `serve` per connection whose first byte is 0x13.
+    """libp2p part of a listener: `serve` is called per connection whose first byte is 0x13.
 
-    `published` are the methods that strangers may call; `relay` the book of a node that may
+    `published` returns the methods that strangers may call. `relay` is the book of a node that may
     relay (its limits say whether it does).
     """
 
@@ -69,14 +69,14 @@ class Libp2pResponder:
             self._hop = HopService(host, identity, relay, addresses=addresses, limits=self._limits)
 
     async def serve(self, stream: trio.SocketStream, first: bytes) -> None:
-        """Answer one peer until it is done or over a limit, then close the connection.
+        """Serve one peer until it is done or exceeds a limit, then close the connection.
 
-        `first` are the bytes already read from it. Nothing the peer does raises.
+        `first` are the bytes already read. Nothing that the peer does raises.
         """
         await self.serve_pipe(TcpPipe(stream), first)
 
     async def serve_pipe(self, pipe: Pipe, first: bytes, *, relayed: bool = False) -> str:
-        """The same over any pipe; `relayed` where it is a circuit. Returns why it ended."""
+        """Serve a peer over any pipe, `relayed` if it is a circuit; return why it ended."""
         entry = self._crowd.enter(pipe.remote[0], self._host.now())
         if entry is None:
             pipe.close()
@@ -93,7 +93,7 @@ class Libp2pResponder:
         return connection.code or "closed"
 
     def protocols(self) -> dict[str, Serve]:
-        """What is answered now, by protocol id."""
+        """Return what is served now, by protocol id."""
         found: dict[str, Serve] = {
             IDENTIFY: self._serve_identify,
             IDENTIFY_PUSH: _hear_push,
@@ -133,7 +133,7 @@ class Libp2pResponder:
 
 
 async def _hear_push(connection: Connection, stream: MuxStream) -> None:
-    """What a peer says of itself interests nobody here; it is read, so that it is not reset."""
+    """Read and ignore an identify push, because refusing it would reset the stream."""
     await stream.receive_message(defaults.IDENTIFY_BYTES)
     connection.progress()
 

@@ -1,7 +1,7 @@
-"""A libp2p connection from its first byte, as a plain class: Noise, then yamux, nothing else.
+"""Session: a libp2p connection from its first byte, sans-I/O: Noise, then yamux.
 
-multistream agrees on `/noise` in the clear, then on `/yamux/1.0.0` within; the side that dialled
-asks. Plaintext, secio and TLS are never offered nor accepted.
+multistream negotiates `/noise` in the clear, then `/yamux/1.0.0` inside; the dialling side
+proposes. Plaintext, secio and TLS are never offered nor accepted.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ YAMUX: Final = "/yamux/1.0.0"
 
 
 class Session:
-    """Feed what arrives, send what `outgoing` gives. `receive` raises Fault, then it is over."""
+    """Feed what arrives, send what `outgoing` returns. After `receive` raises Fault, discard it."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """The other end's peer id; only once established."""
+        """Peer id of the other end; available only once established."""
         if self._noise.peer is None or not self.established:
             raise Fault("not-established")
         return self._noise.peer
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes from the wire; what happened to streams."""
+        """Take bytes from the wire; return the events of streams."""
         if self._security.chosen is None:
             self._clear += self._security.receive(data)
             if self._security.chosen is None:
@@ -61,7 +61,7 @@ class Session:
         return self._muxed(plaintext)
 
     def outgoing(self) -> bytes:
-        """Bytes for the wire: what is due of the handshake, and some of the streams' frames."""
+        """Return bytes to send: handshake messages, and some of the streams' frames."""
         if self._security.chosen is not None:
             if self.established and (frames := self.yamux.outgoing(defaults.READ_BYTES)):
                 self._noise.send(frames)

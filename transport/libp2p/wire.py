@@ -1,7 +1,7 @@
-"""Unsigned varints and protobuf, as much of them as libp2p's messages need.
+"""Unsigned varints and protobuf, as far as libp2p's messages need them.
 
-A reader takes bounded bytes, gives plain values and raises `Fault`: nothing of a message is
-believed before its type was asked for.
+A reader takes a limited number of bytes and returns plain values. It raises `Fault` if a field does
+not have the requested type.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def uvarint(number: int) -> bytes:
-    """An unsigned LEB128 number (multiformats, unsigned-varint)."""
+    """Encode an unsigned LEB128 number (multiformats, unsigned-varint)."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -27,9 +27,9 @@ def uvarint(number: int) -> bytes:
 
 
 def read_uvarint(data: bytes | bytearray, at: int = 0) -> tuple[int, int] | None:
-    """The number that starts at `at` and where it ends; None where it is cut off.
+    """Decode the number at `at`; return it and its end, or None if it is cut off.
 
-    Raises Fault (`bad-varint`) over ten bytes.
+    Raises Fault (`bad-varint`) if it is longer than ten bytes.
     """
     number = 0
     for count in range(_VARINT_BYTES):
@@ -43,24 +43,24 @@ def read_uvarint(data: bytes | bytearray, at: int = 0) -> tuple[int, int] | None
 
 
 def prefixed(body: bytes) -> bytes:
-    """A message behind its length."""
+    """Prefix a message with its length."""
     return uvarint(len(body)) + body
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A protobuf field of varint type."""
+    """Encode a protobuf field of varint type."""
     return uvarint(field << 3 | VARINT) + uvarint(value)
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """A protobuf field of bytes, text or a message."""
+    """Encode a protobuf field of bytes, text or a message."""
     return uvarint(field << 3 | BYTES) + prefixed(value)
 
 
 class Message:
-    """The fields of one protobuf message, PROTOBUF_FIELDS at most; unknown ones are kept unread.
+    """Fields of a protobuf message, at most PROTOBUF_FIELDS. Unknown fields are ignored.
 
-    Raises Fault (`bad-message`) on anything that is not one.
+    Raises Fault (`bad-message`) if the bytes are not a message.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -91,7 +91,7 @@ class Message:
         return at
 
     def number(self, field: int) -> int | None:
-        """The last value of a number's field; None where it is absent."""
+        """Return the last value of a numeric field; None if absent."""
         found = self._values.get(field)
         if not found:
             return None
@@ -101,7 +101,7 @@ class Message:
         return value
 
     def octets(self, field: int, limit: int) -> bytes | None:
-        """The last value of a field of bytes, `limit` at most; None where it is absent."""
+        """Return the last value of a bytes field, at most `limit` bytes; None if absent."""
         found = self._values.get(field)
         if not found:
             return None
@@ -111,7 +111,7 @@ class Message:
         return value
 
     def message(self, field: int) -> "Message | None":
-        """A message within this one; None where it is absent."""
+        """Return an embedded message; None if absent."""
         body = self.octets(field, defaults.NOISE_MESSAGE_BYTES)
         return None if body is None else Message(body)
 

@@ -1,9 +1,9 @@
-"""yamux: many streams over one secured connection, as a plain class.
+"""yamux: many streams over one secured connection, sans-I/O.
 
-The frame is version, type (1 byte each), flags (2), stream, length (4 each); each direction of a
+A frame is version, type (1 byte each), flags (2), stream, length (4 each). Each direction of a
 stream starts with a window of 256 KiB (hashicorp/yamux, `spec.md`; libp2p specification, `yamux`).
-Every limit is kept here: bytes over a window, too many of them held, or a frame that makes no sense
-is a Fault, and the connection is over; a stream too many is reset.
+All limits are enforced here. Bytes beyond a window, too many unread bytes, or a malformed frame
+raise Fault, which ends the connection; a stream beyond the limit is reset.
 """
 
 import struct
@@ -17,7 +17,7 @@ HEADER: Final = struct.Struct(">BBHII")
 DATA, WINDOW, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
 _WINDOW: Final = defaults.YAMUX_WINDOW_BYTES
-_PIECE: Final = 16 * 1024  # of a write: streams take turns at this size
+_PIECE: Final = 16 * 1024  # bytes of a frame: streams take turns after that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A stream has bytes, room, an end or a failure that it had not before."""
+    """A stream has new bytes, credit, an end or a failure."""
 
     stream: "Channel"
 
@@ -38,7 +38,7 @@ Event = Opened | Changed
 
 
 class Channel:
-    """One stream: what has come and is unread, and what may still be sent."""
+    """One stream: received bytes that are unread, and the credit to send."""
 
     __slots__ = (
         "_allowance", "_taken", "_yamux", "context", "credit", "failed", "ident", "read_done",
@@ -48,17 +48,17 @@ class Channel:
     def __init__(self, yamux: "Yamux", ident: int) -> None:
         self.ident = ident
         self.unread = bytearray()
-        self.credit = _WINDOW  # bytes the peer lets us send
-        self.read_done = False  # its end has come
-        self.write_done = False  # ours was said
-        self.failed = False  # reset, by either side, or the connection is gone
-        self.context: Any = None  # of the shell
+        self.credit = _WINDOW  # bytes that the peer allows us to send
+        self.read_done = False  # the peer ended its direction
+        self.write_done = False  # we ended our direction
+        self.failed = False  # reset by either side, or the connection is lost
+        self.context: Any = None  # set by the trio shell
         self._yamux = yamux
-        self._allowance = _WINDOW  # bytes we let the peer send
+        self._allowance = _WINDOW  # bytes that we allow the peer to send
         self._taken = 0  # bytes read since the window was renewed
 
     def read(self, size: int) -> bytes:
-        """Up to `size` of the unread bytes; renews the window at half of it."""
+        """Return up to `size` unread bytes; extend the window once half of it is read."""
         data = bytes(self.unread[:size])
         del self.unread[: len(data)]
         self._yamux.held -= len(data)
@@ -70,7 +70,7 @@ class Channel:
         return data
 
     def write(self, data: bytes | memoryview) -> int:
-        """How many of the bytes were taken: as credit and the connection's buffer allow."""
+        """Queue bytes as far as credit and the connection's buffer allow; return how many."""
         room = min(self.credit, len(data), defaults.UNSENT_BYTES - self._yamux.unsent)
         if room <= 0 or self.failed or self.write_done:
             return 0
@@ -81,27 +81,27 @@ class Channel:
         return room
 
     def end(self) -> None:
-        """Say that nothing more is written."""
+        """End our direction of the stream."""
         if not (self.failed or self.write_done):
             self.write_done = True
             self._yamux.frame(DATA, FIN, self.ident, 0)
             self._yamux.forget(self)
 
     def reset(self) -> None:
-        """End both directions at once, and drop what is unread."""
+        """End both directions immediately, and drop unread bytes."""
         if not self.failed and not (self.read_done and self.write_done):
             self._yamux.frame(WINDOW, RST, self.ident, 0)
         self.fail()
 
     def fail(self) -> None:
-        """The stream is over."""
+        """Mark the stream as failed and drop unread bytes."""
         self.failed = True
         self._yamux.held -= len(self.unread)
         self.unread.clear()
         self._yamux.forget(self)
 
     def take(self, data: memoryview) -> None:
-        """Bytes have come; Fault (`window-exceeded`) where the peer had no room for them."""
+        """Append received bytes. Raises Fault (`window-exceeded`) if they exceed the window."""
         self._allowance -= len(data)
         if self._allowance < 0:
             raise Fault("window-exceeded")
@@ -109,18 +109,18 @@ class Channel:
 
 
 class Yamux:
-    """One connection's streams. Feed plaintext, send what `outgoing` gives.
+    """Streams of one connection. Feed plaintext, send what `outgoing` returns.
 
-    `streams` bounds those that the peer holds open, `held` the unread bytes of all.
+    `streams` limits those that the peer holds open, `held` the unread bytes of all.
     """
 
     def __init__(self, *, dialled: bool, streams: int, held: int) -> None:
         self.channels: dict[int, Channel] = {}
         self.held = 0
-        self.leaving = False  # the peer takes no more streams
+        self.leaving = False  # the peer accepts no more streams
         self.pongs = 0
         self.frames = 0  # received so far
-        self.asked = 0  # streams that the peer asked for so far
+        self.asked = 0  # streams requested by the peer so far
         self._most_streams = streams
         self._most_held = held
         self._next = 1 if dialled else 2
@@ -132,22 +132,22 @@ class Yamux:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait to leave."""
+        """Number of queued bytes."""
         return len(self._out)
 
     def open(self) -> Channel:
-        """A stream of ours."""
+        """Open a stream of our own."""
         channel = self.channels[self._next] = Channel(self, self._next)
         self.frame(WINDOW, SYN, self._next, 0)
         self._next += 2
         return channel
 
     def ping(self) -> None:
-        """Ask for a sign of life; `pongs` counts the answers."""
+        """Send a ping; `pongs` counts the replies."""
         self.frame(PING, SYN, 0, 0)
 
     def outgoing(self, limit: int) -> bytes:
-        """Up to `limit` bytes to encrypt and send."""
+        """Return up to `limit` bytes to encrypt and send."""
         data = bytes(self._out[:limit])
         del self._out[: len(data)]
         return data
@@ -160,7 +160,7 @@ class Yamux:
         self._out += body
 
     def forget(self, channel: Channel) -> None:
-        """Drop a stream that is over from the table; its unread bytes stay with its reader."""
+        """Remove a finished stream from the table; its reader keeps unread bytes."""
         over = channel.failed or (channel.read_done and channel.write_done)
         if over and self.channels.get(channel.ident) is channel:
             del self.channels[channel.ident]
@@ -206,7 +206,7 @@ class Yamux:
                 events.append(Changed(channel))
 
     def _take_body(self, data: memoryview, events: list[Event]) -> int:
-        """Bytes of a data frame, as they come; how many were used."""
+        """Take bytes of a data frame; return how many were used."""
         assert self._body is not None
         channel, missing, flags = self._body
         piece = data[:missing]
@@ -227,10 +227,10 @@ class Yamux:
         return len(piece)
 
     def _find(self, flags: int, ident: int, events: list[Event]) -> Channel | None:
-        """The frame's stream; None where it is over, or one too many."""
+        """Return the frame's stream; None if it has ended or exceeds the limit."""
         channel = self.channels.get(ident)
         if not flags & SYN:
-            return channel  # frames for a stream that is over may still be under way
+            return channel  # frames for an ended stream may still be in flight
         if channel is not None or not ident or ident % 2 != self._parity:
             raise Fault("bad-yamux")
         self.asked += 1

@@ -1,1 +1,1 @@
-"""Ports that the router forwards: NAT-PMP, PCP and UPnP, renewed while the node runs."""
+"""Port mapping: asks the router to forward ports by NAT-PMP, PCP or UPnP, and renews the leases."""

@@ -1,5 +1,5 @@
-"""UPnP's Internet Gateway Device: its description and its actions (WANIPConnection:1 and :2,
-WANPPPConnection:1), as documents in and out."""
+"""Documents of UPnP's Internet Gateway Device: its description and its actions
+(WANIPConnection:1 and :2, WANPPPConnection:1). No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .xmltree import Element, parse
 
 _URN: Final = "urn:schemas-upnp-org:service:"
 KINDS: Final = (_URN + "WANIPConnection:2", _URN + "WANIPConnection:1", _URN + "WANPPPConnection:1")
-"""Services that map ports; best first."""
+"""Services that map ports, the best first."""
 _ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"
 _VALUE_LETTERS: Final = 256
 
@@ -42,33 +42,33 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One service of a gateway, and where its actions are sent."""
+    """One service of a gateway, and the URL for its actions."""
 
     kind: str
     control: Url
 
     @property
     def any_port(self) -> bool:
-        """Whether it can choose a port itself (AddAnyPortMapping)."""
+        """Whether the gateway can choose a port itself (AddAnyPortMapping)."""
         return self.kind == KINDS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An action that was refused; `code` as above, 0 where there was none to read."""
+    """A refusal of an action; `code` is one of the codes above, 0 if there was none."""
 
     code: int
 
     @property
     def words(self) -> str:
-        """For people; nothing of the gateway's own text is in it."""
+        """The reason for the user, in our words: none of the gateway's own text is in it."""
         return WORDS.get(self.code, f"refused with code {self.code}")
 
 
 def decode_description(body: bytes, base: Url) -> list[Service]:
-    """The services that map ports, best first, at most `LOCATIONS`.
+    """Return the services that map ports, the best first, at most `LOCATIONS`.
 
-    Those at another address than the description's own are left out.
+    Leave out services at another address than the description's own.
     """
     root = parse(body)
     if root is None:
@@ -89,7 +89,7 @@ def _service(element: Element, base: Url) -> Service | None:
 def encode_action(
     service: Service, name: str, arguments: Mapping[str, str]
 ) -> tuple[dict[str, str], bytes]:
-    """Header fields and body of a SOAP request (UDA 1.1, section 3.1.1)."""
+    """Return header fields and body of a SOAP request (UDA 1.1, section 3.1.1)."""
     inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in arguments.items())
     body = (
         f'<?xml version="1.0"?>\r\n<s:Envelope xmlns:s="{_ENVELOPE}" '
@@ -104,7 +104,7 @@ def encode_action(
 
 
 def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
-    """What an action returned, by argument; values are cut to 256 letters."""
+    """Return the results of an action by name, or its fault; cut values to 256 characters."""
     root = parse(response.body)
     if root is None:
         return Fault(0)
@@ -118,6 +118,6 @@ def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
 
 
 def number(text: str, most: int) -> int:
-    """A decimal number of a stranger's; 0 for what is none or is larger than `most`."""
+    """Parse a decimal number from the gateway; return 0 if it is invalid or above `most`."""
     good = text.isascii() and text.isdecimal() and len(text) <= 10
     return int(text) if good and int(text) <= most else 0

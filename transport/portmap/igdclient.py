@@ -1,4 +1,4 @@
-"""UPnP with one gateway: search, description, actions, each within its bounds."""
+"""UPnP client for one gateway: search, description and actions, with bounded time and memory."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _RETRY_FAULTS = (igd.CONFLICT, igd.OTHER_CONFLICT)
 
 
 class IgdClient:
-    """The gateway's UPnP. Connections go to the gateway's own address and nowhere else."""
+    """A client of the gateway's UPnP service. It connects to the gateway's own address only."""
 
     name = "upnp"
 
@@ -46,14 +46,14 @@ class IgdClient:
         self._gateway = gateway
         self._own = own
         self._lease_s = lease_s
-        self._endless = False  # it takes leases without an end only
+        self._endless = False  # the gateway accepts only leases without an end
         self._service: Service | None = None
         self._address: str | None = None
 
-    # Finding it.
+    # Discovery.
 
     async def probe(self) -> Answer:
-        """Search, read descriptions, and take the first service that has an outer address."""
+        """Search, read descriptions, and choose the first service that has an outer address."""
         self._service, words = None, SILENT.words
         try:
             locations = await self._search()
@@ -72,7 +72,7 @@ class IgdClient:
         return Answer(False, words)
 
     async def _try(self, service: Service) -> str:
-        """Keep a service that knows a usable outer address; words for people either way."""
+        """Choose the service if it has a usable outer address; return words for the user."""
         found = await self._act(service, "GetExternalIPAddress", {})
         if isinstance(found, Refused):
             return found.words
@@ -84,7 +84,7 @@ class IgdClient:
         return "answers"
 
     async def _search(self) -> list[Url]:
-        """Where the gateway's descriptions are; ends early where one is found."""
+        """Return URLs of the gateway's descriptions; stop early when one is found."""
         group = Group(ssdp.GROUP[0], self._own)
         socket = await self._host.datagrams(self._own, 0, group=group)
         found: dict[Url, None] = {}
@@ -103,7 +103,7 @@ class IgdClient:
         return list(found)
 
     async def _collect(self, socket: Datagrams, found: dict[Url, None]) -> None:
-        """Until an answer has come, and a little longer for further locations."""
+        """Receive until a reply has arrived, and 0.1 s longer for further locations."""
         while not found:
             await self._hear(socket, found)
         with trio.move_on_after(0.1):
@@ -116,7 +116,7 @@ class IgdClient:
             if url is not None and len(found) < LOCATIONS:
                 found[url] = None
 
-    # Asking it.
+    # Actions.
 
     async def address(self) -> str | None:
         found = await self._call("GetExternalIPAddress", {})
@@ -148,7 +148,8 @@ class IgdClient:
         return Refused(words)
 
     async def _add_any(self, proto: Proto, inside: int, wish: int) -> Granted | Refused | None:
-        """WANIPConnection:2, section 2.5.17; None where it does not know the action."""
+        """Map by AddAnyPortMapping (WANIPConnection:2, section 2.5.17); return None if the gateway
+        does not know the action."""
         found = await self._add("AddAnyPortMapping", proto, inside, wish)
         if isinstance(found, Refused):
             return found
@@ -161,7 +162,7 @@ class IgdClient:
     async def _add(
         self, action: str, proto: Proto, inside: int, port: int
     ) -> dict[str, str] | Fault | Refused:
-        """With an end; without one where the gateway takes no other leases."""
+        """Add a mapping with a lease, or without an end if the gateway accepts nothing else."""
         while True:
             lease = 0 if self._endless else self._lease_s
             found = await self._call(
@@ -181,7 +182,7 @@ class IgdClient:
             self._endless = True
 
     async def _granted(self, proto: Proto, inside: int, port: int) -> Granted:
-        """Routers shorten leases without saying so; the entry tells."""
+        """Read the lease from the router's entry: routers shorten leases without saying so."""
         if self._endless:
             return Granted(proto, inside, port, math.inf)
         entry = await self._entry(proto, port)
@@ -193,7 +194,7 @@ class IgdClient:
         return Granted(proto, inside, port, lease_of(told or self._lease_s, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """It may have become another's meanwhile."""
+        """Remove the mapping, unless another computer has the port by now."""
         if await self._is_others(granted.proto, granted.port):
             return
         await self._call("DeletePortMapping", _key(granted.proto, granted.port))
@@ -209,7 +210,7 @@ class IgdClient:
             entry = await self._entry(granted.proto, granted.port)
             if isinstance(entry, Refused):
                 return Health.SILENT
-            if isinstance(entry, Fault):  # some do not know the action
+            if isinstance(entry, Fault):  # some routers do not know the action
                 if entry.code == igd.NO_SUCH_ENTRY:
                     return Health.LOST
             elif not self._is_mine(entry, granted.inside):
@@ -217,7 +218,8 @@ class IgdClient:
         return Health.GOOD
 
     async def _is_others(self, proto: Proto, port: int) -> bool:
-        """Whether another computer has the port: some routers would take it away from it."""
+        """Return whether another computer has the port: some routers would take the port from that
+        computer and give it to us."""
         entry = await self._entry(proto, port)
         return isinstance(entry, dict) and entry.get("NewInternalClient", "") != self._own
 
@@ -251,7 +253,7 @@ class IgdClient:
         return igd.decode_result(name, answer)
 
     async def _fetch(self, url: Url, fields: Mapping[str, str], body: bytes) -> Response | Bad:
-        """One request on a connection of its own."""
+        """Send one request on its own connection; return the response or what went wrong."""
         if url.address != self._gateway:
             return Bad.MALFORMED
         with trio.move_on_after(HTTP_S):
@@ -272,7 +274,7 @@ _NO_LEASES = (igd.ONLY_PERMANENT, igd.INVALID_ARGS)
 
 
 async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad:
-    """Raises trio.BrokenResourceError."""
+    """Send a request and read the response. Raises trio.BrokenResourceError."""
     await stream.send_all(request)
     reader = ResponseReader()
     while data := await stream.receive_some(_READ_BYTES):
@@ -283,7 +285,7 @@ async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad
 
 
 def _key(proto: Proto, port: int) -> dict[str, str]:
-    """Arguments that name a mapping, in the order of the service's description."""
+    """Return the arguments that identify a mapping, in the order of the service's description."""
     return {
         "NewRemoteHost": "",
         "NewExternalPort": str(port),

@@ -1,4 +1,4 @@
-"""Keeps ports of the router open for this node: finds a protocol, maps, renews, removes."""
+"""The port mapper: keeps router ports mapped to this node with whichever protocol works."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ from .pcp import NONCE_BYTES
 from .portcontrol import PcpClient, PmpClient, PortControl
 
 PROTOCOLS: Final = ("pcp", "nat-pmp", "upnp")
-"""Best first: of two that answer at the same time the earlier one is kept."""
+"""Protocols, the best first: if two work at the same time, the earlier one is used."""
 
 _NO_ADDRESS = Refused("maps ports, but tells no outer address")
 
@@ -36,7 +36,7 @@ OnChange = Callable[[Mapping | None], None]
 
 
 class Place(NamedTuple):
-    """A gateway, and our address on its network."""
+    """A gateway and our own address on its network."""
 
     gateway: str
     own: str
@@ -46,18 +46,18 @@ _MISHAP = "what the router answered has run into a mistake of this node"
 
 
 class _Held:
-    """A client that holds mappings."""
+    """The mappings that one client was granted, and when."""
 
     def __init__(self, client: Client, granted: list[Granted], address: str, now: float) -> None:
         self.client = client
         self.granted = granted
         self.address = address
         self.since = now
-        self.asked: Granted | None = None  # not answered yet
+        self.asked: Granted | None = None  # a request without a reply so far
 
     @property
     def lease(self) -> float:
-        """The shortest, in seconds."""
+        """The shortest lease, in seconds."""
         return min(item.seconds for item in self.granted)
 
     @property
@@ -75,9 +75,9 @@ class _Held:
 class PortMapper:
     """Maps a TCP and a UDP port, at one outer number where possible.
 
-    `key` is secret to this node and stays the same over restarts: PCP's nonces are made from
-    it, so that a node that was killed can take over its own mapping. `protocols` may leave
-    some out.
+    `key` (bytes) is this node's secret and stays the same over restarts: PCP nonces are derived
+    from it, so that a node that was killed can take over its own mapping. `protocols` is the subset
+    of `PROTOCOLS` to use.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class PortMapper:
         self._moved = False
 
     def on_change(self, callback: OnChange) -> None:
-        """Call it whenever the mapped address or ports are others, None where there are none."""
+        """Call `callback` when the mapped address or ports change; with None for no mapping."""
         self._listeners.append(callback)
 
     def refresh(self) -> None:
-        """Somebody has reason to believe that the mapping is not what it was: renew it soon."""
+        """Renew the mapping soon: for callers that have a reason to believe that it changed."""
         self._wake.set()
 
     async def run(
@@ -116,7 +116,7 @@ class PortMapper:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Keep both ports mapped until cancelled; a port of 0 is not asked for."""
+        """Keep both ports mapped until cancelled; a port of 0 is not mapped."""
         wanted = {Proto.TCP: tcp_port, Proto.UDP: udp_port}
         self._ports = {proto: port for proto, port in wanted.items() if port}
         task_status.started()
@@ -132,10 +132,10 @@ class PortMapper:
                 self.outcome = Outcome(note=place)
                 await trio.sleep(self._limits.look_s)
 
-    # Where we are.
+    # The gateway and our own address.
 
     def _look(self) -> Place | str:
-        """Where to ask, or why nowhere."""
+        """Return the gateway to use, or the reason why there is none."""
         gateway = next((each for each in self._host.default_gateways() if ":" not in each), None)
         if gateway is None:
             return "no router leads out of this network, so no port can be mapped"
@@ -155,7 +155,7 @@ class PortMapper:
         return None
 
     async def _stay(self, place: Place) -> None:
-        """Work with one gateway until it, or our address there, is another."""
+        """Work with one gateway until the gateway or our own address changes."""
         self.outcome = Outcome(*place)
         self._moved = False
         async with trio.open_nursery() as nursery:
@@ -206,7 +206,7 @@ class PortMapper:
     # Getting a mapping.
 
     async def _acquire(self, clients: list[Client]) -> _Held | None:
-        """Ask by all protocols at once and keep the first that works."""
+        """Probe all protocols at once and keep the mappings of the first that works."""
         kept: list[_Held] = []
         turn, done = trio.Lock(), False
         try:
@@ -241,9 +241,9 @@ class PortMapper:
     async def _map_all(
         self, client: Client, wishes: dict[Proto, int], *, align: bool
     ) -> _Held | Refused:
-        """All ports, at `wishes` or else at one outer number, where possible.
+        """Map all ports: at the outer ports `wishes`, or else both at one number, if possible.
 
-        Without wishes it is the first time, and what does not come to a mapping is removed.
+        Without `wishes` this is the first attempt: if it fails, remove what was mapped so far.
         """
         held = _Held(client, [], "", self._host.now())
         refused: Refused | None = None
@@ -270,7 +270,7 @@ class PortMapper:
         return refused or held
 
     async def _align(self, client: Client, granted: list[Granted]) -> None:
-        """Move one of the two to the other's number, then the other, a few times."""
+        """Move one port to the other's number, then the other one, at most `ALIGN_TRIES` times."""
         for attempt in range(ALIGN_TRIES):
             if granted[0].port == granted[1].port:
                 return
@@ -282,10 +282,10 @@ class PortMapper:
                 return
             granted[attempt % 2] = found
 
-    # Holding it.
+    # Keeping the mapping.
 
     async def _hold(self, held: _Held) -> None:
-        """Renew until the gateway does not play along any more."""
+        """Renew the mappings until the gateway refuses or no longer replies."""
         done = False
         try:
             await self._keep(held)
@@ -312,7 +312,7 @@ class PortMapper:
             look_at = self._host.now() + (SILENT_S if silent else self._limits.check_s)
 
     async def _renew(self, held: _Held) -> Health:
-        """Map again what is mapped; the outer place may turn out to be another one."""
+        """Renew all mappings; the outer address and ports may change by this."""
         wishes = {item.proto: item.port for item in held.granted}
         align = len(set(wishes.values())) == 1
         found = await self._map_all(held.client, wishes, align=align)
@@ -323,8 +323,8 @@ class PortMapper:
         return Health.GOOD
 
     async def _remove(self, held: _Held) -> None:
-        """Take the mappings back, for a moment at most, cancelled or not. Nobody is asked who
-        is not there any more."""
+        """Remove the mappings, within `end_s` seconds, also when cancelled. After a move to another
+        network the old gateway cannot be reached any more, so nothing is sent."""
         if self._moved:
             return
         with trio.move_on_after(self._limits.end_s, shield=True):
@@ -333,7 +333,10 @@ class PortMapper:
                     nursery.start_soon(held.client.unmap, item)
 
     async def _wait(self, until: float) -> bool:
-        """Until then, or until news has come, which is heard at most every `HUSH_S`."""
+        """Wait until the time `until`, or until `refresh` is called, at least `HUSH_S` seconds.
+
+        Return whether `refresh` ended the wait.
+        """
         hush = min(until, self._host.now() + HUSH_S)
         await trio.sleep_until(hush)
         with trio.CancelScope(deadline=until) as scope:

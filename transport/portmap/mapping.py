@@ -1,4 +1,4 @@
-"""What port mapping is about: a protocol, a port that was granted, a refusal, a mapping."""
+"""Types of port mapping: protocol, granted port, refusal, mapping."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from ..place import CARRIER
 
 
 class Proto(StrEnum):
-    """What a port is of."""
+    """The transport protocol of a port."""
 
     TCP = "tcp"
     UDP = "udp"
@@ -20,12 +20,12 @@ NUMBERS: Final = {Proto.TCP: 6, Proto.UDP: 17}
 
 
 class Scope(StrEnum):
-    """From where an IPv4 address can be reached."""
+    """The part of the Internet from which an IPv4 address can be reached."""
 
     PUBLIC = "public"
     CARRIER = "carrier"  # 100.64.0.0/10: behind a carrier's NAT (RFC 6598)
     PRIVATE = "private"  # RFC 1918, RFC 3927: behind another home router
-    NOWHERE = "nowhere"  # no address of a gateway's outer side
+    NOWHERE = "nowhere"  # cannot be a gateway's outer address
 
 
 _PRIVATE: Final = tuple(
@@ -35,7 +35,7 @@ _NOWHERE: Final = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0
 
 
 def scope_of(address: str) -> Scope:
-    """The scope of an address in text; what is no IPv4 address leads nowhere."""
+    """Return the scope of an address in text form; NOWHERE for anything but an IPv4 address."""
     try:
         found = IPv4Address(address)
     except ValueError:
@@ -49,7 +49,7 @@ def scope_of(address: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """One outer port that leads to us. `seconds` from now; infinite where it has no end."""
+    """One outer port that leads to us. `seconds` is its lease from now, infinite without an end."""
 
     proto: Proto
     inside: int
@@ -59,7 +59,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A gateway's no, in our words. `silent`: it was not a no, but nothing at all."""
+    """A gateway's refusal, in our words. `silent` means that there was no reply at all."""
 
     words: str
     silent: bool = False
@@ -69,23 +69,23 @@ SILENT: Final = Refused("no answer", silent=True)
 
 
 class Health(StrEnum):
-    """What a look at a mapping found."""
+    """The result of a check of a mapping."""
 
     GOOD = "good"
-    LOST = "lost"  # the gateway does not know it, or has another outer address
+    LOST = "lost"  # the gateway dropped it, or has another outer address
     SILENT = "silent"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a protocol said when it was first asked; `words` are for people."""
+    """The result of the first probe of a protocol; `words` is text for the user."""
 
     works: bool
     words: str
 
 
 class Client(Protocol):
-    """One protocol, spoken with one gateway."""
+    """A client of one protocol for one gateway."""
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class Client(Protocol):
         ...
 
     async def probe(self) -> Answer:
-        """Whether the gateway speaks it; changes nothing there."""
+        """Find out whether the gateway speaks the protocol; change nothing there."""
         ...
 
     async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
@@ -101,15 +101,15 @@ class Client(Protocol):
         ...
 
     async def unmap(self, granted: Granted) -> None:
-        """Remove one; best effort."""
+        """Remove a mapping; best effort."""
         ...
 
     async def address(self) -> str | None:
-        """The gateway's outer address, as it told; None without an answer."""
+        """Return the outer address that the gateway reports; None without a reply."""
         ...
 
     async def check(self, held: list[Granted]) -> Health:
-        """Whether the gateway still has them, as far as can be seen without renewing."""
+        """Check whether the gateway still has the mappings, as far as possible without renewing."""
         ...
 
 
@@ -117,9 +117,9 @@ class Client(Protocol):
 class Mapping:
     """Ports of the gateway's outer `address` that lead to this computer.
 
-    A port of 0 is not mapped. `expires` is on the host's clock (`Host.now`), infinite for a
-    mapping without an end. The address is what the gateway says, which may be wrong: peers
-    that dial back find out.
+    A port of 0 is not mapped. `expires` is a time on the host's clock in seconds (`Host.now`),
+    infinite for a mapping without an end. The gateway may report a wrong address: dial-backs by
+    other peers find that out.
     """
 
     address: str
@@ -135,12 +135,12 @@ class Mapping:
 
     @property
     def double_nat(self) -> bool:
-        """Whether the mapped address is itself behind a NAT, so that the mapping opens the way
-        from there only."""
+        """Whether the mapped address is itself behind a NAT, so that only hosts behind that NAT
+        can use the mapping."""
         return self.scope is not Scope.PUBLIC
 
     def same_place(self, other: "Mapping | None") -> bool:
-        """Whether both are reached by the same address and ports."""
+        """Return whether both have the same address, ports, protocol and gateway."""
         return other is not None and (
             (self.address, self.tcp_port, self.udp_port, self.protocol, self.gateway)
             == (other.address, other.tcp_port, other.udp_port, other.protocol, other.gateway)
@@ -148,5 +148,5 @@ class Mapping:
 
 
 def lease_of(told: float, asked: int) -> float:
-    """A lease in seconds as it is believed: never longer than what was asked for."""
+    """Return the lease to rely on, in seconds: at least 1, and never longer than requested."""
     return float(min(max(told, 1), asked))

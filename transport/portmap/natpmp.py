@@ -1,4 +1,4 @@
-"""NAT-PMP, RFC 6886: what a client sends, and what it reads. Bytes only, no sockets."""
+"""Encoding of NAT-PMP (RFC 6886) for a client. Bytes only, no sockets."""
 
 import struct
 from collections.abc import Mapping
@@ -11,9 +11,10 @@ from .mapping import Proto
 
 SLEPT_S: Final = 10.0
 PORT: Final = 5351
-"""Of the gateway, for NAT-PMP and PCP."""
+"""UDP port of the gateway for NAT-PMP and PCP."""
 ANNOUNCEMENTS: Final = ("224.0.0.1", 5350)
-"""Where gateways tell that they have restarted or got another address (section 3.2.1)."""
+"""Multicast group and port of gateways' announcements: they restarted or have another address
+(section 3.2.1)."""
 VERSION: Final = 0
 ADDRESS: Final = 0  # opcode
 _OPCODES: Final = {Proto.UDP: 1, Proto.TCP: 2}
@@ -25,7 +26,7 @@ _PROTOS: Final = {number: proto for proto, number in _OPCODES.items()}
 
 
 class Result(IntEnum):
-    """Section 3.5."""
+    """Result codes (section 3.5)."""
 
     SUCCESS = 0
     UNSUPPORTED_VERSION = 1
@@ -47,7 +48,7 @@ WORDS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PmpAnswer:
-    """A response. `proto` is None for the outer address; fields that it lacks are empty."""
+    """A response. `proto` is None for the outer address; fields that a response lacks are empty."""
 
     proto: Proto | None
     result: int
@@ -59,27 +60,30 @@ class PmpAnswer:
 
     @property
     def of_deletion(self) -> bool:
-        """Whether it answers a deletion (section 3.4); they are not waited for."""
+        """Whether it confirms a deletion (section 3.4); nothing waits for such a response."""
         return self.proto is not None and not self.result and not self.seconds
 
     @property
     def words(self) -> str:
-        """A refusal for people; nothing of the gateway's own text is in it."""
+        """The refusal for the user, in our words: none of the gateway's own text is in it."""
         return WORDS.get(self.result, f"refused with code {self.result}")
 
 
 def encode_address_request() -> bytes:
-    """Section 3.2."""
+    """Encode a request for the outer address (section 3.2)."""
     return bytes((VERSION, ADDRESS))
 
 
 def encode_map(proto: Proto, inside: int, wish: int, seconds: int) -> bytes:
-    """Section 3.3; `seconds` 0 deletes (then `wish` is 0, section 3.4)."""
+    """Encode a mapping request (section 3.3).
+
+    `seconds` 0 deletes the mapping (then `wish` is 0, section 3.4).
+    """
     return _MAP.pack(VERSION, _OPCODES[proto], 0, inside, wish, seconds)
 
 
 def decode(data: bytes) -> PmpAnswer | None:
-    """A response or announcement; None for everything else."""
+    """Decode a response or an announcement; return None for everything else."""
     if len(data) < _HEAD.size:
         return None
     version, opcode, result, epoch = _HEAD.unpack_from(data)
@@ -101,7 +105,7 @@ def decode(data: bytes) -> PmpAnswer | None:
 
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
-    """Whether the gateway's clock went on since it said `before`, `passed` seconds ago
-    (section 3.6: up to an eighth slower, and 2 s). One that ran far ahead of ours means that this
+    """Return whether the gateway's clock continued since it showed `before`, `passed` seconds ago
+    (section 3.6: up to an eighth slower, and 2 s). A clock far ahead of ours means that this
     computer slept, perhaps for longer than its lease."""
     return passed * 7 / 8 - 2 <= epoch - before <= passed * 9 / 8 + SLEPT_S

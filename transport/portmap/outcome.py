@@ -1,4 +1,4 @@
-"""What port mapping came to, in sentences for the owner."""
+"""The result of port mapping, in sentences for the user."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ _BEHIND = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What was found so far. `answers` is by protocol (`pcp`, `nat-pmp`, `upnp`), in our own
-    words; `note` says why nothing was asked at all, "" otherwise."""
+    """The findings so far. `answers` maps a protocol (`pcp`, `nat-pmp`, `upnp`) to its reply in our
+    own words; `note` is the reason why no request was sent at all, "" otherwise."""
 
     gateway: str | None = None
     own: str | None = None
@@ -26,7 +26,7 @@ class Outcome:
     note: str = ""
 
     def sentences(self) -> list[str]:
-        """For `shoal doctor`: what was found, and what the owner could change."""
+        """Return sentences for `shoal doctor`: the findings, and what the user could change."""
         if self.note:
             return [self.note]
         if self.mapping is None:

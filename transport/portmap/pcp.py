@@ -1,4 +1,4 @@
-"""PCP, RFC 6887: what a client sends, and what it reads. Bytes only, no sockets."""
+"""Encoding of PCP (RFC 6887) for a client. Bytes only, no sockets."""
 
 import struct
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _PROTOS: Final = {number: proto for proto, number in NUMBERS.items()}
 
 
 class Result(IntEnum):
-    """Section 7.4."""
+    """Result codes (section 7.4)."""
 
     SUCCESS = 0
     UNSUPP_VERSION = 1
@@ -54,7 +54,7 @@ WORDS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PcpAnswer:
-    """A response to ANNOUNCE or MAP. `proto` and what follows are of MAP."""
+    """A response to ANNOUNCE or MAP. `nonce` and the fields after it are empty for ANNOUNCE."""
 
     opcode: int
     result: int
@@ -68,33 +68,36 @@ class PcpAnswer:
 
     @property
     def of_deletion(self) -> bool:
-        """Whether it answers a deletion (section 15); they are not waited for."""
+        """Whether it confirms a deletion (section 15); nothing waits for such a response."""
         return self.opcode == MAP and not self.result and not self.seconds
 
     @property
     def words(self) -> str:
-        """A refusal for people; nothing of the gateway's own text is in it."""
+        """The refusal for the user, in our words: none of the gateway's own text is in it."""
         return WORDS.get(self.result, f"refused with code {self.result}")
 
 
 def encode_announce(client: str) -> bytes:
-    """Section 14.1.2: a server that works answers it. `client` is our own address."""
+    """Encode an ANNOUNCE request, to which a working server replies (section 14.1.2).
+
+    `client` is our own address.
+    """
     return _REQUEST.pack(VERSION, ANNOUNCE, 0, 0, _packed(client))
 
 
 def encode_map(
     client: str, nonce: bytes, proto: Proto, inside: int, wish: int, seconds: int
 ) -> bytes:
-    """Section 11.1; `seconds` 0 deletes."""
+    """Encode a MAP request (section 11.1); `seconds` 0 deletes."""
     anywhere = bytes(10) + b"\xff\xff" + bytes(4)  # of IPv4, the server chooses
     body = _MAP.pack(nonce, NUMBERS[proto], inside, wish, anywhere)
     return _REQUEST.pack(VERSION, MAP, 0, seconds, _packed(client)) + body
 
 
 def decode(data: bytes) -> PcpAnswer | None:
-    """A response or announcement; None for everything else (sections 8.3 and 11.4).
+    """Decode a response or an announcement (sections 8.3 and 11.4); return None for anything else.
 
-    Who reads a MAP response compares nonce, protocol and inner port with what was asked.
+    The caller compares nonce, protocol and inner port of a MAP response with its request.
     """
     if not _REPLY.size <= len(data) <= DATAGRAM_BYTES or len(data) % 4:
         return None
@@ -114,7 +117,7 @@ def decode(data: bytes) -> PcpAnswer | None:
 
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
-    """Whether the server's clock went on since it said `before`, `passed` seconds ago
+    """Return whether the server's clock continued since it showed `before`, `passed` seconds ago
     (section 8.5)."""
     if epoch + 1 < before:
         return False
@@ -123,7 +126,7 @@ def is_continued(epoch: int, passed: float, before: int) -> bool:
 
 
 def _packed(address: str) -> bytes:
-    """IPv4 in its IPv6 form (section 5)."""
+    """Encode an address in 16 bytes, IPv4 in its IPv6 form (section 5)."""
     ip = ip_address(address)
     return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 

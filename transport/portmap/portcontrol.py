@@ -1,4 +1,4 @@
-"""NAT-PMP and PCP over one UDP socket to the gateway's port 5351, and what it announces."""
+"""Clients of NAT-PMP and PCP, which share one UDP socket to the gateway's port 5351."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +24,7 @@ from .mapping import (
 )
 
 Match = Callable[[bytes], Any]
-"""What a datagram means to who waits for it; None for nothing."""
+"""A function that decodes a datagram into the awaited reply; None if it is another datagram."""
 
 
 class _Waiter:
@@ -35,7 +35,7 @@ class _Waiter:
 
 
 class _Clock:
-    """The gateway's clock as one protocol tells it: a restart is seen from it."""
+    """The gateway's clock (epoch) of one protocol, from which a restart of the gateway shows."""
 
     def __init__(self, rule: Callable[[int, float, int], bool]) -> None:
         self._rule = rule
@@ -50,9 +50,10 @@ class _Clock:
 
 
 class PortControl:
-    """The socket; only datagrams from the gateway's own port 5351 are looked at.
+    """The socket to the gateway; datagrams from elsewhere than its port 5351 are dropped.
 
-    `on_news` is called when the gateway announces something: a hint, not a fact.
+    `on_news` is called when the gateway announces a change. An announcement can be forged, so it is
+    only a reason to check.
     """
 
     def __init__(self, host: Host, gateway: str, own: str, *, on_news: Callable[[], None]) -> None:
@@ -61,14 +62,14 @@ class PortControl:
         self.gateway = gateway
         self.pmp_clock = _Clock(natpmp.is_continued)
         self.pcp_clock = _Clock(pcp.is_continued)
-        self.deaf: str | None = None  # why no announcements are heard
+        self.deaf: str | None = None  # why no announcements can be received
         self._on_news = on_news
         self._socket: Datagrams | None = None
         self._news: Datagrams | None = None
         self._waiters: list[_Waiter] = []
 
     async def open(self, nursery: trio.Nursery) -> None:
-        """Receive in `nursery` until `close`. Raises HostError where there can be no socket."""
+        """Receive in `nursery` until `close`. Raises HostError if no socket can be opened."""
         self._socket = await self.host.datagrams(self.own, 0)
         self._news = await self._listen()
         nursery.start_soon(self._receive, self._socket, False)
@@ -76,13 +77,15 @@ class PortControl:
             nursery.start_soon(self._receive, self._news, True)
 
     def close(self) -> None:
-        """Not by the receiving tasks: the last thing sent is sent when they are cancelled."""
+        """Close the sockets. The receiving tasks do not, because removals of mappings are sent
+        after those tasks were cancelled."""
         for socket in self._socket, self._news:
             if socket is not None:
                 socket.close()
 
     async def _listen(self) -> Datagrams | None:
-        """Announcements come to a fixed port, which other programs want as well."""
+        """Open the socket for announcements; return None if the port, which is fixed and which
+        other programs want as well, is not available."""
         group, port = natpmp.ANNOUNCEMENTS
         try:
             return await self.host.datagrams(group, port, group=Group(group, self.own), shared=True)
@@ -117,12 +120,12 @@ class PortControl:
                 waiter.came.set()
 
     def send(self, data: bytes) -> None:
-        """Send once, and wait for nothing."""
+        """Send a datagram once, without waiting for a reply."""
         if self._socket is not None:
             self._socket.send(data, (self.gateway, natpmp.PORT))
 
     async def ask(self, data: bytes, match: Match) -> Any:
-        """Send, again where nothing comes; what `match` made of the answer, or None."""
+        """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
         waiter = _Waiter(match)
         self._waiters.append(waiter)
         try:
@@ -137,7 +140,7 @@ class PortControl:
 
 
 class PmpClient:
-    """NAT-PMP: a mapping is named by protocol and inner port."""
+    """A client of NAT-PMP, which identifies a mapping by protocol and inner port."""
 
     name = "nat-pmp"
 
@@ -200,7 +203,7 @@ class PmpClient:
                 named = answer.inside == inside or (answer.result and not answer.inside)
                 mine = answer.proto is proto and named and not answer.of_deletion
                 return answer if mine and answer.result != _VERSION else None
-            other = pcp.decode(data)  # how one says no that speaks PCP only
+            other = pcp.decode(data)  # the refusal of a gateway that speaks only PCP
             return other if other is not None and other.result == _VERSION else None
 
         found = await self._control.ask(request, match)
@@ -214,8 +217,8 @@ _VERSION = natpmp.Result.UNSUPPORTED_VERSION  # the same number in both protocol
 
 
 class PcpClient:
-    """PCP: a mapping is named by its nonce too, so that nobody else can answer for it, or
-    change it."""
+    """A client of PCP, which identifies a mapping by its nonce too: another computer, which does
+    not know the nonce, can neither forge a reply nor change the mapping."""
 
     name = "pcp"
 
@@ -240,12 +243,12 @@ class PcpClient:
         if not isinstance(found, pcp.PcpAnswer):
             return Answer(False, str(found))
         self._hear(found)
-        # An old server may not know ANNOUNCE and know MAP.
+        # An old server may know MAP without knowing ANNOUNCE.
         works = found.result in (pcp.Result.SUCCESS, pcp.Result.UNSUPP_OPCODE)
         return Answer(works, "answers" if works else found.words)
 
     async def address(self) -> str | None:
-        """As the last mapping told it."""
+        """Return the outer address of the last mapping; None without one."""
         await trio.lowlevel.checkpoint_if_cancelled()
         return self._address
 
@@ -290,14 +293,14 @@ class PcpClient:
 
 
 def _announced(data: bytes) -> pcp.PcpAnswer | None:
-    """An answer to ANNOUNCE. One about the version is to a request of NAT-PMP, which may be
-    under way at the same time."""
+    """Return the reply to ANNOUNCE, None for another datagram. A reply about the version belongs to
+    a NAT-PMP request, which may be in flight at the same time."""
     answer = pcp.decode(data)
     good = answer is not None and answer.opcode == pcp.ANNOUNCE and answer.result != _VERSION
     return answer if good else None
 
 
 def _health(clock: _Clock, same_address: bool) -> Health:
-    """What a look found; a restart counts once."""
+    """Return the result of a check; report each restart of the gateway once."""
     restarted, clock.restarted = clock.restarted, False
     return Health.GOOD if same_address and not restarted else Health.LOST

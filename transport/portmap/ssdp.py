@@ -1,4 +1,4 @@
-"""SSDP: how a gateway's UPnP description is found (UPnP Device Architecture 1.1, section 1.3)."""
+"""SSDP, the search for a gateway's UPnP description (UPnP Device Architecture 1.1, section 1.3)."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ TARGETS: Final = (
     "urn:schemas-upnp-org:service:WANIPConnection:1",
     "urn:schemas-upnp-org:service:WANPPPConnection:1",
 )
-"""What is searched; best first."""
+"""Search targets, the best first."""
 
 
 def encode_search(target: str) -> bytes:
-    """An M-SEARCH for one target."""
+    """Encode an M-SEARCH for one target."""
     return (
         f"M-SEARCH * HTTP/1.1\r\nHOST: {GROUP[0]}:{GROUP[1]}\r\n"
         f'MAN: "ssdp:discover"\r\nMX: {SEARCH_S}\r\nST: {target}\r\n\r\n'
@@ -24,10 +24,10 @@ def encode_search(target: str) -> bytes:
 
 
 def decode_answer(data: bytes, gateway: str) -> Url | None:
-    """Where the description of `gateway` is; None for what is no answer of it to a search.
+    """Return the URL of the description of `gateway`; None if `data` is not its search reply.
 
-    A location at another address than the gateway's is not believed: whoever is on the LAN
-    can answer a search.
+    Reject a location at another address than the gateway's, because any device on the LAN can
+    reply to a search.
     """
     if len(data) > SSDP_BYTES:
         return None

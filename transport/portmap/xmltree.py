@@ -1,8 +1,8 @@
-"""XML of a stranger's, as a small tree: bounded, and without anything that a document declares.
+"""A parser for untrusted XML: it returns a small tree and refuses every declaration.
 
-The parser is expat of the standard library (`xml.parsers.expat`). A document type, and with it
-every entity of its own, ends the parsing at once: so there are no external entities and none that
-grow. What is left is bounded by the size of the input, which the caller bounds.
+The parser is expat of the standard library (`xml.parsers.expat`). A document type declaration ends
+the parsing at once, so a document cannot declare entities: neither external ones nor ones that
+expand. The remaining work is bounded by the size of the input, which the caller bounds.
 """
 
 from dataclasses import dataclass, field
@@ -13,32 +13,32 @@ from .defaults import XML_DEPTH, XML_ELEMENTS
 
 @dataclass(slots=True)
 class Element:
-    """`name` is without its namespace; `text` is what stands before the first child, stripped
-    at both ends."""
+    """An element. `name` is without its namespace; `text` is the text before the first child,
+    stripped at both ends."""
 
     name: str
     text: str = ""
     children: list["Element"] = field(default_factory=list)
 
     def find(self, name: str) -> "Element | None":
-        """The first child of that name."""
+        """Return the first child of that name, None if there is none."""
         return next((child for child in self.children if child.name == name), None)
 
     def value(self, name: str) -> str:
-        """Text of that child, "" where there is none."""
+        """Return the text of the first child of that name, "" if there is none."""
         child = self.find(name)
         return child.text if child is not None else ""
 
     def walk(self) -> "list[Element]":
-        """This element and all below it."""
+        """Return this element and all elements below it."""
         found = [self]
-        for element in found:  # grows meanwhile
+        for element in found:  # `found` grows during the loop: children of children follow
             found += element.children
         return found
 
 
 class _TooMuch(Exception):
-    """The document is refused."""
+    """The document is too large, too deep or declares something."""
 
 
 class _Builder:
@@ -71,7 +71,7 @@ class _Builder:
 
 
 def parse(data: bytes) -> Element | None:
-    """The tree of a document, or None for what is malformed, too deep or declares something."""
+    """Parse a document; return None if it is malformed, too deep, too large or has declarations."""
     builder = _Builder()
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
@@ -84,6 +84,6 @@ def parse(data: bytes) -> Element | None:
     parser.ExternalEntityRefHandler = builder.refuse
     try:
         parser.Parse(data, True)
-    except (expat.ExpatError, _TooMuch, ValueError, LookupError):  # the last two: odd encodings
+    except (expat.ExpatError, _TooMuch, ValueError, LookupError):  # the last two: bad encodings
         return None
     return builder.root

@@ -1,15 +1,15 @@
-"""What a relay owes to whom: reservations and circuits, counted and bounded. No I/O.
+"""Reservations and circuits of a relay, with their limits. No I/O.
 
-One book serves both ways in: lanes (service.py) and libp2p's circuit relay v2. A node that cannot
-be reached reserves a place; whoever wants to reach it opens a circuit to it. Refusals are codes:
+One book serves lanes (service.py) and libp2p's circuit relay v2. A node that cannot be dialled
+makes a reservation; a peer that wants to reach it opens a circuit to it. Refusals are codes:
 
 `not-a-relay` this node does not relay, or not now; `relayed` the asker itself comes through a
-relay; `subnet-full`, `full` no place is left; `no-reservation` the target has none; `self`;
-`crossing` the target has just opened one to the source; `too-many-circuits` for one peer, for
+relay; `subnet-full`, `full` no reservation is left; `no-reservation` the target has none; `self`;
+`crossing` the target has just opened a circuit to the source; `too-many-circuits` for one peer, for
 strangers, or in all.
 
-Where places are scarce, members come before strangers, and of members those first that have been
-members longer, so many later identities cannot displace the earlier ones.
+When reservations or circuits are scarce, members come before strangers, and among members those
+that have been members longer, so later identities cannot displace the earlier ones in any number.
 """
 
 from collections import Counter
@@ -25,25 +25,28 @@ from .pacer import Pacer, Share
 LIMIT: Final = "limit"
 EXPIRED: Final = "expired"
 LEAST_PAUSE_S: Final = 0.0005
-"""No sooner is asked again for room under the node's caps, in seconds."""
+"""Shortest pause before asking again for capacity under the node's caps, in seconds."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """A peer that may be reached through here until `expires` (the caller's clock)."""
+    """A peer that may be reached through this relay until `expires` (the caller's clock)."""
 
     peer: str
     ip: str
     expires: float
     member: bool
-    since: float = 0.0  # when it became one
-    circuits: int = 0  # open towards it
+    since: float = 0.0  # when it became a member
+    circuits: int = 0  # open circuits to it
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Counts of a relay's work. `refused` counts by code; `relayed` in bytes since the start, and
-    `spent` of the rate for that, headers included."""
+    """Counts of a relay's work.
+
+    `refused` counts by code. `relayed` is in bytes since the start; `spent` adds the headers, as
+    charged to the rate.
+    """
 
     reservations: int
     circuits: int
@@ -55,9 +58,9 @@ class Figures:
 
 
 class Circuit:
-    """Bytes between two peers, both directions together. Made by `RelayBook.open_circuit`.
+    """Bytes between two peers, in both directions. Created by `RelayBook.open_circuit`.
 
-    Each byte is read once and sent once, and counts so under the node's own caps.
+    Each byte is read once and sent once, and is charged so to the node's own caps.
     """
 
     def __init__(
@@ -81,23 +84,23 @@ class Circuit:
         self.deadline = deadline
         """When it must end, on the caller's clock."""
         self.most = most
-        """Bytes it may carry; None: what the rate gives."""
+        """Bytes that it may carry; None if only the rate limits it."""
         self.carried = 0
         self.reservation = target
-        self.stranger = stranger  # the source's IP address, where a stranger takes part
+        self.stranger = stranger  # the source's IP address, if either end is a stranger
         self._book = book
         self._share = share
         self._open = True
-        self._again = 0.0  # seconds until the node's caps are worth asking again
+        self._again = 0.0  # seconds until it is worth asking the node's caps again
         self._on_cut: Callable[[], None] | None = None
 
     @property
     def open(self) -> bool:
-        """Whether `close` is still to come."""
+        """Whether it is not closed yet."""
         return self._open
 
     def room(self, now: float) -> int:
-        """Bytes that may be moved now; with 0 try again after `pause`, or see `over`."""
+        """Return the bytes that may be moved now; if 0, retry after `pause`, or see `over`."""
         if self.over(now) is not None:
             return 0
         found = self._share.room(now)
@@ -116,7 +119,7 @@ class Circuit:
         return most
 
     def spend(self, n: int, now: float) -> bool:
-        """Count `n` bytes; False where that is over a limit, and the circuit must be closed."""
+        """Count `n` bytes; return False if that exceeds a limit: then close the circuit."""
         if not self._open or now >= self.deadline:
             return False
         if self.most is not None and self.carried + n > self.most:
@@ -130,27 +133,27 @@ class Circuit:
         return True
 
     def pause(self) -> float:
-        """Seconds after which `room` is worth asking again."""
+        """Return the seconds after which to call `room` again."""
         return self._again or self._share.pause()
 
     def over(self, now: float) -> str | None:
-        """The code of the limit that it has come to (`limit`, `expired`), else None."""
+        """Return the code of the limit that is reached (`limit`, `expired`), else None."""
         if not self._open or now >= self.deadline:
             return EXPIRED
         return LIMIT if self.most is not None and self.carried >= self.most else None
 
     def on_cut(self, callback: Callable[[], None]) -> None:
-        """`callback()` when it must end at once, since another circuit needs its place."""
+        """Call `callback()` when it must end at once in favour of another circuit."""
         self._on_cut = callback
 
     def cut(self) -> None:
-        """Close it, since another circuit needs its place."""
+        """Close it in favour of another circuit."""
         self.close()
         if self._on_cut is not None:
             self._on_cut()
 
     def close(self) -> None:
-        """Its places are free again; may be repeated."""
+        """Release what it occupies. May be repeated."""
         if self._open:
             self._open = False
             self._share.leave()
@@ -160,11 +163,11 @@ class Circuit:
 
 
 class RelayBook:
-    """Who has a reservation here, and which circuits are open.
+    """Reservations at this relay, and open circuits.
 
-    `ip` is where the relay itself sees the peer. `relayed`: the peer's link to here goes through
-    another relay. Peers are named by any fixed text, their peer id. `shaper` holds the caps of
-    the node, of which relaying is one class.
+    `ip` is the address at which the relay itself sees the peer. `relayed` means that the peer's
+    link to this node goes through another relay. Peers are named by any constant text, such as
+    their peer id. `shaper` has the caps of the node, of which relaying is one class.
     """
 
     def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
@@ -202,8 +205,10 @@ class RelayBook:
         since: float = 0.0,
         relayed: bool = False,
     ) -> Reservation | str:
-        """A place for `peer`, new or renewed; a code where there is none. `since`: when a member
-        became one, by which members take their turns."""
+        """Grant or renew a reservation; return it, or a code that refuses it.
+
+        `since` is when a member became one, which decides the precedence among members.
+        """
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
@@ -229,7 +234,7 @@ class RelayBook:
         return held is not None and held.expires > now
 
     def release(self, peer: str) -> None:
-        """The peer has gone, or wants its place no longer. Circuits that are open stay."""
+        """Release a reservation. Open circuits stay."""
         held = self._reservations.pop(peer, None)
         if held is not None:
             self._sources.remove(held.ip)
@@ -246,10 +251,11 @@ class RelayBook:
         relayed: bool = False,
         visited: bool = False,
     ) -> Circuit | str:
-        """A circuit from `source`, seen at `ip`, to a peer with a reservation; else a code.
+        """Open a circuit from `source`, seen at `ip`, to a peer with a reservation; else a code.
 
-        `visited`: the target is a member who is linked here, and will be asked whether it takes
-        the circuit: members need no reservation to be reached by members."""
+        `visited` means that the target is a linked member that will be asked whether it accepts the
+        circuit: between members no reservation is needed.
+        """
         if (code := self._unwilling(relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
@@ -281,7 +287,7 @@ class RelayBook:
         return circuit
 
     def crosses(self, source: str, target: str, now: float) -> bool:
-        """Whether the target has just opened one to the source: both ends dialled at once."""
+        """Whether the target has just opened a circuit to the source: both ends dialled at once."""
         if not self._per_pair[target, source]:
             return False
         return any(
@@ -290,11 +296,11 @@ class RelayBook:
         )
 
     def circuits(self) -> Iterator[Circuit]:
-        """Those that are open."""
+        """Iterate over the open circuits."""
         return iter(list(self._circuits))
 
     def figures(self) -> Figures:
-        """Figures for a person."""
+        """Return the counts to show to the user."""
         return Figures(
             reservations=len(self._reservations),
             circuits=len(self._circuits),
@@ -305,15 +311,15 @@ class RelayBook:
             refused=dict(self._refused),
         )
 
-    # What circuits tell.
+    # Callbacks of circuits.
 
     def count(self, size: int) -> None:
-        """A circuit has carried so many bytes."""
+        """Count bytes that a circuit has carried."""
         self._relayed += size
         self._pieces += 1
 
     def forget(self, circuit: Circuit) -> None:
-        """A circuit has been closed."""
+        """Remove a circuit that has been closed."""
         del self._circuits[circuit]
         circuit.reservation.circuits -= 1
         if circuit.stranger is not None:
@@ -327,7 +333,7 @@ class RelayBook:
             if not self._per_peer[peer]:
                 del self._per_peer[peer]
 
-    # Inside.
+    # Internals.
 
     def _enter(self, circuit: Circuit) -> None:
         self._circuits[circuit] = None
@@ -352,8 +358,10 @@ class RelayBook:
         self, source: str, target: str, stranger: str | None, since: float, now: float
     ) -> bool:
         """Return whether one more circuit fits, after closing one of lower priority if necessary.
+
         Strangers get half of a peer's circuits, so that they cannot keep members from it. If
-        strangers' circuits are full, the oldest of them is closed."""
+        strangers' circuits are full, the oldest of them is closed.
+        """
         limits = self.limits
         if self._per_pair[source, target] >= limits.circuits_per_pair:
             return False
@@ -392,7 +400,7 @@ class RelayBook:
         return True
 
     def _expire(self, now: float) -> None:
-        """Forget reservations that were not renewed."""
+        """Release reservations that were not renewed."""
         over = [held.peer for held in self._reservations.values() if held.expires <= now]
         for peer in over:
             self.release(peer)
@@ -400,7 +408,7 @@ class RelayBook:
     def _find_place(
         self, asker: str, ip: str, held: Reservation | None, *, member: bool, since: float
     ) -> str | None:
-        """Make sure that one more fits, if need be in an idle one's place; else a code."""
+        """Ensure that one more reservation fits, ending an idle one if necessary; else a code."""
         limits = self.limits
         crowded = not self._sources.fits(ip, without=held.ip if held is not None else "")
         if crowded and not (member and self._push_out(asker, ip, since)):
@@ -413,8 +421,8 @@ class RelayBook:
     def _push_out(self, asker: str, ip: str | None, since: float) -> bool:
         """End a reservation without a circuit, and return whether there was one.
 
-        The oldest of a stranger ends, or else that of the latest member after `since`. With `ip`,
-        only a reservation whose end lets that address fit.
+        A stranger's ends first, then that of the latest member after `since`. With `ip`, only a
+        reservation whose end makes that address fit.
         """
         idle = [
             held

@@ -1,8 +1,8 @@
-"""Which relays a node should use: who is known, who was tried, who is near. No I/O.
+"""Choice of relays for a node: which are known, were tried, and are near. No I/O.
 
-Near ones first, by measured round trips; no two of one /16 while another will do, so that one
-operator's failure or malice does not take all; one that listens on TCP 443 among them, because
-some networks let nothing else out.
+Near relays come first, by measured round trips. No two of a /16 are chosen while another is
+available, so that one operator's failure or malice does not affect all. At least one should listen
+on TCP 443, because some networks let nothing else out.
 """
 
 from collections.abc import Collection, Iterable
@@ -35,19 +35,19 @@ class Candidate:
 
     @property
     def networks(self) -> set[str]:
-        """The /16s (IPv4) and /32s (IPv6) that it has addresses in."""
+        """The /16s (IPv4) and /32s (IPv6) of its addresses."""
         return {network_of(each.host) for each in self.addresses}
 
 
 class Choice:
-    """What is known of relays. Bounded; whoever was heard of longest ago falls out."""
+    """Known relays, up to a limit beyond which the one seen longest ago is forgotten."""
 
     def __init__(self) -> None:
         self._known: dict[PeerId, Candidate] = {}
         self._lending: dict[PeerId, None] = {}
 
     def offer(self, peer: PeerId, address: Address) -> bool:
-        """Learn of a relay; whether that is new. Circuit addresses are none."""
+        """Store an address of a relay; return whether it is new. Circuit addresses do not count."""
         if address.relay is not None or address.peer not in (None, peer):
             return False
         candidate = self._known.pop(peer, None) or Candidate(peer)
@@ -64,7 +64,7 @@ class Choice:
         return True
 
     def lends(self, peer: PeerId, lends: bool) -> None:
-        """A linked peer says whether it relays. It is asked at once, whatever was before."""
+        """Record whether a linked peer relays. One that starts to is tried at once."""
         known = peer in self._lending
         self._lending.pop(peer, None)
         if lends:
@@ -75,18 +75,21 @@ class Choice:
             del self._lending[next(iter(self._lending))]
 
     def find(self, peer: PeerId) -> Candidate | None:
-        """What is known of one."""
+        """Return the candidate with this peer id, else None."""
         return self._known.get(peer)
 
     def answered(self) -> list[Candidate]:
-        """Those that said that they relay, and did not fail since."""
+        """Return the candidates that answered as relays and have not failed since."""
         return [each for each in self._known.values() if each.rtt is not None and not each.failures]
 
     def to_try(
         self, held: Collection[PeerId], linked: Collection[PeerId], count: int, now: float
     ) -> list[Candidate]:
-        """The next to be measured: those with a link, then by round trip, then one of each
-        network; one on TCP 443 is among them if none of `held` is."""
+        """Return the next relays to measure.
+
+        Linked ones come first, then by round trip, spread over networks. One on TCP 443 is among
+        them if none of `held` is.
+        """
         usable = [each for each in self._usable(now) if each.peer not in held]
         usable.sort(key=lambda each: (each.peer not in linked, each.rtt is None, each.rtt or 0))
         taken = self._networks(held)
@@ -97,11 +100,11 @@ class Choice:
         return chosen
 
     def offers_443(self, held: Collection[PeerId], now: float) -> bool:
-        """Whether a relay on TCP 443 may be tried that is not held yet."""
+        """Whether another relay on TCP 443 may be tried."""
         return any(each.everywhere and each.peer not in held for each in self._usable(now))
 
     def next_try(self, held: Collection[PeerId]) -> float:
-        """When the next of those that failed may be tried again; infinity for none."""
+        """Return when the next failed relay may be retried; infinity for none."""
         times = [
             each.not_before
             for each in self._known.values()
@@ -112,10 +115,11 @@ class Choice:
     def rank(
         self, measured: Iterable[Candidate], held: Collection[PeerId], want: int
     ) -> list[Candidate]:
-        """Those to reserve at, best first; `want` is how many will be taken.
+        """Return the relays to reserve at, best first; `want` is how many will be used.
 
-        By round trip, networks that are new before those that are not; where no relay on 443 is
-        held, the nearest of those comes in time to be taken."""
+        They are sorted by round trip, new networks first. If no relay on 443 is held, the nearest
+        of those is moved up so far that it will be used.
+        """
         order = _spread(
             sorted(measured, key=lambda each: each.rtt if each.rtt is not None else float("inf")),
             self._networks(held),
@@ -134,12 +138,12 @@ class Choice:
         )
 
     def worked(self, peer: PeerId) -> None:
-        """It relays."""
+        """Clear the failures of a relay that worked."""
         if (candidate := self._known.get(peer)) is not None:
             candidate.failures, candidate.not_before = 0, 0.0
 
     def failed(self, peer: PeerId, code: str, now: float) -> None:
-        """It does not relay, or not now: leave it alone, the longer the less likely it is."""
+        """Back off from a relay that failed, the longer the less likely it is to recover."""
         candidate = self._known.get(peer)
         if candidate is None:
             return
@@ -169,7 +173,7 @@ class Choice:
 
 
 def _spread(candidates: Iterable[Candidate], taken: set[str]) -> list[Candidate]:
-    """The same in the same order, but those behind whose network comes a second time."""
+    """Stable reordering: candidates of a network already seen move behind the others."""
     first: list[Candidate] = []
     second: list[Candidate] = []
     seen = set(taken)
@@ -180,10 +184,10 @@ def _spread(candidates: Iterable[Candidate], taken: set[str]) -> list[Candidate]
 
 
 def is_everywhere(address: Address) -> bool:
-    """Whether nearly every network lets one out to there."""
+    """Whether nearly every network lets a node connect to it."""
     return address.transport == "tcp" and address.port == RELAY_PORT
 
 
 def network_of(host: str) -> str:
-    """The region of an IP address; a name is its own."""
+    """Return the region of an IP address; a DNS name is its own."""
     return region(host) if parse_ip(host) is not None else host

@@ -1,6 +1,6 @@
-"""A circuit as a pipe: bytes to a peer over a stream to a relay.
+"""Circuit as a pipe: bytes to a peer over a stream to a relay.
 
-What goes through are the TLS records of the two ends; the relay carries them as they are.
+It carries the TLS records of the two ends, which the relay cannot read.
 """
 
 import struct
@@ -22,7 +22,7 @@ _LENGTH: Final = struct.Struct(">H")
 
 
 def encode_preface(target: Vouched) -> bytes:
-    """What a relay sends first to the side that opened the circuit: where it sees the target."""
+    """Encode the preface that a relay sends to the opener: where it sees the target."""
     head = wire.encode_header({"seen": list(target)})
     return _LENGTH.pack(len(head)) + head
 
@@ -30,13 +30,13 @@ def encode_preface(target: Vouched) -> bytes:
 class CircuitPipe:
     """One end of a circuit. `relay` carries it; `seen` is where the relay sees the other end.
 
-    On the side that opened it `seen` comes with the first bytes (`voucher` says at which IP address
-    the relay is seen itself); until then it is None. `failure` is the code by which it ended, if
-    it was not in order: a reset's, `link-lost`, or `bad-preface`.
+    On the opener's side `seen` is None until the first bytes arrive (`voucher` is the IP address at
+    which the relay itself is seen). `failure` is the code of an abnormal end: that of a reset,
+    `link-lost`, or `bad-preface`.
     """
 
     medium: Final = "circuit"
-    inside: Final = True  # of a link of this node's, which accounts for what passes
+    inside: Final = True  # part of a link of this node, whose accounting includes it
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class CircuitPipe:
         self.seen = seen
         self.failure: str | None = None
         self._stream = stream
-        self._voucher = voucher  # None: no preface is due
+        self._voucher = voucher  # None if no preface is expected
         self._preface = b""
         self._closed = trio.Event()
 
     @property
     def lapsed(self) -> bool:
-        """Whether the relay has ended it because its time or its bytes were used up."""
+        """Whether the relay ended it because its time or bytes were used up."""
         return self.failure in (EXPIRED, LIMIT)
 
     @property
     def remote(self) -> Place:
-        """A circuit's other end is nowhere that could be dialled."""
+        """Return no address, because a circuit's other end cannot be dialled."""
         return "", 0
 
     def read_ready(self, size: int) -> bytes:
@@ -96,7 +96,7 @@ class CircuitPipe:
             raise self._fail(error) from None
 
     async def wait_closed(self) -> None:
-        """Until `close` has been called."""
+        """Wait until `close` has been called."""
         await self._closed.wait()
 
     def end(self) -> None:
@@ -113,8 +113,7 @@ class CircuitPipe:
             self._stream.reset("closed")
 
     def _read_preface(self, voucher: str) -> None:
-        """Take the preface off the front. Raises BlockingIOError until all of it is there, and
-        OSError where it is nothing of the kind."""
+        """Read the preface. Raises BlockingIOError until it is complete, OSError if invalid."""
         while (missing := self._missing()) > 0:
             piece = self._stream.receive_ready(missing)
             if not piece:

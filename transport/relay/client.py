@@ -1,9 +1,8 @@
-"""How a node that cannot be dialled stays reachable: places at several relays, and circuits.
+"""Relay client: keeps this node reachable by reservations at several relays, and dials circuits.
 
-While `reachable` is not true it keeps reservations at a few near relays of different networks (and
-one on TCP 443 always, for those whose network lets out nothing else),
-renews them at half their life, and replaces one whose link is lost at once. Anybody's `dial`
-goes through a relay, whether reachable or not.
+While `reachable` is false, it holds reservations at a few near relays of different networks (always
+one on TCP 443, for peers whose network lets out nothing else), renews them at half their life, and
+replaces a relay at once when its link is lost. `dial` works whether this node is reachable or not.
 """
 
 import math
@@ -47,14 +46,16 @@ from .vouch import Vouched, is_relayed, read_vouched
 
 OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
 OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
-"""Told of a circuit that has come: the pipe, who says it opened it (TLS will tell), the relay,
-and where the relay sees that peer."""
+"""Called with an incoming circuit: the pipe, its claimed opener (TLS will authenticate it), the
+relay, and where the relay sees the opener."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A reservation of ours. `rtt` in seconds; `seen` is where the relay sees this node; times
-    are on the host's clock."""
+    """A reservation of this node.
+
+    `rtt` is in seconds; `seen` is where the relay sees this node; times are on the host's clock.
+    """
 
     relay: PeerId
     rtt: float
@@ -64,8 +65,11 @@ class Held:
 
 
 class RelayClient:
-    """`wanted` is at how many relays a place is held. `reach(address, timeout)` makes a direct
-    path to a relay, or raises DialFailed; without it only TCP is dialled."""
+    """Holds `wanted` reservations.
+
+    `reach(address, timeout)` makes a direct path to a relay, or raises DialFailed; without it only
+    TCP is dialled.
+    """
 
     def __init__(
         self,
@@ -79,18 +83,18 @@ class RelayClient:
         self._endpoint = endpoint
         self._wanted = wanted
         self.everywhere = False
-        """Whether others reach this node on TCP 443 as well, and so from any network."""
+        """Whether peers also reach this node on TCP 443, and so from any network."""
         self._reachable = False
         self._choice = Choice()
         self._survey = Survey(host, endpoint, self._choice, reach=reach)
         self._held: dict[PeerId, Held] = {}
-        self._asking: set[PeerId] = set()  # a reservation is on its way
+        self._asking: set[PeerId] = set()  # relays with a reservation request in progress
         self._running = False
-        self._arriving: Counter[PeerId] = Counter()  # open circuits to here, by relay
-        self._unasked: Counter[PeerId] = Counter()  # those of them that came without a place
-        self._sources: Counter[str] = Counter()  # the same by who says to have opened them
+        self._arriving: Counter[PeerId] = Counter()  # relay -> open incoming circuits
+        self._unasked: Counter[PeerId] = Counter()  # those of them without a reservation
+        self._sources: Counter[str] = Counter()  # claimed opener -> open incoming circuits
         self._arrivals = Rates(Rate(*ARRIVALS))
-        self._improve = 0.0  # when to look for nearer ones
+        self._improve = 0.0  # when to look for nearer relays
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
@@ -103,11 +107,11 @@ class RelayClient:
         endpoint.on_link_quiet(self._on_link_quiet)
         endpoint.on_link_back(self._on_link_back)
 
-    # What is known, and what is told.
+    # State and callbacks.
 
     @property
     def reachable(self) -> bool:
-        """Whether others reach this node from outside without help; False until it is told."""
+        """Whether peers reach this node without relays; False until it is set."""
         return self._reachable
 
     @reachable.setter
@@ -118,17 +122,19 @@ class RelayClient:
 
     @property
     def relays(self) -> list[Held]:
-        """The reservations held now, the nearest first."""
+        """Reservations held now, nearest relay first."""
         return sorted(self._held.values(), key=lambda held: held.rtt)
 
     @property
     def known(self) -> list[Candidate]:
-        """Nodes that said that they relay, with a place for this node or without."""
+        """Nodes that said that they relay, with a reservation of this node or not."""
         return self._choice.answered()
 
     def addresses(self) -> list[Address]:
-        """Addresses of this node through its relays, to be published; the nearest relay's first,
-        of each its first address and the one on TCP 443."""
+        """Return the addresses of this node through its relays, to be published.
+
+        The nearest relay comes first; of each relay its first address and the one on TCP 443.
+        """
         found: dict[Address, None] = {}
         for held in self.relays:
             candidate = self._choice.find(held.relay)
@@ -140,18 +146,18 @@ class RelayClient:
         return list(found)
 
     def address(self, relay: PeerId) -> Address | None:
-        """Where a relay was first said to be."""
+        """Return the first known address of a relay."""
         candidate = self._choice.find(relay)
         return candidate.addresses[0] if candidate is not None else None
 
     def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
-        """Nodes that say they relay, with an address; a node may be named several times."""
+        """Add nodes that say that they relay, with an address each; nodes may repeat."""
         for peer, _ in relays:
             self._choice.lends(peer, True)
         self.met(relays)
 
     def met(self, peers: Sequence[tuple[PeerId, Address]]) -> None:
-        """Addresses of nodes that are linked; each says itself whether it relays."""
+        """Add addresses of linked nodes; each says itself whether it relays."""
         news = [
             self._choice.offer(peer, address)
             for peer, address in peers
@@ -161,21 +167,23 @@ class RelayClient:
             self._news.set()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback()` whenever `addresses` has changed."""
+        """Call `callback()` whenever `addresses` has changed."""
         self._on_change.append(callback)
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """`callback(pipe, source, relay, seen)` for every circuit to this node. The pipe is its
-        own to close; on it, this side is the TLS server."""
+        """Call `callback(pipe, source, relay, seen)` for every incoming circuit.
+
+        The callback has to close the pipe, on which this side is the TLS server.
+        """
         self._on_circuit.append(callback)
 
     def on_seen(self, callback: OnSeen) -> None:
-        """`callback(peer, seen, relay)` when a relay sees the other end of a circuit elsewhere than
-        before, or at a further address."""
+        """Call `callback(peer, seen, relay)` when a relay sees the other end of a circuit at a
+        different or a further address."""
         self._on_seen.append(callback)
 
     def _on_lends(self, call: Call) -> Reply:
-        """A peer says at which rate it relays, 0 for not at all."""
+        """Handle `relay.lends`: a peer's rate as a relay, 0 if it does not relay."""
         rate = call.header.get("rate")
         self._choice.lends(call.peer, type(rate) is int and rate > 0)
         if call.peer in self._held and not rate:
@@ -184,12 +192,12 @@ class RelayClient:
         return Reply()
 
     def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
-        """Only the relay of a circuit may say so, and of its other end."""
+        """Handle `relay.seen`, which only the relay of a circuit may send about its other end."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
         known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
         if link is None or not known:
-            return Refusal("no-circuit", "there is no such circuit")
+            return Refusal("no-circuit", "no such circuit")
         seen = read_vouched(call.header.get("seen"), link.status.address[0])
         for callback in self._on_seen:
             callback(known[0], seen, call.peer)
@@ -205,17 +213,17 @@ class RelayClient:
         timeout: float,
         priority: Priority = Priority.ACTIVATION,
     ) -> CircuitPipe:
-        """A circuit to `peer` through the relay at an address.
+        """Open a circuit to `peer` through the relay at an address.
 
-        Returns before the relay has answered, so that a handshake may leave at once; the pipe's
-        `failure` says what became of it otherwise. Raises DialFailed: what `Endpoint.dial`
-        does, `relayed` where the relay itself is reached through one, `busy`, `self`.
+        Returns before the relay has replied, so that a handshake may be sent at once; on failure
+        the pipe's `failure` has the code. Raises DialFailed: as `Endpoint.dial`, `relayed` if the
+        relay itself is reached through another, `busy`, `self`.
         """
         if peer == self._endpoint.peer:
-            raise DialFailed("self", "a circuit to this node itself")
+            raise DialFailed("self", "cannot open a circuit to this node itself")
         link = await self._survey.link_at(relay, timeout)
         if is_relayed(link):
-            raise DialFailed("relayed", f"`{relay}` is reached through a relay itself")
+            raise DialFailed("relayed", f"`{relay}` is itself reached through a relay")
         try:
             stream = await link.open_stream("relay.connect", {"peer": peer}, priority=priority)
         except (CallRefused, LinkClosed) as error:
@@ -228,8 +236,11 @@ class RelayClient:
     # Arriving circuits.
 
     async def _on_accept(self, incoming: IncomingStream) -> None:
-        """A relay brings a circuit: one that was asked to, or a few by any other: who lets out
-        nothing but the web reaches a public node by a relay of its own."""
+        """Accept a circuit from a relay with a reservation, or a few from any other relay.
+
+        The latter serve peers whose network lets out only web traffic: such a peer reaches a
+        public node through a relay of its own.
+        """
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)
         link = self._endpoint.link(relay)
@@ -255,13 +266,13 @@ class RelayClient:
             guard.tell(relay, self._on_circuit, pipe, opener, relay, seen, end=pipe.close)
             await pipe.wait_closed()
         finally:
-            self._arriving -= Counter((relay,))  # drops what is 0
+            self._arriving -= Counter((relay,))  # removes counts of 0
             self._sources -= Counter((opener,))
             self._unasked[relay] -= not asked
             self._unasked += Counter()
 
     def _may_come_unasked(self, relay: PeerId) -> bool:
-        """Of a node that uses relays at all."""
+        """Whether a relay without a reservation may bring a circuit now."""
         few = self._unasked.total() < UNASKED and self._unasked[relay] < UNASKED_PER_RELAY
         return self._running and few
 
@@ -276,7 +287,7 @@ class RelayClient:
     # Reservations.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the reservations until cancelled."""
+        """Maintain the reservations until cancelled."""
         self._running = True
         task_status.started()
         try:
@@ -292,7 +303,7 @@ class RelayClient:
             self._release_all()
 
     async def _tend(self) -> float:
-        """Renew, find, improve what is due; when to come again."""
+        """Renew, find and improve relays that are due; return when to call again."""
         if self._reachable:
             self._release_all(but=0 if self.everywhere else 1)
         await self._renew()
@@ -304,14 +315,16 @@ class RelayClient:
 
     @property
     def _goal(self) -> int:
-        """At how many relays a place is to be held. One on TCP 443 is all that a node needs which
-        is reached from outside."""
+        """Number of reservations to hold.
+
+        A node that is reachable directly needs only one, on TCP 443.
+        """
         if not self._reachable:
             return self._wanted
         return int(not self.everywhere and (bool(self._held) or self._may_find_443()))
 
     def _missing(self) -> int:
-        """How many more reservations are wanted."""
+        """Return how many more reservations are wanted."""
         goal = self._goal
         missing = max(0, goal - len(self._held))
         lacking = self._choice.lacks_443(self._held) and self._may_find_443()
@@ -343,11 +356,11 @@ class RelayClient:
             self._drop(held.relay)
 
     async def _find(self) -> None:
-        """Measure some that are free to be tried, and reserve at the best of those."""
+        """Measure some relays, and reserve at the best of them."""
         measured = await self._measure(self._missing() + SPARE, hurry=not self._reachable)
         left = [each for each in measured if each.peer not in self._held]
         for candidate in self._choice.rank(left, self._held, self._missing()):
-            # A place beyond the goal, and that of a node that is reached, is for the sake of 443.
+            # A reservation beyond the goal, or of a reachable node, is useful only on port 443.
             only_443 = self._reachable or len(self._held) >= self._goal
             if self._missing() and (candidate.everywhere or not only_443):
                 await self._reserve_at(candidate)
@@ -355,7 +368,7 @@ class RelayClient:
             self._give_up_the_farthest()
 
     async def _improve_one(self) -> None:
-        """Give nearer relays their chance: one takes the place of the farthest."""
+        """Measure further relays; one that is much nearer replaces the farthest."""
         self._improve = self._host.now() + IMPROVE_S
         farthest = self.relays[-1]
         others = [peer for peer in self._held if peer != farthest.relay]
@@ -369,7 +382,7 @@ class RelayClient:
             self._give_up(farthest.relay)
 
     def _give_up_the_farthest(self) -> None:
-        """One too many is held, for the sake of 443."""
+        """Release the farthest relay that is not needed for port 443."""
         for held in reversed(self.relays):
             others = [peer for peer in self._held if peer != held.relay]
             if not self._choice.lacks_443(others):
@@ -377,8 +390,11 @@ class RelayClient:
                 return
 
     async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
-        """Those of so many candidates that answered as relays. In a `hurry` the first, which is
-        the nearest or nearly so, serves at once where nobody does yet."""
+        """Measure up to `count` candidates; return those that answered as relays.
+
+        In a `hurry`, if no reservation is held yet, the first to answer is used at once, since it
+        is about the nearest.
+        """
 
         async def serve_at_once(candidate: Candidate) -> None:
             if hurry and not self._held and not self._asking:
@@ -396,7 +412,7 @@ class RelayClient:
         return True
 
     async def _reserve(self, link: Link, rtt: float) -> bool:
-        """A new place at a relay, or one renewed; whether it was granted."""
+        """Make or renew a reservation; return whether it was granted."""
         self._asking.add(link.peer)
         try:
             reply = await link.call("relay.reserve", timeout=ANSWER_S)
@@ -414,23 +430,23 @@ class RelayClient:
         self._choice.worked(link.peer)
         return True
 
-    # The end of a reservation.
+    # End of reservations.
 
     def _on_link_lost(self, link: Link, code: str) -> None:
-        """The relay has forgotten us with its link; one that is back may be asked again."""
+        """Drop a relay whose link is lost; a replaced link does not count as a failure."""
         if link.peer in self._held:
             if code not in ("replaced", "peer-restarted"):
                 self._choice.failed(link.peer, code, self._host.now())
             self._drop(link.peer)
 
     def _on_link_quiet(self, link: Link) -> None:
-        """Nobody reaches us through there now."""
+        """Replace a relay whose link is quiet, because no peer reaches this node through it now."""
         if link.peer in self._held:
             self._choice.failed(link.peer, "silent", self._host.now())
             self._drop(link.peer)
 
     def _on_link_back(self, link: Link) -> None:
-        """It was the way to the relay that was cut, not the relay that was dead."""
+        """Clear the failures of a relay: its link was interrupted, and the relay is alive."""
         self._choice.worked(link.peer)
         self._news.set()
 
@@ -440,14 +456,14 @@ class RelayClient:
             self._changed()
 
     def _give_up(self, relay: PeerId) -> None:
-        """Leave a relay in order."""
+        """Release a reservation and notify the relay."""
         link = self._endpoint.link(relay)
         if link is not None and link.alive:
             link.post("relay.release", priority=Priority.CONTROL)
         self._drop(relay)
 
     def _release_all(self, *, but: int = 0) -> None:
-        """Give up every place, but for so many of the nearest on TCP 443."""
+        """Release all reservations, except for the `but` nearest on TCP 443."""
         kept = [each.relay for each in self.relays if not self._choice.lacks_443([each.relay])]
         for relay in list(self._held):
             if relay not in kept[:but]:
@@ -459,7 +475,7 @@ class RelayClient:
 
 
 def _ttl(reply: Reply) -> float:
-    """How long a relay says the place is held, in seconds, within reason."""
+    """Return the life of a reservation, in seconds, within sensible limits."""
     header: Mapping[str, object] = reply.header
     value = header.get("ttl")
     shortest, longest = TTL_S

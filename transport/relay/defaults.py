@@ -1,11 +1,11 @@
-"""Every constant of relaying, with its unit, and what an owner may set of them."""
+"""All constants of relaying, with their units, and the limits that an owner may set."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from ..defaults import HTTPS_PORT, KIB
 
-# What an owner lends (`RelayLimits` says what each one bounds).
+# Defaults of `RelayLimits`, which says what they limit.
 RATE: Final = 64_000
 RESERVATION_S: Final = 3600.0
 RESERVATIONS: Final = 128
@@ -21,77 +21,77 @@ CIRCUITS_PER_PEER: Final = 32
 CIRCUITS_PER_PAIR: Final = 3
 
 CODES_COUNTED: Final = 32
-"""Different refusals that are counted by name."""
+"""Codes of refusals that are counted by name, a count."""
 
 # Sharing the rate (pacer.py).
 BURST_S: Final = 0.25
-"""What may be moved at once after a quiet time, in seconds' worth of the rate."""
+"""Bytes that may be moved at once after a quiet time, in seconds of the rate."""
 GRAIN_BYTES: Final = 16 * KIB
-"""A circuit that waits for its share is woken for about so many bytes: one TLS record."""
+"""Bytes for which a waiting circuit is woken: about one TLS record."""
 LEAST_GRAIN_BYTES: Final = 1400
-"""The least bytes for which a circuit is woken: about one packet."""
+"""Fewest bytes for which a circuit is woken: about one packet."""
 CRUMBS: Final = 8
-"""Less than this part of a grain is not worth moving."""
+"""Fraction (1/8) of a grain below which bytes are not worth moving."""
 DEAL_S: Final = 0.001
-"""What is earned is dealt out no more often than this, in seconds."""
+"""Shortest interval between distributions of tokens, in seconds."""
 PAUSE_S: Final = (0.005, 0.5)
-"""The shortest and the longest wait for a share, in seconds."""
+"""Shortest and longest wait for tokens, in seconds."""
 PATIENCE_S: Final = 1.0
-"""A circuit that has not asked for so many seconds wants nothing at the moment."""
+"""Seconds without a request after which a circuit counts as inactive."""
 LIGHT_BYTES: Final = 32 * KIB
-"""A circuit that has moved less than this in about a second need not wait behind the others."""
+"""Bytes moved in about a second below which a circuit need not wait behind the others."""
 MEMBER_WEIGHT: Final = 4
-"""A member's part of the rate for one of a stranger's, where both want more than there is."""
+"""A member's part of the rate relative to a stranger's, if both want more than there is."""
 MEMBERS_PART: Final = 0.75
 """Least part of the rate, of 1, for all members together while one of them waits for bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """Limits of relaying. It starts once this node knows that others reach it."""
+    """Limits of relaying, which starts once this node knows that other nodes reach it."""
 
     volunteer: bool = False
-    """Whether it lends before it knows that, because its owner says so."""
+    """Whether it relays before it knows that, because its owner says so."""
     rate: int = RATE
-    """Bytes per second relayed, all circuits and both directions together; 0: it never relays."""
+    """Bytes per second relayed, all circuits and both directions together; 0 to never relay."""
     reservation_s: float = RESERVATION_S
-    """Seconds for which a reservation holds unless it is renewed."""
+    """Seconds for which a reservation lasts unless it is renewed."""
     reservations: int = RESERVATIONS
-    """Reservations at once, a count."""
+    """Concurrent reservations, a count."""
     reservations_per_subnet: int = RESERVATIONS_PER_SUBNET
-    """The same from one /24 (IPv4) or /64 (IPv6), a count."""
+    """Concurrent reservations from one /24 (IPv4) or /64 (IPv6), a count."""
     stranger_bytes: int = STRANGER_BYTES
-    """Bytes of a circuit in which a stranger takes part, both directions together."""
+    """Bytes of a circuit with a stranger at either end, both directions together."""
     stranger_s: float = STRANGER_S
-    """Seconds that such a circuit lasts at most."""
+    """Most seconds that such a circuit lasts."""
     stranger_turn_s: float = STRANGER_TURN_S
-    """Seconds after which a stranger's circuit may be closed for another stranger's, if all places
-    are taken."""
+    """Seconds after which a stranger's circuit may be closed in favour of another stranger's, if
+    there are too many."""
     member_s: float = MEMBER_S
-    """Seconds that a circuit between members lasts at most."""
+    """Most seconds that a circuit between members lasts."""
     circuits: int = CIRCUITS
-    """Circuits at once, a count."""
+    """Concurrent circuits, a count."""
     stranger_circuits: int = STRANGER_CIRCUITS
-    """Those of them in which a stranger takes part, a count."""
+    """Concurrent circuits with a stranger at either end, a count."""
     stranger_circuits_per_subnet: int = STRANGER_CIRCUITS_PER_SUBNET
-    """The same opened from one /24 (IPv4) or /64 (IPv6), a count."""
+    """Concurrent strangers' circuits opened from one /24 (IPv4) or /64 (IPv6), a count."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
-    """Circuits at once in which one peer is either end, a count."""
+    """Concurrent circuits with the same peer at either end, a count."""
     circuits_per_pair: int = CIRCUITS_PER_PAIR
-    """The same from one peer to one other: nobody alone shuts another one's door."""
+    """Concurrent circuits from one peer to another, a count, so that no peer can block another."""
 
 
-# Members of an open swarm (standing.py).
+# Membership in an open swarm (standing.py).
 STANDING_S: Final = 600.0
 """Seconds of being linked after which a peer is a member."""
 AWAY_S: Final = 600.0
 """Seconds for which a peer may be away before its time starts over."""
 MEMBERS: Final = 256
-"""Peers whose time is counted, a count; those that came first are kept."""
+"""Peers whose time is counted, a count; the first ones are kept."""
 MEMBERS_PER_NETWORK: Final = 4
 """Peers of one network that may become members, a count; the first ones do."""
 
-# Circuits on their way (openings.py).
+# Opening circuits (openings.py).
 OPENING_RATE: Final = 8000
 """Bytes per second of the rate for each circuit that is opening: a handshake and the first messages
 are about 12 kB, and should take 2 s."""
@@ -102,7 +102,7 @@ OPENING_BYTES: Final = 12_000
 OPENING_S: Final = 6.0
 """Seconds after which a circuit counts as open in any case, since an end may not answer."""
 QUEUE_S: Final = 8.0
-"""How long a circuit waits for its turn to open, in seconds."""
+"""Seconds for which a circuit waits for its turn to open."""
 QUEUE: Final = 64
 """Members' circuits that wait for their turn, a count; strangers have as many more."""
 QUEUE_PER_SOURCE: Final = 8
@@ -115,60 +115,60 @@ PIECE_COST: Final = 128
 
 # Carrying bytes (circuit.py, service.py).
 WINDOW_BYTES: Final = 256 * KIB
-"""The credit of a circuit's streams. Part of the protocol: both ends of each stream must agree."""
+"""Credit of a circuit's streams. Part of the protocol: both ends of each stream must agree."""
 PIECE_BYTES: Final = 128 * KIB
-"""What is moved in one go, and what may wait to leave before more is read."""
+"""Bytes moved at once, and bytes that may be unsent before more is read."""
 FETCH_S: Final = 6.0
-"""How long a relay tries to link itself, in seconds, to whom a member wants to reach by it."""
+"""Seconds for which a relay tries to link to a peer that a member wants to reach through it."""
 FETCHES: Final = 8
-"""Such attempts at once, a count."""
+"""Concurrent attempts to do so, a count."""
 FETCHES_BY_ASKER: Final = (8, 0.1)
-"""The same for one member, at once and per second."""
+"""Attempts for one member: burst, and per second."""
 FETCHES_OF_TARGET: Final = (2, 0.1)
-"""The same to one peer, whoever asks: a dead one is not dialled for ever."""
+"""Attempts to link to one peer for all members, so that a dead peer is not dialled forever."""
 LOOK_S: Final = 2.0
-"""While the target takes nothing, a relay looks this often whether the source is still there."""
+"""Seconds between checks of the source while the target accepts nothing."""
 AHEAD_BYTES: Final = 64 * KIB
-"""Bytes that an end of a circuit may run ahead of the link that carries it."""
+"""Bytes that an end of a circuit may write ahead of its link."""
 LOW_BYTES: Final = 16 * KIB
-"""With fewer than this unsent, an end takes more: what is written early cannot be overtaken."""
+"""Unsent bytes below which an end accepts more; low, as more urgent data cannot overtake them."""
 PREFACE_BYTES: Final = 512
-"""Of what a relay says at the start of a circuit."""
+"""Most bytes of the preface that a relay sends at the start of a circuit."""
 
-# A node that is reached through relays (choice.py, client.py).
+# A node behind relays (choice.py, client.py).
 WANTED: Final = 3
-"""Relays at which a place is held, a count."""
+"""Reservations to hold, a count."""
 SPARE: Final = 3
-"""So many more are measured than are missing, a count."""
+"""Relays measured beyond the number missing, a count."""
 CANDIDATES: Final = 256
-"""Nodes that may relay which are remembered, a count."""
+"""Candidates remembered, a count."""
 RELAY_ADDRESSES: Final = 4
-"""Addresses remembered of each, a count."""
+"""Addresses remembered per candidate, a count."""
 RELAY_PORT: Final = HTTPS_PORT
-"""One relay at least is reached at this TCP port."""
+"""TCP port at which at least one relay should be reached."""
 BACKOFF_S: Final = (5.0, 3600.0)
-"""The first and the longest pause before a relay that failed is tried again, in seconds."""
+"""First and longest pause before a failed relay is retried, in seconds."""
 DIAL_S: Final = 5.0
-"""A relay that takes longer to be dialled is not near, in seconds."""
+"""Timeout to dial a relay, in seconds: a slower one is not near."""
 ANSWER_S: Final = 5.0
-"""The same for an answer to a call."""
+"""Timeout of a call to a relay, in seconds."""
 GATHER_S: Final = 1.0
-"""After the first relay has answered the others get this long, in seconds."""
+"""Time for other relays to answer after the first has, in seconds."""
 TTL_S: Final = (60.0, 24 * 3600.0)
-"""A relay's promise counts as at least and at most so many seconds."""
+"""Least and most life of a reservation that is accepted, in seconds."""
 IMPROVE_S: Final = 600.0
-"""How often relays that have not been measured get their chance, in seconds."""
+"""Interval between measurements of further relays, in seconds."""
 BETTER: Final = 0.5
-"""A relay takes another's place if its round trip is shorter than this part of that one's."""
+"""A relay replaces another if its round trip is below this fraction of the other's."""
 ARRIVING: Final = 64
-"""Circuits to this node that are open, a count; a further one is refused."""
+"""Open incoming circuits, a count; a further one is refused."""
 ARRIVING_PER_RELAY: Final = 24
-"""The same by one relay, so that one that floods us leaves others their places."""
+"""Open incoming circuits by one relay, so that a flood by one leaves capacity to others."""
 ARRIVING_PER_SOURCE: Final = 4
-"""The same of one peer, as the relay says."""
+"""Open incoming circuits of one peer, according to the relay."""
 ARRIVALS: Final = (32, 4.0)
-"""Circuits by one relay, at once and per second: each may cost us a handshake."""
+"""Incoming circuits by one relay, burst and per second: each may cost a handshake."""
 UNASKED: Final = 16
-"""Of the open circuits to this node, those by relays at which it has no place, a count."""
+"""Open incoming circuits by relays without a reservation of this node, a count."""
 UNASKED_PER_RELAY: Final = 8
-"""The same by one such relay."""
+"""Open incoming circuits by one such relay, a count."""

@@ -20,18 +20,18 @@ from .defaults import (
 
 
 class Openings:
-    """Limits the handshakes under way at one relay that lends `rate` bytes per second."""
+    """Limits the handshakes in progress at a relay with a rate of `rate` bytes per second."""
 
     def __init__(self, host: Host, rate: int) -> None:
         self._host = host
         self._most = max(OPENINGS_LEAST, rate // OPENING_RATE)
-        self._open: dict[object, float] = {}  # until when each counts
-        self._waiting: dict[bool, dict[object, None]] = {True: {}, False: {}}  # by member
-        self._sources: Counter[str] = Counter()  # of those
+        self._open: dict[object, float] = {}  # until when each counts as opening
+        self._waiting: dict[bool, dict[object, None]] = {True: {}, False: {}}  # by membership
+        self._sources: Counter[str] = Counter()  # sources of waiting circuits
         self._changed = trio.Event()
 
     async def enter(self, key: object, source: str, *, member: bool) -> bool:
-        """Wait for a turn, `QUEUE_S` at most; whether it came. Then `leave` must be called."""
+        """Wait up to `QUEUE_S` seconds for a turn; return whether it came. If so, call `leave`."""
         line = self._waiting[member]
         if len(line) >= QUEUE or self._sources[source] >= QUEUE_PER_SOURCE:
             return False
@@ -51,7 +51,7 @@ class Openings:
         return False
 
     def leave(self, key: object) -> None:
-        """Free the turn: the circuit is open or has ended. May be called again."""
+        """Free the turn when the circuit is open or has ended. May be repeated."""
         if self._open.pop(key, None) is not None:
             self._wake()
 

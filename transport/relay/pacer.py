@@ -1,12 +1,11 @@
-"""One rate, shared fairly by the circuits that ask for bytes. No I/O.
+"""Fair sharing of one rate by the circuits that ask for bytes. No I/O.
 
-A token bucket whose tokens are dealt out: what is earned while circuits wait goes to those that
-wait, a grain to each in turn; what is earned while none does is a pool for the next one. A part of
-the pool is kept for circuits that take little, as a token must not wait behind a transfer of
-weights. So a circuit that wants little gets it at once, those that want more than there is get
-equal parts, and nothing that is lent stays unused. While a member waits, all strangers together
-get a quarter at most, however many they are. Never more than `rate` x t + the burst leaves in t
-seconds.
+This is a token bucket with distribution. Tokens earned while circuits wait go to those that wait,
+one grain to each in turn; other tokens go to a pool for the next one. A part of the pool is
+reserved for circuits that move little, because a token message must not wait behind a transfer of
+weights. So a light circuit is served at once, heavy ones get equal parts, and no capacity is left
+unused. While a member waits, all strangers together get at most a quarter, however many they are.
+In t seconds at most `rate` x t + the burst leaves.
 """
 
 from collections import deque
@@ -26,58 +25,58 @@ from .defaults import (
 
 
 class Share:
-    """One taker's part of the rate. Made by `Pacer.join`."""
+    """A circuit's part of the rate. Created by `Pacer.join`."""
 
     __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "turn", "weight")
 
     def __init__(self, pacer: "Pacer", weight: int) -> None:
         self.weight = weight
-        self.tokens = 0.0  # bytes dealt to this one alone; below 0 it has taken in advance
-        self.turn = 0.0  # bytes dealt to it since it came to the head of its line
-        self.hungry = False  # it asked for more than there was, and stands in a line
+        self.tokens = 0.0  # bytes assigned to it alone; negative after borrowing
+        self.turn = 0.0  # bytes assigned since it came to the head of its queue
+        self.hungry = False  # it asked for more than there was, and waits in a queue
         self.asked = 0.0
-        self.recent = 0.0  # bytes moved lately, of each second that has passed e^-1
+        self.recent = 0.0  # bytes moved lately, decaying by 1/e per second
         self._pacer = pacer
 
     def room(self, now: float) -> int:
-        """Bytes it may move now."""
+        """Return the bytes that it may move now."""
         return self._pacer.room(self, now)
 
     def spend(self, size: int) -> None:
-        """So many bytes have been moved."""
+        """Charge bytes that were moved."""
         self._pacer.spend(self, size)
 
     def pause(self) -> float:
-        """Seconds until it is worth asking again, after `room` was too little."""
+        """Return the seconds until it is worth asking again, after `room` was too little."""
         return self._pacer.pause(self)
 
     def leave(self) -> None:
-        """It wants nothing any more; may be repeated."""
+        """Leave the pacer. May be repeated."""
         self._pacer.leave(self)
 
 
 class Pacer:
-    """`rate` in bytes per second, 0 for nothing at all."""
+    """Distributes `rate` bytes per second; 0 for none."""
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = max(0, rate)
         self._burst = self._rate * BURST_S
         self._reserve = self._burst / 4
         self._pool = self._burst
-        self._active = 0  # shares that have asked lately
-        self._earned = now  # up to when tokens have been dealt
+        self._active = 0  # shares that asked lately
+        self._earned = now  # time up to which tokens have been distributed
         self._shares: dict[Share, None] = {}
-        self._members: deque[Share] = deque()  # those that wait, the next one first
+        self._members: deque[Share] = deque()  # waiting members, next one first
         self._strangers: deque[Share] = deque()
 
     def join(self, weight: int) -> Share:
-        """One more taker: of weight 1, a stranger, else a member."""
+        """Add a share: of weight 1 for a stranger, more for a member."""
         share = Share(self, weight)
         self._shares[share] = None
         return share
 
     def leave(self, share: Share) -> None:
-        """What the taker did not use, or took in advance, is everybody's."""
+        """Remove a share; its unused tokens or debt go to the pool."""
         if share in self._shares:
             del self._shares[share]
             self._pool += share.tokens
@@ -85,7 +84,7 @@ class Pacer:
             self._leave_line(share)
 
     def room(self, share: Share, now: float) -> int:
-        """Bytes that `share` may move now."""
+        """Return the bytes that `share` may move now."""
         if share not in self._shares:
             return 0
         self._deal(now)
@@ -103,7 +102,7 @@ class Pacer:
         return found if found >= self._grain / CRUMBS else 0
 
     def spend(self, share: Share, size: int) -> None:
-        """Take `size` bytes of its own, then of the pool; what neither has it owes."""
+        """Charge `size` bytes to its own tokens, then to the pool, and the rest as a debt."""
         if share not in self._shares:
             return
         share.recent += size
@@ -112,7 +111,7 @@ class Pacer:
         share.tokens -= size - common
 
     def pause(self, share: Share) -> float:
-        """Seconds until `share` will have about a grain more."""
+        """Return the seconds until `share` will have about a grain more."""
         shortest, longest = PAUSE_S
         if not self._rate:
             return longest
@@ -124,14 +123,17 @@ class Pacer:
 
     @property
     def _grain(self) -> float:
-        """Bytes worth moving; small enough that every share can have one within the burst, and
-        large enough that the packets around them do not cost more than they do."""
+        """Bytes worth moving at once.
+
+        The grain is small enough that every share can have one within the burst, and so large that
+        packet headers do not cost more than the payload.
+        """
         most = self._burst / (2 * max(2, len(self._shares)))
         return min(float(GRAIN_BYTES), max(most, float(LEAST_GRAIN_BYTES)))
 
     @property
     def _light(self) -> float:
-        """Bytes lately moved up to which a share is a light one: half of an equal part at most."""
+        """Recent bytes up to which a share counts as light: at most half of an equal part."""
         return min(float(LIGHT_BYTES), self._rate / (2 * max(1, self._active)))
 
     def _line(self, share: Share) -> deque[Share]:
@@ -143,33 +145,35 @@ class Pacer:
             self._line(share).remove(share)
 
     def _part(self) -> float:
-        """The part of what is earned that members get: by weight, and not less than theirs."""
+        """Return the members' part of new tokens: by weight, but at least `MEMBERS_PART`."""
         members = sum(share.weight for share in self._members)
         if not members:
             return 0.0
         return max(MEMBERS_PART, members / (members + len(self._strangers)))
 
     def _deal(self, now: float) -> None:
-        """Hand out what was earned since the last time, as far as the bucket holds it."""
+        """Distribute the tokens earned since the last call, as far as the bucket has capacity."""
         elapsed = now - self._earned
         if elapsed < DEAL_S:
             return
         self._earned = now
         self._active = sum(now - share.asked <= PATIENCE_S for share in self._shares)
         for share in [*self._members, *self._strangers]:
-            if now - share.asked > PATIENCE_S:  # it has gone quiet, and gives its tokens back
+            if now - share.asked > PATIENCE_S:  # it is inactive, so it returns its tokens
                 self._leave_line(share)
                 self._pool += max(0.0, share.tokens)
                 share.tokens = min(0.0, share.tokens)
         held = self._pool + sum(share.tokens for share in self._shares)
         earned = min(elapsed * self._rate, max(0.0, self._burst - held))
-        debt = min(earned, max(0.0, self._reserve - self._pool))  # also of those that have left
+        debt = min(
+            earned, max(0.0, self._reserve - self._pool)
+        )  # includes debts of those that left
         part = (earned - debt) * self._part()
         rest = self._serve(self._strangers, earned - debt - part)
         self._pool += debt + self._serve(self._strangers, self._serve(self._members, part + rest))
 
     def _serve(self, line: deque[Share], amount: float) -> float:
-        """Deal a grain to each share in turn; return the rest of `amount`."""
+        """Assign a grain to each share in turn; return the rest of `amount`."""
         grain = self._grain
         for _ in range(2 * len(line)):
             if amount <= 0:

@@ -1,8 +1,9 @@
-"""What a relay does for others, over the links it has (docs/spec/relay.md).
+"""Relay service for peers with a link to this node (docs/spec/relay.md).
 
-This node tells its peers by the post `relay.lends` that it relays. A peer reserves a place by the
-call `relay.reserve`. Another opens the stream `relay.connect` to us; we open `relay.accept` to the
-first, and carry bytes both ways: no faster than the slower side reads, no more than the book lends.
+This node tells its peers with the post `relay.lends` that it relays. A peer makes a reservation
+with the call `relay.reserve`. Another peer opens the stream `relay.connect` to this node, which
+opens `relay.accept` to the first and copies bytes both ways: no faster than the slower side reads,
+and within the limits of the book.
 """
 
 from collections.abc import Awaitable, Callable
@@ -39,7 +40,7 @@ from .standing import Standing
 from .vouch import is_relayed, seen_at
 
 Since = Callable[[PeerId], float | None]
-"""When a peer became a member, on the host's clock; None for a stranger."""
+"""Returns when a peer became a member, on the host's clock; None for a stranger."""
 
 
 class RelayService:
@@ -48,7 +49,7 @@ class RelayService:
     `member` returns when a peer became a member. By default every peer of a private group is a
     member; in an open swarm, a peer that has been linked here for a while (standing.py).
     `fetch(peer)` makes a direct link to a peer, if it can, for a member that wants to reach it
-    through here.
+    through this node.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class RelayService:
         endpoint.on_link_lost(self._on_link_lost)
         endpoint.on_path(self._on_path)
 
-    # Lending, and membership.
+    # Relaying and membership.
 
     @property
     def reachable(self) -> bool:
-        """Whether other nodes are known to reach this one. The node relays while they do, unless
-        its owner has set a rate."""
+        """Whether other nodes are known to reach this one.
+
+        The node relays while they do, unless its owner has set a rate.
+        """
         return self.book.reachable
 
     @reachable.setter
@@ -97,7 +100,7 @@ class RelayService:
 
     def _tell(self, link: Link) -> None:
         rate = self.book.limits.rate if self.book.lends else 0
-        with suppress(LinkClosed):  # a callback before this one may have ended it
+        with suppress(LinkClosed):  # an earlier callback may have closed it
             if link.connected:
                 link.post("relay.lends", {"rate": rate}, priority=Priority.CONTROL)
 
@@ -111,7 +114,7 @@ class RelayService:
             self._standing.since(peer, self._host.now()) if self._endpoint.admission.open else 0.0
         )
 
-    # Places.
+    # Reservations.
 
     def _on_info(self, call: Call) -> Reply | Refusal:
         limits = self.book.limits
@@ -135,7 +138,7 @@ class RelayService:
             relayed=is_relayed(link),
         )
         if isinstance(got, str):
-            return Refusal(got, "no place for a reservation here")
+            return Refusal(got, "the reservation was refused")
         limits = self.book.limits
         most = None if got.member else limits.stranger_bytes
         lasts = limits.member_s if got.member else limits.stranger_s
@@ -148,12 +151,12 @@ class RelayService:
         return Reply()
 
     def _on_link_lost(self, link: Link, code: str) -> None:
-        if self._endpoint.link(link.peer) is None:  # else a new one has replaced it
+        if self._endpoint.link(link.peer) is None:  # otherwise a new link has replaced it
             self.book.release(link.peer)
             self._standing.gone(link.peer, self._host.now())
 
     def _on_path(self, link: Link, way: Way, medium: str) -> None:
-        """A peer is seen elsewhere, or at a further address: whom it has circuits with is told."""
+        """Send a peer's new or further address to the other ends of its circuits."""
         if way is Way.RELAYED:
             return
         self._standing.linked(link.peer, seen_at(link).ip, self._host.now())
@@ -190,8 +193,10 @@ class RelayService:
             self._openings.leave(near)
 
     async def _wait_for_turn(self, near: Stream, source: PeerId, target: PeerId) -> str | None:
-        """Wait until a circuit may open. Returns None, or the code of the refusal. If two peers
-        dial each other at once, only one of the two circuits is opened."""
+        """Wait until a circuit may open; return None, or the code of the refusal.
+
+        If two peers dial each other at once, only one of the two circuits is opened.
+        """
         if (target, source) in self._coming or self.book.crosses(source, target, self._host.now()):
             return "crossing"
         self._coming.add((source, target))
@@ -204,8 +209,10 @@ class RelayService:
         return "busy"
 
     async def _fetch(self, source: PeerId, target: PeerId) -> None:
-        """Link a target that has no reservation here but that this node may be able to reach.
-        Bounded, since the source decides which peer is dialled."""
+        """Link to a target that has no reservation here but that this node may be able to reach.
+
+        The attempts are limited, because the source decides which peer is dialled.
+        """
         link, now = self._endpoint.link(target), self._host.now()
         if self.fetch is None or not self.book.lends or self.member(source) is None:
             return
@@ -224,7 +231,7 @@ class RelayService:
     def _open(
         self, source: PeerId, target: PeerId, here: Link | None, there: Link | None
     ) -> tuple[Circuit, Link, Link] | str:
-        """The circuit in the book, and both links; or the code that refuses it."""
+        """Open the circuit in the book; return it with both links, or the code that refuses it."""
         if here is None:
             return "no-link"
         since = self.member(source)
@@ -246,7 +253,7 @@ class RelayService:
         return circuit, here, there
 
     async def _join(self, circuit: Circuit, near: Stream, here: Link, there: Link) -> None:
-        """Reach the target, and carry bytes until both directions have ended."""
+        """Open the stream to the target, and copy bytes until both directions have ended."""
         bulk = circuit.most is not None
         priority = Priority.BULK if bulk else max(near.priority, Priority.ACTIVATION)
         header = {"peer": circuit.source, "seen": list(seen_at(here))}
@@ -269,7 +276,7 @@ class RelayService:
                 far.reset(code)
 
     async def _splice(self, circuit: Circuit, near: Stream, far: Stream) -> str | None:
-        """Both directions until they end in order (None), or the code that ended them."""
+        """Copy both directions until they end normally (None), or return the failure's code."""
         codes: list[str] = []
         with trio.move_on_at(circuit.deadline) as overtime:
             circuit.on_cut(overtime.cancel)
@@ -288,9 +295,10 @@ class RelayService:
         return EXPIRED if overtime.cancelled_caught else None
 
     async def _carry(self, circuit: Circuit, source: Stream, target: Stream) -> str | None:
-        """One direction until its end (None); else the code that ends the circuit.
+        """Copy one direction to its end (None), or return the code that ends the circuit.
 
-        Nothing is read before the target takes it, so what waits is in the source's credit.
+        Bytes are read only when the target accepts them, so the source's credit limits those that
+        wait.
         """
         try:
             while source.failed is None:
@@ -316,7 +324,7 @@ class RelayService:
         return source.failed
 
     def _move(self, circuit: Circuit, source: Stream, target: Stream, most: int) -> bool:
-        """Carry what has come, up to `most` bytes; False at the end."""
+        """Copy up to `most` available bytes; return False at the end of the stream."""
         try:
             data = source.receive_ready(most)
         except BlockingIOError:
@@ -333,14 +341,14 @@ class RelayService:
 
 
 def _other_end(circuit: Circuit, peer: PeerId) -> str:
-    """Who has this circuit with a peer; "" for a circuit of others."""
+    """Return the other end of a peer's circuit; "" if the peer is at neither end."""
     if peer not in (circuit.source, circuit.target):
         return ""
     return circuit.target if peer == circuit.source else circuit.source
 
 
 def _text(value: object) -> str:
-    """A header's value that is a text. Raises TypeError."""
+    """Return a header value that must be text. Raises TypeError."""
     if not isinstance(value, str):
-        raise TypeError("a text is expected")
+        raise TypeError("expected text")
     return value

@@ -16,18 +16,18 @@ from .defaults import AWAY_S, MEMBERS, MEMBERS_PER_NETWORK, STANDING_S
 class _Known:
     since: float
     ip: str
-    gone: float | None = None  # since when it has not been linked; None: it is
+    gone: float | None = None  # since when it is not linked; None while it is
 
 
 class Standing:
-    """The time for which peers have been linked to this node, in seconds of the caller's clock."""
+    """Times for which peers have been linked to this node, in seconds of the caller's clock."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}  # the one that came first is first
+        self._known: dict[str, _Known] = {}  # oldest first
         self._sources = Sources(MEMBERS_PER_NETWORK, MEMBERS)
 
     def linked(self, peer: str, ip: str, now: float) -> None:
-        """A peer is linked, and seen at an IP address. One whose address changes starts over."""
+        """Record that a peer is linked at an IP address. If the address changes, it starts over."""
         known = self._known.get(peer)
         if known is not None and known.ip == ip and not _is_over(known, now):
             known.gone = None
@@ -38,19 +38,19 @@ class Standing:
             self._sources.add(ip)
 
     def gone(self, peer: str, now: float) -> None:
-        """A peer is no longer linked."""
+        """Record that a peer is no longer linked."""
         if (known := self._known.get(peer)) is not None:
             known.gone = now
 
     def since(self, peer: str, now: float) -> float | None:
-        """When a member became known; None for a newcomer."""
+        """Return since when a member has been known; None for a newcomer."""
         known = self._known.get(peer)
         if known is None or now < known.since + STANDING_S:
             return None
         return known.since
 
     def _has_room(self, now: float) -> bool:
-        """Whether one more can be remembered, in the place of one that has long been gone."""
+        """Whether one more can be remembered, if necessary by evicting one that left long ago."""
         if len(self._known) >= MEMBERS:
             over = next((peer for peer, known in self._known.items() if _is_over(known, now)), None)
             if over is None:

@@ -1,4 +1,4 @@
-"""Asks nodes that may relay whether they do, and how far away they are."""
+"""Survey of possible relays: whether they relay, and their round trips."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,8 +15,7 @@ from .vouch import is_relayed
 
 
 class Survey:
-    """Measures candidates; what fails is noted in `choice`. `reach` is
-    `RelayClient`'s."""
+    """Measures candidates; failures are recorded in `choice`. `reach` is that of `RelayClient`."""
 
     def __init__(
         self,
@@ -34,10 +33,11 @@ class Survey:
     async def measure(
         self, trying: Sequence[Candidate], on_answer: Callable[[Candidate], Awaitable[None]]
     ) -> list[Candidate]:
-        """Ask all at once; those that answered as relays, with their round trip.
+        """Ask all candidates at once; return those that answered as relays, with round trips.
 
-        Once one has answered, the others get a moment more: who answers late is far.
-        `on_answer` is called for each, and may be cancelled."""
+        Once one has answered, the others get `GATHER_S` seconds more, because a late one is far
+        away. `on_answer` is called for each and may be cancelled.
+        """
         answered: list[Candidate] = []
         first, all_done = trio.Event(), trio.Event()
         left = len(trying)
@@ -64,7 +64,7 @@ class Survey:
         return answered
 
     async def link_at(self, address: Address, timeout: float) -> Link:
-        """The link to the relay there; one that has no direct path gets one. Raises DialFailed."""
+        """Return a direct link to the relay at an address, or dial it. Raises DialFailed."""
         link = None if address.peer is None else self._endpoint.link(address.peer)
         if link is not None and link.connected and not is_relayed(link):
             await trio.lowlevel.checkpoint()
@@ -72,7 +72,7 @@ class Survey:
         return await self.reach(address, timeout)
 
     async def _ask(self, candidate: Candidate) -> bool:
-        """Whether a candidate relays; measures its round trip."""
+        """Measure a candidate's round trip; return whether it relays."""
         try:
             link = await self._link_to(candidate)
             began = self._host.now()
@@ -87,12 +87,12 @@ class Survey:
         return True
 
     async def _link_to(self, candidate: Candidate) -> Link:
-        """The link to a relay by whichever of its addresses answers. Raises DialFailed."""
+        """Return a link to a relay over the first address that answers. Raises DialFailed."""
         failure = DialFailed("unreachable", "no address is known")
         deadline = self._host.now() + DIAL_S
         for index, address in enumerate(list(candidate.addresses)):
             left = deadline - self._host.now()
-            if left <= 0:  # this machine has slept
+            if left <= 0:  # this machine was suspended
                 break
             try:
                 return await self.link_at(address, left / (len(candidate.addresses) - index))
@@ -102,5 +102,5 @@ class Survey:
 
     async def _reach_by_tcp(self, address: Address, timeout: float) -> Link:
         if address.transport != "tcp":
-            raise DialFailed("no-udp", f"`{address}`: nothing here dials UDP")
+            raise DialFailed("no-udp", f"`{address}`: this node does not dial UDP")
         return await self._endpoint.reach(address, timeout=timeout)

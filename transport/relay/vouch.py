@@ -1,8 +1,8 @@
-"""Where a relay sees its peers: what each end of a circuit is told of the other.
+"""Addresses at which a relay sees its peers, which it tells to the other ends of circuits.
 
 An address that a peer claims for itself proves nothing. One at which a third node sees it may be
-probed (docs/spec/punch.md), so what a relay says is checked here: a relay that lies may name
-somebody else's public address, but none in a network that only we can reach.
+probed (docs/spec/punch.md), so a relay's word is checked here: a lying relay may name the public
+address of another host, but none in a network that only this node can reach.
 """
 
 from typing import NamedTuple
@@ -13,8 +13,10 @@ from ..place import nearness_at, nearness_of, plain_ip
 
 
 class Vouched(NamedTuple):
-    """An IP address in its usual spelling, and the TCP and UDP ports seen there; 0: not known.
-    A peer that is seen at two, of both IP versions, is at `other` too ("": it is not)."""
+    """An IP address in canonical form, and the TCP and UDP ports seen there, 0 if unknown.
+
+    `other` is the address of the other IP version at which the peer is seen too, "" for none.
+    """
 
     ip: str
     tcp: int = 0
@@ -23,8 +25,10 @@ class Vouched(NamedTuple):
 
 
 def places_of(link: Link) -> dict[str, tuple[int, int]]:
-    """The IP addresses at which this node sees the other end of a link, the latest last, with its
-    TCP and its UDP port there; none for one that is relayed."""
+    """Return the IP addresses at which this node sees the other end of a link.
+
+    The latest comes last; each has its TCP and UDP port. Relayed paths have none.
+    """
     found: dict[str, tuple[int, int]] = {}
     for leg in link.status.legs:
         ip, port = leg.address
@@ -36,23 +40,23 @@ def places_of(link: Link) -> dict[str, tuple[int, int]]:
 
 
 def seen_at(link: Link) -> Vouched:
-    """Where this node itself sees the other end of a link; nowhere for one that is relayed."""
+    """Return where this node itself sees the other end of a link; no address if it is relayed."""
     places = places_of(link)
     four = [ip for ip in places if ":" not in ip]
     six = [ip for ip in places if ":" in ip]
     if not places:
         return Vouched("")
-    ip = (four or six)[-1]  # where it came from last: the other one may be dead already
+    ip = (four or six)[-1]  # the latest, as an earlier one may be dead
     return Vouched(ip, *places[ip], six[-1] if four and six else "")
 
 
 def is_relayed(link: Link) -> bool:
-    """Whether a link's peer is seen nowhere: it comes through a relay itself."""
+    """Whether a link's peer is seen at no address, because it comes through a relay itself."""
     return not places_of(link)
 
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:
-    """What a relay seen at the IP address `voucher` says; None where it is not to be used."""
+    """Decode what a relay seen at the IP address `voucher` says; None if it must not be used."""
     if not isinstance(value, list) or len(value) not in (3, 4):
         return None
     ip, tcp, udp, other = (*value, "")[:4]
@@ -67,6 +71,6 @@ def read_vouched(value: object, voucher: str) -> Vouched | None:
 
 
 def _believed(ip: str, voucher: str) -> str | None:
-    """The address in its usual spelling, if it is not nearer to us than its voucher."""
+    """Return the address in canonical form, if it is no nearer to this node than its voucher."""
     nearness = nearness_of(ip)
     return None if nearness is None or nearness > nearness_at(voucher) else plain_ip(ip)

@@ -1,1 +1,1 @@
-"""The node's one UDP port: told apart by the first byte, STUN answered, QUIC carried as pipes."""
+"""The node's UDP port: demultiplexes by the first byte, answers STUN, carries QUIC as pipes."""

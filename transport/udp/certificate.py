@@ -1,5 +1,5 @@
-"""The certificate that QUIC asks of a server. It proves nothing: the link's own TLS, which runs
-inside of the stream, does."""
+"""Server certificate that QUIC requires. It authenticates nothing: the link's own TLS inside of the
+stream does."""
 
 import datetime
 import hashlib
@@ -10,21 +10,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ..host import Host
 
-# Fixed, as dates carry no meaning here, and a serial number of 8 bytes: all have the same size.
+# Constant dates and a serial number of 8 bytes give all certificates the same size.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A self-signed certificate and its throw-away key."""
+    """A self-signed certificate and its disposable key."""
 
     x509: x509.Certificate
     key: Ed25519PrivateKey = field(repr=False)
 
     @classmethod
     def generate(cls, host: Host) -> "Certificate":
-        """A new one, its key from the host's entropy."""
+        """Generate a certificate with a key from the host's entropy."""
         key = Ed25519PrivateKey.from_private_bytes(host.entropy(32))
         digest = hashlib.sha256(key.public_key().public_bytes_raw()).digest()
         made = (

@@ -1,19 +1,20 @@
-"""How much may be in flight, and how fast it leaves: a model of the path, not a count of losses.
+"""Congestion control by a model of the path instead of counting losses.
 
 BBR's model (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
 draft-cardwell-iccrg-bbr-congestion-control): the highest delivery rate of the last round trips and
-the shortest round trip say what the path holds. Random loss changes neither. Four things differ:
+the shortest round trip determine how many bytes the path holds. Random loss changes neither. Four
+things differ:
 
-- The window is the path's own bytes and a few milliseconds more, not twice as much: that bounds
-  what several of our flows together keep in a modem's buffer.
-- A start ends as soon as the round trip grows (HyStart++, RFC 9406), before the buffer is full.
-- Looking for more starts from the round trip as it is, with other flows' queue in it, not from the
-  shortest one. That keeps a share beside a sender that fills the buffer (CUBIC), which a bounded
-  window alone would lose, and takes no more than a quarter of what we have for one round trip.
-- A flow that looks for the shortest round trip makes the queue shorter; the others see that and
-  look at the same time. Alone, each would take the others' queue for a part of the path.
+- The window is the path's own bytes plus a few milliseconds, not twice as much. This limits what
+  several of our flows together keep in a modem's buffer.
+- The start ends as soon as the round trip grows (HyStart++, RFC 9406), before the buffer is full.
+- A probe for more bandwidth starts from the present round trip, with other flows' queue in it, and
+  not from the shortest one. That keeps a share beside a sender that fills the buffer (CUBIC), which
+  a limited window alone would lose. It adds at most a quarter of our rate for one round trip.
+- A flow that measures the shortest round trip shortens the queue; other flows notice it and measure
+  at the same time. Alone, each would take the others' queue for a part of the path.
 
-Loss of more than `LOSS_SHARE` of a round trip's packets lowers the rate (BBRv2).
+If more than `LOSS_SHARE` of a round trip's packets are lost, the rate is reduced (BBRv2).
 """
 
 from collections import deque
@@ -26,19 +27,19 @@ from aioquic.quic.packet_builder import QuicSentPacket
 from . import defaults
 
 Mark = tuple[int, float, float, bool]
-"""When a packet left: bytes delivered, when the last of them was, when the first packet of that
-flight left, whether there was nothing more to send."""
+"""State when a packet was sent: bytes delivered, time of that delivery, send time of the first
+packet of that flight, and whether the sender had nothing more to send."""
 
 
 class Phase(Enum):
-    """What the sender is finding out."""
+    """Phase of the sender, named for its purpose."""
 
-    STARTUP = "startup"  # the rate, by doubling it
-    DRAIN = "drain"  # what the start put into the queue
+    STARTUP = "startup"  # finds the rate, by doubling it
+    DRAIN = "drain"  # drains the queue that the start has built
     CRUISE = "cruise"
-    UP = "up"  # whether there is more
-    DOWN = "down"  # what that put into the queue
-    BASE = "base"  # the round trip without a queue of ours
+    UP = "up"  # probes for a higher rate
+    DOWN = "down"  # drains the queue that the probe has built
+    BASE = "base"  # measures the round trip without a queue of ours
 
 
 _GAIN = {
@@ -52,29 +53,29 @@ _GAIN = {
 
 
 class DelayControl(QuicCongestionControl):
-    """One path's congestion control. Bytes and seconds; aioquic calls it for each packet."""
+    """Congestion control of one path, in bytes and seconds; aioquic calls it for each packet."""
 
     def __init__(self, *, max_datagram_size: int) -> None:
         self.bytes_in_flight = 0
         self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size
         self.phase = Phase.STARTUP
         self.rate = 0.0
-        """Bytes per second that the path delivers; 0 until it is known."""
+        """Bytes per second that the path delivers; 0 until measured."""
         self.base_rtt = 0.0
-        """The shortest round trip, in seconds; 0 until one is known."""
+        """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
         self._marks: dict[int, Mark] = {}
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
-        self._limited_until = 0  # delivered bytes up to which there was nothing more to send
-        self._newest: tuple[Mark, float] | None = None  # of the packets acknowledged last
+        self._limited_until = 0  # delivered bytes up to which the sender had nothing more to send
+        self._newest: tuple[Mark, float] | None = None  # of the packets just acknowledged
         self._acked = 0
-        self._rates: deque[tuple[int, float]] = deque()  # by round, falling
+        self._rates: deque[tuple[int, float]] = deque()  # (round, rate), rates descending
         self._last_rate = 0.0
         self._base_at = 0.0
         self._round = 0
-        self._round_rtt = 0.0  # the shortest in this round trip
+        self._round_rtt = 0.0  # shortest in the present round trip
         self._round_lost = 0
         self._round_begin = 0
         self._round_limited = True
@@ -92,17 +93,17 @@ class DelayControl(QuicCongestionControl):
 
     @property
     def pacing_rate(self) -> float:
-        """Bytes per second to leave with; 0 until a round trip is known."""
+        """Bytes per second at which to send; 0 until a round trip was measured."""
         rate = self.rate
         if not rate or self.phase is Phase.STARTUP:
             rate = max(rate, self.congestion_window / self.base_rtt / 2 if self.base_rtt else 0.0)
         return rate * _GAIN[self.phase]
 
     def nothing_more(self) -> None:
-        """All has been sent and the window has room: rates measured now say little."""
+        """Record that there is nothing to send, so that lower rates measured now are ignored."""
         self._limited_until = max(self._delivered + self.bytes_in_flight, 1)
 
-    # What aioquic tells.
+    # Callbacks of aioquic.
 
     def on_packet_sent(self, *, packet: QuicSentPacket) -> None:
         sent = packet.sent_time or 0.0
@@ -139,7 +140,7 @@ class DelayControl(QuicCongestionControl):
             self._round_lost += packet.sent_bytes
 
     def on_persistent_congestion(self) -> None:
-        """Nothing came through for long: what is known of the path is worth nothing."""
+        """Start again: after a long loss of everything, earlier measurements are worthless."""
         self._rates.clear()
         self.rate = self._last_rate = self._full_rate = 0.0
         self._full_rounds = 0
@@ -147,7 +148,7 @@ class DelayControl(QuicCongestionControl):
         self.phase = Phase.STARTUP
 
     def on_rtt_measurement(self, *, now: float, rtt: float) -> None:
-        """An acknowledgement is complete: take its samples and look at what they say."""
+        """Process an acknowledgement, after all its packets were reported."""
         newest, self._newest = self._newest, None
         if newest is None:
             return
@@ -172,7 +173,7 @@ class DelayControl(QuicCongestionControl):
             self._probed_rtt = rtt
 
     def _take_rate(self, now: float, mark: Mark, sent: float) -> None:
-        """Delivery rate (draft-cheng-iccrg-delivery-rate-estimation)."""
+        """Measure the delivery rate (draft-cheng-iccrg-delivery-rate-estimation)."""
         delivered, delivered_at, first_sent, limited = mark
         interval = max(now - delivered_at, sent - first_sent)
         if interval <= 0 or interval < 0.99 * self.base_rtt:
@@ -218,7 +219,7 @@ class DelayControl(QuicCongestionControl):
         self._start_round()
 
     def _draw_back(self, now: float) -> None:
-        """Too much was lost: the rate is what came through, or somewhat less than it was."""
+        """Reduce the rate after too much loss, to what was delivered or a fixed share."""
         self._loss_round = self._round
         self.rate = min(self.rate, max(defaults.LOSS_FACTOR * self.rate, self._last_rate))
         self._rates.clear()
@@ -226,7 +227,7 @@ class DelayControl(QuicCongestionControl):
         self._enter(Phase.DOWN, now)
 
     def _see_full(self, now: float, acked: int) -> None:
-        """Whether the start has found the path's rate."""
+        """End the start if it has reached the path's rate."""
         queue = self._round_rtt - self.base_rtt
         if acked >= 8 * self._size and queue > min(max(self.base_rtt / 8, 0.004), 0.016):
             self._enter(Phase.DRAIN, now)
@@ -261,7 +262,7 @@ class DelayControl(QuicCongestionControl):
             if self.bytes_in_flight <= self._held(self.base_rtt):
                 self._enter(Phase.CRUISE, now)
         elif phase is Phase.CRUISE:
-            # Flows that began together do not all look for more at the same time.
+            # A pseudorandom part keeps flows that began together from probing at the same time.
             rounds = defaults.CRUISE_ROUNDS + (self._delivered // self._size & 3)
             if (
                 self._round >= self._phase_round + rounds
@@ -272,8 +273,11 @@ class DelayControl(QuicCongestionControl):
             self._enter(Phase.DOWN, now)
 
     def _wants_base(self, now: float, rtt: float) -> bool:
-        """Whether to look for the round trip without a queue: in its time, or now that another
-        flow seems to do the same. Together they see it; each alone would see the others' queue."""
+        """Whether to measure the round trip without a queue.
+
+        That is so after some time, or when another flow seems to measure. Measuring together works;
+        alone, each flow would see the queue of the others.
+        """
         age = now - max(self._base_at, self._looked_at)
         if age > defaults.BASE_AGE_S:
             return True
@@ -285,13 +289,13 @@ class DelayControl(QuicCongestionControl):
         )
 
     def _held(self, rtt: float) -> float:
-        """Bytes that the path holds with that round trip."""
+        """Return the bytes that the path holds with that round trip."""
         return self.rate * rtt
 
     def _set_window(self) -> None:
         acked, self._acked = self._acked, 0
         if self.phase is Phase.STARTUP:
-            # Where little is sent nothing is learnt, and the window stays.
+            # If little is sent, nothing is learnt about the path, so the window does not grow.
             if self.bytes_in_flight + acked >= self.congestion_window / 2:
                 self.congestion_window += acked
         else:

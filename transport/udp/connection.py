@@ -1,13 +1,14 @@
-"""A QUIC connection as two nodes use it: one stream, bounded memory, either end may move.
+"""QUIC connection for two nodes: a single stream, limited memory, and either end may move.
 
-aioquic's `QuicConnection` is the state machine. Its own flow control doubles the window for as long
-as bytes arrive, whether or not anybody reads them; its client follows a server to any address that
-the server names, and to no other. Here the window opens as the reader reads, an address is
-followed only where authentic packets came from (both ends may sit behind a NAT that forgets), and
-what a peer can make us keep beside the stream is counted.
+aioquic's `QuicConnection` is the state machine. Three of its properties do not fit. Its flow
+control doubles the window as long as bytes arrive, whether or not they are read. Its client
+follows a server to any address that the server names, and to no other. It does not limit what a
+peer makes it store beside the stream. Here the window opens as the reader reads, an address is
+followed only if authentic packets came from it (both ends may be behind NATs that lose their
+mappings), and all stored bytes are counted.
 
-aioquic asks for its parts by private names. The version is pinned, and `test_connection.py` fails
-where one of them is not called any more.
+The overrides use private names of aioquic. Its version is pinned, and `test_connection.py` fails if
+one of them is no longer called.
 """
 
 import logging
@@ -40,7 +41,7 @@ from .pacing import Pacer
 from .ranges import Ranges
 from .window import Extra, Window
 
-# What aioquic or its parsers raise on bytes they do not like, beside their own coded errors.
+# Errors that aioquic or its parsers raise on invalid bytes, besides their own coded errors.
 UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -56,21 +57,21 @@ _STREAM_FRAMES: Final = range(QuicFrameType.STREAM_BASE, QuicFrameType.STREAM_BA
 
 
 class Via(NamedTuple):
-    """A way to a peer: where it is seen, and on which of our sockets. To aioquic, an address."""
+    """Path to a peer: its address and our socket. aioquic treats it as an address."""
 
     place: Place
     socket: Datagrams
 
 
 class _Silent(logging.LoggerAdapter[logging.Logger]):
-    """aioquic warns of every mistake of a peer's; it reaches us as a code."""
+    """Discards aioquic's warnings about mistakes of peers, which reach us as codes."""
 
 
 _SILENT: Final = logging.Logger("shoal.udp", logging.CRITICAL + 1)
 
 
 def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicConfiguration:
-    """What a connection offers: a server's with its certificate, a client's without."""
+    """Return the configuration: a server's with a certificate, a client's without."""
     return QuicConfiguration(
         alpn_protocols=[defaults.ALPN],
         connection_id_length=defaults.CONNECTION_ID_BYTES,
@@ -83,12 +84,12 @@ def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicCon
         private_key=certificate.key if certificate else None,
         cipher_suites=[CipherSuite.AES_128_GCM_SHA256, CipherSuite.CHACHA20_POLY1305_SHA256],
         supported_versions=[QuicProtocolVersion.VERSION_1],
-        verify_mode=ssl.CERT_NONE,  # the peer proves itself inside of the stream
+        verify_mode=ssl.CERT_NONE,  # TLS inside of the stream authenticates the peer
     )
 
 
 class Connection(QuicConnection):
-    """One connection: datagrams and `now` in, datagrams and events out."""
+    """One connection, sans-I/O: datagrams and `now` go in, datagrams and events come out."""
 
     def __init__(
         self,
@@ -97,12 +98,12 @@ class Connection(QuicConnection):
         extra: Extra,
         **accepted: bytes | None,
     ) -> None:
-        """`accepted`: what a server takes from a client's first packet (see aioquic)."""
+        """`accepted` are aioquic's arguments that a server takes from a client's first packet."""
         super().__init__(configuration=configuration, **accepted)  # type: ignore[arg-type]
         self.limits = limits
         self.window = Window(limits, extra)
         self.fault: BaseException | None = None
-        """What was raised where aioquic, or we, did not understand the peer."""
+        """Error that ended the connection because the peer's bytes could not be processed."""
         self.control = DelayControl(max_datagram_size=configuration.max_datagram_size)
         self._logger: Any = _Silent(_SILENT, {})
         self._loss._logger = self._logger
@@ -120,11 +121,11 @@ class Connection(QuicConnection):
         self._last_via: Via | None = None
         self._now = 0.0
 
-    # What the shell asks.
+    # Interface for the shell.
 
     @property
     def ended(self) -> bool:
-        """Closing, or closed."""
+        """Whether it is closing or closed."""
         return self._close_pending or self._state not in (
             QuicConnectionState.FIRSTFLIGHT,
             QuicConnectionState.CONNECTED,
@@ -132,37 +133,37 @@ class Connection(QuicConnection):
 
     @property
     def began(self) -> bool:
-        """A packet of the peer's was authentic."""
+        """Whether an authentic packet of the peer has arrived."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
     def cids(self) -> list[bytes]:
-        """Connection ids by which the peer may name this connection."""
+        """Connection ids by which the peer may address this connection."""
         return [each.cid for each in self._host_cids]
 
     @property
     def via(self) -> Via:
-        """The way on which packets leave now."""
+        """Path on which packets are sent now."""
         found: Via = self._network_paths[0].addr
         return found
 
     @property
     def rtt(self) -> float:
-        """The smoothed round trip in seconds, 0 until one is known."""
+        """Smoothed round trip in seconds, 0 until measured."""
         return float(self._loss._rtt_smoothed)
 
     @property
     def unsent(self) -> int:
-        """Bytes of the stream that have not left yet."""
+        """Bytes of the stream that have not been sent yet."""
         stream = self._streams.get(defaults.STREAM_ID)
         return stream.sender._buffer_stop - stream.sender.highest_offset if stream else 0
 
     def begin(self, place: Place, socket: Datagrams, now: float) -> None:
-        """Dial a place."""
+        """Dial an address."""
         self.connect(Via(place, socket), now)
 
     def expire(self, now: float) -> None:
-        """The time that `get_timer` said has come."""
+        """Handle the timer that `get_timer` returned."""
         try:
             self.handle_timer(now)
         except UNREADABLE as error:
@@ -170,7 +171,7 @@ class Connection(QuicConnection):
             self.close(QuicErrorCode.INTERNAL_ERROR, QuicFrameType.PADDING)
 
     def receive(self, data: bytes, place: Place, socket: Datagrams, now: float) -> None:
-        """Take a datagram. Ends the connection by a code where the peer is at fault."""
+        """Handle a datagram. Closes the connection with a code if the peer is at fault."""
         via = self._last_via
         if via is None or via.socket is not socket or via.place != place:
             via = self._last_via = Via(place, socket)
@@ -185,7 +186,7 @@ class Connection(QuicConnection):
             self.close(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING)
 
     def transmit(self, now: float) -> list[tuple[bytes, Via]]:
-        """Datagrams to send now, and on which way."""
+        """Return the datagrams to send now, each with its path."""
         self._now = now
         before = self.control.bytes_in_flight
         self._pacer.begin(now)
@@ -200,16 +201,16 @@ class Connection(QuicConnection):
                     self.control.nothing_more()
         return datagrams
 
-    # What a peer may make us keep.
+    # Limits for what a peer can make this node store.
 
     def _check(self) -> None:
-        """Bounds that aioquic does not have. Raises QuicConnectionError."""
+        """Enforce limits that aioquic lacks. Raises QuicConnectionError."""
         for stream in self._crypto_streams.values():
             if stream.receiver.highest_offset > self.limits.crypto_bytes:
                 raise _fault(QuicErrorCode.CRYPTO_BUFFER_EXCEEDED, QuicFrameType.CRYPTO)
 
     def _get_or_create_stream(self, frame_type: int, stream_id: int) -> QuicStream:
-        """One stream in a connection's life. Raises QuicConnectionError for another."""
+        """Return the only stream. Raises QuicConnectionError for another, or too many gaps."""
         if stream_id != defaults.STREAM_ID:
             raise _fault(QuicErrorCode.STREAM_LIMIT_ERROR, frame_type)
         stream = super()._get_or_create_stream(frame_type, stream_id)
@@ -222,12 +223,12 @@ class Connection(QuicConnection):
         return stream
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
-        """They never grow: the stream's own window bounds what arrives."""
+        """Send nothing: the stream's own window limits what arrives."""
 
     def _write_stream_limits(
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
-        """The window goes on from what has been read, a quarter of it at a time."""
+        """Extend the window from what has been read, a quarter of it at a time."""
         if self.window.owes(stream.max_stream_data_local):
             stream.max_stream_data_local = self.window.grant(self._now, self.rtt)
         if stream.max_stream_data_local_sent == stream.max_stream_data_local:
@@ -244,46 +245,48 @@ class Connection(QuicConnection):
 
     @property
     def kept(self) -> int:
-        """Bytes of the stream that wait for those before them, with the room of these."""
+        """Buffered bytes of the stream, including the gaps before them."""
         stream = self._streams.get(defaults.STREAM_ID)
         return len(stream.receiver._buffer) if stream is not None else 0
 
     def drop(self) -> None:
-        """Nobody reads the stream any more."""
+        """Drop buffered bytes, because the stream is not read any more."""
         stream = self._streams.get(defaults.STREAM_ID)
         if stream is not None:
             stream.receiver._buffer = bytearray()
 
     @property
     def owes_window(self) -> bool:
-        """The reader has taken so much that the peer should hear of it."""
+        """Whether enough was read to send the peer a new window."""
         stream = self._streams.get(defaults.STREAM_ID)
         return stream is not None and self.window.owes(stream.max_stream_data_local)
 
     # TLS.
 
     def _initialize(self, peer_cid: bytes) -> None:
-        """One group and one signature: a key for each group offered would cost a millisecond."""
+        """Offer a single group and signature: generating a key per group costs a millisecond."""
         super()._initialize(peer_cid)
         self._spaces[Epoch.ONE_RTT].ack_queue = Ranges()
         self.tls._supported_groups = [Group.X25519]
         self.tls._signature_algorithms = [SignatureAlgorithm.ED25519]
 
     def _confirm_handshake(self) -> None:
-        """Nothing more is said in TLS: 48 KiB of room for it are given back."""
+        """Release the 48 KiB of TLS buffers, which are not needed after the handshake."""
         super()._confirm_handshake()
         for epoch in self._crypto_buffers:
             self._crypto_buffers[epoch] = Buffer(capacity=64)
 
-    # The path.
+    # Paths.
 
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)
-        self._remote_preferred_address = None  # nobody sends us to third parties
+        self._remote_preferred_address = None  # a peer must not direct us to a third party
 
     def _receive_from_elsewhere(self, data: bytes, via: Via, now: float) -> None:
-        """The server has moved, if this is its newest packet: then its new address is validated
-        as a client's is (RFC 9000 section 9.3)."""
+        """Follow the server to a new address if this is its newest packet.
+
+        The address is validated like that of a client (RFC 9000 section 9.3).
+        """
         if not self._handshake_complete:
             return
         space = self._spaces[Epoch.ONE_RTT]
@@ -297,7 +300,7 @@ class Connection(QuicConnection):
             self._network_paths.insert(0, path)
 
     def _follow_path(self, now: float, datagrams: list[tuple[bytes, Via]]) -> None:
-        """Sizes, keys and the pace of acknowledgements, as the path and the traffic are."""
+        """Adapt packet size, keys and acknowledgement delay to the path and the traffic."""
         size = self._size
         if self._loss._pto_count >= defaults.BLACK_HOLE_TIMEOUTS:
             size.shrink()
@@ -315,7 +318,7 @@ class Connection(QuicConnection):
             self._ack_delay = min(max(self._ack_rtt * defaults.ACK_SHARE, least), most)
 
     def _probe_size(self, path: QuicNetworkPath, now: float) -> list[tuple[bytes, Via]]:
-        """A padded PING of the size to be tried (RFC 8899 section 4.1)."""
+        """Build a padded PING of the size to be tried (RFC 8899 section 4.1)."""
         builder = QuicPacketBuilder(
             host_cid=self.host_cid,
             is_client=self._is_client,

@@ -1,7 +1,7 @@
-"""All QUIC connections of a port: which one a datagram is for, and when each wants its turn.
+"""All QUIC connections of a port: finds the connection of a datagram, and runs their timers.
 
-No I/O of its own: datagrams come in by `receive`, leave by the sockets' `send`, which never waits,
-and time comes by `timeout` when `due` has passed.
+It does no I/O by itself: `receive` takes datagrams, the sockets' `send`, which never waits, sends
+them, and `timeout` has to be called when `due` has passed.
 """
 
 import errno
@@ -35,30 +35,30 @@ from .gate import Gate, Welcome, destination
 from .quic import QuicPipe
 from .window import Extra
 
-_EARLY_S: Final = 1e-9  # a timer that is so close is due: sums of floats are not exact
-_LEAST_S: Final = 0.0005  # between two turns by time: no state of aioquic's makes us spin
+_EARLY_S: Final = 1e-9  # a timer this close counts as due, since sums of floats are inexact
+_LEAST_S: Final = 0.0005  # between two timer turns, so that no state of aioquic makes it spin
 
 
 class _Entry:
-    """A connection, and what the port knows of it."""
+    """A connection, with the port's state about it."""
 
     def __init__(self, connection: Connection, deadline: float, half_open: Entry | None) -> None:
         self.connection = connection
-        self.deadline = deadline  # for the handshake, and until the other end has proven itself
-        self.half_open = half_open  # of one that was accepted and has proven nothing yet
+        self.deadline = deadline  # of the handshake and of authentication
+        self.half_open = half_open  # of an accepted connection that is not authenticated yet
         self.pipe: QuicPipe | None = None
-        self.opened = trio.Event()  # the handshake of a dial is done, or it has failed
-        self.cids: dict[bytes, None] = {}  # by which it is found
-        self.due = inf  # when it wants its turn
-        self.armed = inf  # when the heap knows of it
+        self.opened = trio.Event()  # set when the handshake of a dial is done or has failed
+        self.cids: dict[bytes, None] = {}  # its connection ids
+        self.due = inf  # time of its next turn
+        self.armed = inf  # time of its valid heap entry
         self.last_words: bytes = b""
-        self.asked = 0  # times that the peer wrote after them
+        self.asked = 0  # datagrams of the peer after its end
         self.forgotten = False
-        self.kept = 0  # bytes unread, as last counted
+        self.kept = 0  # unread bytes when last counted
 
 
 class Connections:
-    """The connections of one port."""
+    """Connections of one port."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Connections:
         on_due: Callable[[float], None],
         guard: Guard,
     ) -> None:
-        """`on_pipe` gets each accepted pipe; `on_due` hears of a turn earlier than those before."""
+        """`on_pipe` gets each accepted pipe; `on_due` gets a due time earlier than the last one."""
         self.dropped = 0
-        """Datagrams that belonged to nothing."""
+        """Datagrams that belonged to no connection."""
         self.gate = Gate(host, half_open, limits)
         self._host = host
         self._limits = limits
         self._extra = Extra(limits)
-        self._kept = 0  # by all, at the most: what was read since the last look still counts
+        self._kept = 0  # upper limit of unread bytes: reads since the last count are not subtracted
         self._on_pipe = on_pipe
         self._on_due = on_due
         self._guard = guard
@@ -88,18 +88,18 @@ class Connections:
         self._number = 0
 
     def __len__(self) -> int:
-        """Connections now, closing ones included."""
+        """Number of connections, closing ones included."""
         return len(self._entries)
 
     @property
     def due(self) -> float:
-        """When `timeout` is to be called next."""
+        """When to call `timeout` next."""
         return self._heap[0][0] if self._heap else inf
 
     # Datagrams.
 
     def receive(self, batch: Iterable[Datagram], socket: Datagrams) -> None:
-        """Take all datagrams of a wake-up, then let each connection answer once."""
+        """Handle all datagrams of a wake-up, then let each connection reply once."""
         now = self._host.now()
         touched: dict[_Entry, None] = {}
         for data, place in batch:
@@ -121,11 +121,11 @@ class Connections:
                 self._bound(entry, entry.pipe.kept)
 
     def _guarding(self, entry: _Entry) -> AbstractContextManager[None]:
-        """Whatever goes wrong with a connection ends that one."""
+        """Guard that ends only this connection on an error."""
         return self._guard.around(entry.connection.via.place, partial(self._forget, entry))
 
     def _bound(self, entry: _Entry, kept: int) -> None:
-        """All connections together keep so much; beyond it the one that keeps most ends."""
+        """Enforce the limit on unread bytes by closing the connection with the most."""
         self._count(entry, kept)
         if self._kept <= self._limits.total_bytes:
             return
@@ -142,7 +142,7 @@ class Connections:
         entry.kept = kept
 
     def _begin(self, data: bytes, place: Place, socket: Datagrams, now: float) -> _Entry | None:
-        """A connection for a client's first packet; None where there is to be none."""
+        """Accept a client's first packet; return its connection, or None if it is not admitted."""
         full = len(self._entries) >= self._limits.connections
         found = None if full else self.gate.admit(data, place, now)
         if not isinstance(found, Welcome):
@@ -166,8 +166,11 @@ class Connections:
         return entry
 
     def _repeat(self, entry: _Entry, place: Place, socket: Datagrams) -> None:
-        """The peer has not heard that it is over: tell it again, ever more rarely, and never
-        with more bytes than it sent (RFC 9000 section 10.2.1)."""
+        """Repeat the last packet to a peer that missed the end of its connection.
+
+        Replies get ever rarer, and never have more bytes than the peer sent (RFC 9000 section
+        10.2.1).
+        """
         entry.asked += 1
         if entry.last_words and entry.asked & entry.asked - 1 == 0 and entry.connection.began:
             socket.send(entry.last_words, place)
@@ -176,7 +179,9 @@ class Connections:
 
     def dial(self, place: Place, socket: Datagrams) -> tuple[QuicPipe, trio.Event]:
         """Begin a connection; the event is set when its handshake is done or has failed.
-        Raises OSError where there are too many."""
+
+        Raises OSError if there are too many connections.
+        """
         if len(self._entries) >= self._limits.connections:
             raise OSError(errno.EMFILE, "too many QUIC connections")
         now = self._host.now()
@@ -219,7 +224,7 @@ class Connections:
             entry.half_open = None
 
     def close(self) -> None:
-        """Close them all and tell the peers."""
+        """Close all connections and notify the peers."""
         for entry in list(self._entries):
             if entry.pipe is not None:
                 entry.pipe.close()
@@ -227,10 +232,10 @@ class Connections:
             self._forget(entry)
         self._heap.clear()
 
-    # Turns.
+    # Turns of connections.
 
     def timeout(self) -> None:
-        """Give their turn to those whose time has come."""
+        """Run the connections whose timers are due."""
         now = self._host.now()
         heap = self._heap
         while heap and heap[0][0] <= now + _EARLY_S:
@@ -248,8 +253,8 @@ class Connections:
             self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
             self._forget(entry)
         else:
-            # Beyond the timer: at the very instant aioquic would let an acknowledgement wait for
-            # the pacer and ask for the same instant again.
+            # Slightly later than the timer: at the exact time, aioquic would let an
+            # acknowledgement wait for the pacer and return the same time again.
             then = max(now, entry.due) + _EARLY_S
             entry.connection.expire(then)
             self._turn(entry, then)
@@ -259,7 +264,7 @@ class Connections:
         self._transmit(entry, self._host.now())
 
     def _turn(self, entry: _Entry, now: float) -> None:
-        """Pass on what a connection has to say, send what it has to send."""
+        """Deliver a connection's events and send its datagrams."""
         if not entry.forgotten:
             with self._guarding(entry):
                 self._take_turn(entry, now)
@@ -267,7 +272,7 @@ class Connections:
     def _take_turn(self, entry: _Entry, now: float) -> None:
         self._hear(entry)
         self._transmit(entry, now)
-        self._hear(entry)  # building packets makes events too
+        self._hear(entry)  # sending creates events too
         if entry.forgotten:
             return
         if entry.pipe is not None and not entry.connection.ended:
@@ -279,7 +284,7 @@ class Connections:
             entry.opened.set()
         elif (
             entry.half_open is not None and not entry.connection.began
-        ):  # nothing authentic came with its first packet
+        ):  # its first packet was not authentic
             self._forget(entry)
             return
         timer = entry.connection.get_timer()
@@ -345,5 +350,5 @@ class Connections:
 
 
 def unreachable(place: Place) -> OSError:
-    """What a dial raises that was refused or has got no answer."""
+    """Return the error of a dial that was refused or not answered."""
     return OSError(errno.ECONNREFUSED, f"no QUIC at {place[0]} port {place[1]}")

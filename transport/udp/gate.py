@@ -1,5 +1,5 @@
-"""Who may begin a connection: few at a time, and none from an address that is not proven once
-there are some (RFC 9000 section 8.1)."""
+"""Admission of new connections: few at a time, and once there are several, only from proven
+addresses (RFC 9000 section 8.1)."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,10 @@ from .defaults import UdpLimits
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """A first packet that may begin a connection: the ids that the server repeats to the client,
-    and its entry in the half-open crowd."""
+    """A first packet that may begin a connection.
+
+    It has the ids that the server repeats to the client, and the entry in the half-open crowd.
+    """
 
     original: bytes
     retried: bytes | None
@@ -33,19 +35,19 @@ class Welcome:
 
 
 class _Tokens(QuicRetryTokenHandler):
-    """Tokens under a key of the host's entropy."""
+    """Retry tokens under a key from the host's entropy."""
 
     def __init__(self, host: Host) -> None:
         self._aead = AESGCM(host.entropy(16))
 
 
 class Gate:
-    """Looks at first packets. `half_open` counts those let in that have said nothing yet."""
+    """Examines first packets. `half_open` counts admitted connections that sent nothing yet."""
 
     def __init__(self, host: Host, half_open: HalfOpen, limits: UdpLimits) -> None:
         self.half_open = half_open
         self.retries = 0
-        """Times that somebody was asked to prove an address."""
+        """How often a client was asked to prove its address."""
         self._host = host
         self._limits = limits
         self._tokens = _Tokens(host)
@@ -60,9 +62,11 @@ class Gate:
         )
 
     def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
-        """What to do with a datagram that belongs to no connection: begin one, answer with these
-        bytes (fewer than came), or drop it. A flood of them costs no more than a look at some; who
-        has a token of ours is not held up by those who have none."""
+        """Decide on a datagram that belongs to no connection.
+
+        Returns a Welcome to begin a connection, bytes to reply (fewer than came), or None to drop
+        it. In a flood only some are examined, and clients with a token have a limit of their own.
+        """
         if not self._looks[_has_token(data)].take(now):
             return None
         header = _first_packet(data)
@@ -109,14 +113,14 @@ class Gate:
 
 
 def _has_token(data: bytes) -> bool:
-    """Whether it says so: the length of the token follows the two connection ids."""
+    """Whether it claims a token: the token's length follows the two connection ids."""
     at = 6 + (data[5] if len(data) > 5 else 0)
     at += 1 + (data[at] if len(data) > at else 0)
     return len(data) > at and data[at] > 0
 
 
 def _first_packet(data: bytes) -> QuicHeader | None:
-    """The header of a client's first packet, None for anything else."""
+    """Return the header of a client's first packet, None for anything else."""
     if len(data) < defaults.INITIAL_BYTES or data[0] & 0xC0 != 0xC0:
         return None
     try:
@@ -133,7 +137,7 @@ def _first_packet(data: bytes) -> QuicHeader | None:
 
 
 def destination(data: bytes) -> bytes:
-    """The connection id that a packet names; b"" where there is none."""
+    """Return the destination connection id of a packet, b"" if it has none."""
     if data[0] & 0x80:
         return data[6 : 6 + data[5]] if len(data) > 6 else b""
     return data[1 : 1 + defaults.CONNECTION_ID_BYTES]

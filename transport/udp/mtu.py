@@ -1,4 +1,4 @@
-"""How large packets may be on a path: tried with packets that carry nothing (RFC 8899)."""
+"""Search for the packet size of a path, with packets that carry no data (RFC 8899)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from . import defaults
 
 
 class PacketSize:
-    """The search on one path, from the largest size down. It begins anew where the path changes."""
+    """Search on one path, from the largest size down. It restarts when the path changes."""
 
     def __init__(self) -> None:
         self.bytes = defaults.INITIAL_BYTES
@@ -19,11 +19,11 @@ class PacketSize:
 
     @property
     def probe(self) -> int:
-        """The size to try next."""
+        """Size to try next."""
         return self._left[-1]
 
     def follow(self, path: object, sent: int) -> bool:
-        """Whether to send a probe on this path now, after so many bytes."""
+        """Whether to send a probe on this path now, after `sent` bytes."""
         if path != self._path:
             self._path = path
             self.bytes = defaults.INITIAL_BYTES
@@ -33,13 +33,13 @@ class PacketSize:
         return bool(self._left) and not self._waiting and sent >= defaults.SIZE_PROBE_BYTES
 
     def sent(self) -> None:
-        """The probe is on its way."""
+        """Record that the probe was sent."""
         self._waiting = True
 
     def on_delivery(self, delivery: QuicDeliveryState, size: int) -> None:
-        """What became of it."""
+        """Handle the result of a probe."""
         if not self._waiting or not self._left or size != self._left[-1]:
-            return  # of an earlier path
+            return  # it belongs to an earlier path
         self._waiting = False
         if delivery is QuicDeliveryState.ACKED:
             self.bytes = size
@@ -48,6 +48,6 @@ class PacketSize:
             self._left.pop()
 
     def shrink(self) -> None:
-        """Nothing passes any more: it may be the size."""
+        """Return to the smallest size, because nothing passes and the size may be why."""
         self.bytes = defaults.INITIAL_BYTES
         self._left.clear()

@@ -1,4 +1,4 @@
-"""The node's one UDP port: who a datagram is for (RFC 9443), and the sockets behind it."""
+"""The node's UDP port: demultiplexes datagrams (RFC 9443), and owns the sockets."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,15 +15,15 @@ from .defaults import UdpLimits
 from .quic import QuicPipe
 
 OnStun = Callable[[bytes, Place, Datagrams], None]
-_STUN: Final = 4  # first bytes below this (RFC 9443 section 3)
-_QUIC: Final = 64  # and from this on
+_STUN: Final = 4  # first bytes below this are STUN (RFC 9443 section 3)
+_QUIC: Final = 64  # first bytes from this on are QUIC
 _PORT_TRIES: Final = 8
 
 
 class UdpPort:
-    """One UDP port number, with a socket for each IP version and those added later.
+    """A UDP port number, with a socket per IP version and those added later.
 
-    QUIC connections are `dial`led from it and accepted on it; STUN goes to `on_stun`.
+    QUIC connections are dialled from it and accepted on it; STUN goes to `on_stun`.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class UdpPort:
         half_open: HalfOpen | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`half_open` counts accepted connections that have proven nothing yet; may be shared."""
+        """`half_open` counts accepted connections without authentication; it may be shared."""
         self.port = 0
         self.dropped = 0
         """Datagrams that were neither STUN nor QUIC."""
         self._host = host
         self._guard = guard or Guard()
         self._sockets: list[Datagrams] = []
-        self._by_version: dict[bool, Datagrams] = {}  # IPv6: True
+        self._by_version: dict[bool, Datagrams] = {}  # True for IPv6
         self._added: dict[Datagrams, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._stun: OnStun | None = None
@@ -57,11 +57,11 @@ class UdpPort:
         )
 
     def on_stun(self, callback: OnStun) -> None:
-        """Who gets STUN: the datagram, where from, and the socket it came by."""
+        """Set the handler of STUN: it gets the datagram, its source, and the receiving socket."""
         self._stun = callback
 
     def on_pipe(self, callback: Callable[[QuicPipe], None]) -> None:
-        """Who gets accepted pipes; the first bytes have come already."""
+        """Set the handler of accepted pipes, whose first bytes have already arrived."""
         self._pipe = callback
 
     async def run(
@@ -73,7 +73,7 @@ class UdpPort:
     ) -> None:
         """Serve the port on these addresses (port 0 picks a free one) until cancelled.
 
-        Started with the port's number. Raises AddressInUse, HostError.
+        Reports started with the port's number. Raises AddressInUse, HostError.
         """
         self._sockets = await self._bind(listen, port)
         for address, socket in zip(listen, self._sockets, strict=True):
@@ -95,7 +95,7 @@ class UdpPort:
             self._added.clear()
 
     async def _bind(self, listen: Sequence[str], port: int) -> list[Datagrams]:
-        """A socket for each address, all of one number."""
+        """Bind a socket for each address, all with the same port number."""
         for _ in range(_PORT_TRIES - 1):
             try:
                 return await self._bind_once(listen, port)
@@ -119,26 +119,26 @@ class UdpPort:
     # Sockets.
 
     def add(self, socket: Datagrams) -> None:
-        """Serve another socket too, from now on."""
+        """Serve a further socket from now on."""
         if self._nursery is None:
             raise trio.ClosedResourceError("this port is not running")
         self._added[socket] = trio.CancelScope()
         self._nursery.start_soon(self._serve_added, socket)
 
     def remove(self, socket: Datagrams) -> None:
-        """Close an added socket; connections that use it find no way any more."""
+        """Close an added socket; connections that use it lose their path."""
         scope = self._added.pop(socket, None)
         if scope is not None:
             scope.cancel()
             socket.close()
 
     def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
-        """Send a datagram from the port, or from an added socket; False where it was not taken."""
+        """Send a datagram from the port or an added socket; return False if it was not accepted."""
         found = socket or self._socket_for(to)
         return found is not None and found.send(data, to)
 
     def _socket_for(self, place: Place) -> Datagrams | None:
-        """The socket of the place's IP version."""
+        """Return the socket for the address's IP version."""
         return self._by_version.get(":" in place[0])
 
     async def _serve_added(self, socket: Datagrams) -> None:
@@ -146,7 +146,7 @@ class UdpPort:
             await self._serve(socket)
 
     async def _serve(self, socket: Datagrams) -> None:
-        """One task a socket; a wake-up takes all that has come."""
+        # One task per socket; a wake-up handles all datagrams that have arrived.
         while True:
             try:
                 batch = await socket.receive()
@@ -172,8 +172,10 @@ class UdpPort:
     async def dial(
         self, place: Place, *, socket: Datagrams | None = None, timeout: float
     ) -> QuicPipe:
-        """A QUIC connection to a place, from the port or from an added socket. The side that
-        dialled writes first. Raises OSError where there is no answer within `timeout` seconds."""
+        """Open a QUIC connection from the port or an added socket; the dialling side writes first.
+
+        Raises OSError if there is no answer within `timeout` seconds.
+        """
         found = socket or self._socket_for(place)
         if found is None:
             raise unreachable(place)
@@ -201,7 +203,7 @@ class UdpPort:
         self._timer.deadline = when
 
     async def _serve_timers(self) -> None:
-        """One timer for all connections: its deadline is moved, the task sleeps on."""
+        """Run one timer for all connections, by moving its deadline while the task sleeps."""
         while True:
             with trio.CancelScope(deadline=self.connections.due) as self._timer:
                 await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""A pipe in a QUIC connection: what its one stream carries."""
+"""Pipe over the single stream of a QUIC connection."""
 
 import errno
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from .connection import Connection
 
 
 class QuicPipe:
-    """`Pipe` over a QUIC connection. What has arrived waits here; what is written waits in the
-    connection, and there is little of it."""
+    """`Pipe` over a QUIC connection.
+
+    Received bytes wait here; written bytes wait in the connection, which holds only a few.
+    """
 
     medium = "udp"
 
@@ -23,13 +25,13 @@ class QuicPipe:
         flush: Callable[[], None],
         trusted: Callable[[], None] = lambda: None,
     ) -> None:
-        """`flush` sends what the connection has to send now; `trusted` is called by `trust`."""
+        """`flush` sends what the connection has queued; `trusted` is called by `trust`."""
         self.connection = connection
         self._trusted = trusted
         self._flush = flush
         self._arrived = bytearray()
-        self._finished = False  # the peer writes no more
-        self._ended = False  # we write no more
+        self._finished = False  # the peer has ended its direction
+        self._ended = False  # we have ended our direction
         self._closed = False
         self._lost = False
         self._readers = trio.lowlevel.ParkingLot()
@@ -37,31 +39,31 @@ class QuicPipe:
 
     @property
     def remote(self) -> Place:
-        """Where the other end is seen now: it may move."""
+        """Present address of the other end, which may move."""
         return self.connection.via.place
 
     @property
     def port(self) -> int:
-        """The UDP port of ours that this connection uses now."""
+        """Our UDP port that this connection uses now."""
         return self.connection.via.socket.port
 
     @property
     def rtt(self) -> float:
-        """The smoothed round trip in seconds, 0 until one is known."""
+        """Smoothed round trip in seconds, 0 until measured."""
         return self.connection.rtt
 
     @property
     def rate(self) -> float:
-        """Bytes per second that the path was seen to deliver, 0 until known."""
+        """Bytes per second that the path delivers, 0 until measured."""
         return self.connection.control.rate
 
     @property
     def kept(self) -> int:
-        """Bytes that have come and were not read, in order or not."""
+        """Unread bytes, in order or not."""
         return len(self._arrived) + self.connection.kept
 
     def trust(self) -> None:
-        """The other end has proven itself: its whole window opens, and it may stay."""
+        """Open the full window and lift the deadline, as the other end is authenticated."""
         self.connection.window.trust()
         self._trusted()
         if self.connection.owes_window and not self._lost:
@@ -98,7 +100,7 @@ class QuicPipe:
     # Writing.
 
     def write_ready(self, data: memoryview) -> int:
-        """See `Pipe`. It leaves at once, as far as the path takes it."""
+        """See `Pipe`. Sends at once, as far as the path accepts it."""
         self._check()
         if self._lost or self._ended:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -121,12 +123,12 @@ class QuicPipe:
 
     @property
     def writable(self) -> bool:
-        """Little is unsent."""
+        """Whether few bytes are unsent."""
         return self.connection.unsent * 2 <= self._room
 
     @property
     def _room(self) -> int:
-        """Bytes to take ahead of the wire: what keeps it busy until the writer's next turn."""
+        """Bytes to accept ahead of the wire, to keep it busy until the writer's next turn."""
         least, most = defaults.UNSENT_BYTES
         return min(max(int(self.connection.control.rate * defaults.UNSENT_S), least), most)
 
@@ -162,21 +164,21 @@ class QuicPipe:
         self._readers.unpark_all()
         self._writers.unpark_all()
 
-    # What the connection brings.
+    # Callbacks of the connection.
 
     def take(self, event: StreamDataReceived) -> None:
-        """Bytes of the stream, in order."""
+        """Append received bytes of the stream, in order."""
         if not self._closed:
             self._arrived += event.data
             self._finished = self._finished or event.end_stream
             self._readers.unpark_all()
 
     def sent(self) -> None:
-        """Packets have left: there may be room."""
+        """Wake writers after packets were sent."""
         if self._writers and self.writable:
             self._writers.unpark_all()
 
     def lose(self) -> None:
-        """The connection has ended, by the peer, by time, or by a fault."""
+        """Mark the connection as ended, by the peer, a timeout or a fault."""
         self._lost = True
         self._wake()

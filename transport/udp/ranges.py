@@ -1,4 +1,4 @@
-"""A set of ranges that finds its place by halving: aioquic's looks at all that come before."""
+"""Set of ranges with binary search: aioquic's own searches linearly."""
 
 from bisect import bisect_left
 
@@ -6,10 +6,10 @@ from aioquic.quic.rangeset import RangeSet
 
 
 class Ranges(RangeSet):
-    """What has come of a stream, or of the packets, in ranges that do not touch."""
+    """Received parts of a stream, or packet numbers, as disjoint ranges."""
 
     def add(self, start: int, stop: int | None = None) -> None:
-        """As aioquic's."""
+        """Add a range, as aioquic's method does."""
         if stop is None:
             stop = start + 1
         assert stop > start

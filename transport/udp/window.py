@@ -1,33 +1,33 @@
-"""How far a peer may write ahead of the reader: more where the path is long and fast."""
+"""Flow control window: how far a peer may write ahead of the reader."""
 
 from . import defaults
 from .defaults import UdpLimits
 
 
 class Extra:
-    """What the windows of all connections have grown by."""
+    """Memory for the growth of all connections' windows."""
 
     def __init__(self, limits: UdpLimits) -> None:
         self.left = limits.extra_bytes
         """Bytes that may still be added."""
 
     def take(self, size: int) -> bool:
-        """Whether a window may grow by so many bytes; they are taken."""
+        """Take `size` bytes for a window; return whether they were available."""
         if size > self.left:
             return False
         self.left -= size
         return True
 
     def give_back(self, size: int) -> None:
-        """A connection with so many has ended."""
+        """Return the bytes of a connection that has ended."""
         self.left += size
 
 
 class Window:
     """The window of one connection, in bytes.
 
-    It is small until the peer has proven itself (`trust`). Then it doubles when it is read within
-    `WINDOW_ROUNDS` round trips: then it, not the path, is what the sender waits for.
+    The window is small until the peer is authenticated (`trust`). Then it doubles whenever it is
+    read within `WINDOW_ROUNDS` round trips, as it then limits the sender more than the path does.
     """
 
     def __init__(self, limits: UdpLimits, extra: Extra) -> None:
@@ -41,22 +41,22 @@ class Window:
         self._trusted = False
 
     def trust(self) -> None:
-        """The other end has proven itself."""
+        """Open the full window, as the other end is authenticated."""
         if not self._trusted:
             self._trusted = True
             self.bytes = self._limits.window_bytes
 
     @property
     def limit(self) -> int:
-        """Up to which byte the peer may write."""
+        """Stream offset up to which the peer may write."""
         return self.taken + self.bytes
 
     def owes(self, granted: int) -> bool:
-        """Whether the peer, who knows of that limit, should hear of the new one."""
+        """Whether to send the peer a new limit, if it knows the limit `granted`."""
         return self.limit - granted >= self.bytes // 4
 
     def grant(self, now: float, rtt: float) -> int:
-        """The limit to tell the peer; looks whether the window is too small."""
+        """Return the limit to send to the peer, after growing the window if it is too small."""
         read, took = self.taken - self._since_taken, now - self._since
         if self._trusted and read * defaults.WINDOW_ROUNDS * rtt > took * self.bytes:
             more = min(self.bytes, self._limits.largest_window_bytes - self.bytes)
@@ -66,6 +66,6 @@ class Window:
         return self.limit
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Return the memory by which the window has grown."""
         self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
         self.bytes = min(self.bytes, self._limits.window_bytes)

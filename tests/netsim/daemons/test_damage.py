@@ -129,7 +129,7 @@ def test_a_lone_node_says_what_is_missing_until_a_peer_comes(
         await damage(first)
         again = await first.host.restart()
         status = await again.until(
-            lambda status: any("no linked peer gave" in c["sentence"] for c in status["health"]),
+            lambda status: any("no linked peer sent" in c["sentence"] for c in status["health"]),
             every=1,
         )
         assert "any of 2 missing chunks" in status["health"][0]["sentence"]

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from shoal.dht.kvchain import KvGroup, KvScope, chain_of
-from shoal.dht.kvindex import KvFound, KvHolder
+from shoal.dht.kvindex import KvFound, KvProvider
 from shoal.dht.record import BlobBody, NameBody, ShardBody
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.link import LinkSpec, PipeSpec
@@ -239,12 +239,12 @@ def test_the_kv_of_a_prompt_is_found_at_who_is_no_member() -> None:
             return await asker.node.kv.longest(wanted, (0, 6))
 
         found = await asker.host.run(longest)
-        assert found.holders == (KvHolder(holder.peer, 10), KvHolder(hub.peer, 5))
+        assert found.providers == (KvProvider(holder.peer, 10), KvProvider(hub.peer, 5))
         assert found.rounds <= 3
         asker.node.kv.refute(holder.peer)
-        assert (await asker.host.run(longest)).holders == (KvHolder(hub.peer, 5),)
+        assert (await asker.host.run(longest)).providers == (KvProvider(hub.peer, 5),)
         hub.node.kv.withdraw(other)
         await trio.sleep(10)
-        assert (await asker.host.run(longest)).holders == ()
+        assert (await asker.host.run(longest)).providers == ()
 
     run(body)

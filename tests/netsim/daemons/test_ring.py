@@ -9,7 +9,7 @@ from shoal.dht.query import LookupSettings
 from shoal.netsim.daemons.ring import Ring, blob_record, ground
 from shoal.transport.identity import peer_id_of
 
-OFF = LookupSettings(paths=1, by_lot=False, subnet_limits=False, doubt=False)
+OFF = LookupSettings(paths=1, random_order=False, subnet_limits=False, doubt=False)
 
 
 def ring_of(count: int, seed: int = 1, *, defended: bool = True) -> Ring:

@@ -107,7 +107,7 @@ def test_ghosts_do_not_answer_and_puppets_do(puppets: bool) -> None:
 
 
 def test_settings_reach_the_look_ups() -> None:
-    made = Ring(7, settings=LookupSettings(paths=1, by_lot=False))
+    made = Ring(7, settings=LookupSettings(paths=1, random_order=False))
     for number in range(30):
         made.add(f"v{number}")
     made.settle()

@@ -87,7 +87,7 @@ def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) 
         world.wait(lambda: dht(world, alice)["mode"] == "client", 90, "that alice is a client")
         shown = dht(world, alice)
         assert shown["servers"] >= SERVERS[0]
-        assert "others do not reach this node from outside" in shown["why"]
+        assert "this node is not publicly reachable" in shown["why"]
         assert all(dht(world, name)["mode"] == "server" for name in servers)
 
         stored = shown["stored"]["records"]

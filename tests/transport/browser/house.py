@@ -22,7 +22,7 @@ SEED = 1
 
 @dataclass
 class HouseNode:
-    """What a test asks."""
+    """A node with a gate for browsers."""
 
     node: Node
     gate: Gate

@@ -28,7 +28,7 @@ CHROMIUM_OFFER = "\r\n".join(
 
 
 def offer_of(fingerprint: bytes, ufrag: str = "visi", password: str = "p" * 22) -> str:
-    """What a browser offers, without what nobody reads."""
+    """Return a browser's offer with only the lines that the parser reads."""
     lines = [
         "v=0",
         "o=- 46117317 2 IN IP4 127.0.0.1",

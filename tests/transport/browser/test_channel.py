@@ -143,7 +143,7 @@ async def test_a_lost_channel_is_an_error_after_its_last_bytes() -> None:
 
 
 @pytest.mark.parametrize("what", ["wait_readable", "wait_writable"])
-async def test_closing_wakes_who_waits(what: str) -> None:
+async def test_closing_wakes_waiting_tasks(what: str) -> None:
     below = Below()
     below.write(b"x")
     below.pipe.next_message(defaults.SEND_AHEAD_BYTES)

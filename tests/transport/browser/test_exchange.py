@@ -30,7 +30,7 @@ def test_an_answer_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_who_asks_for_the_head_gets_no_body(status: int) -> None:
+def test_a_response_to_head_has_no_body(status: int) -> None:
     exchange = Exchange()
     exchange.receive(http("HEAD", "/", "localhost:1"))
     said = exchange.respond(Response(status, b"page"))

@@ -56,7 +56,7 @@ async def test_tcp_and_udp_have_one_number() -> None:
         assert house.gate.candidates(LOOPBACK) == [(LOOPBACK, house.gate.port)]
 
 
-async def test_who_is_not_asked_for_by_a_name_of_ours_gets_nothing() -> None:
+async def test_requests_for_unknown_hosts_are_refused() -> None:
     async with open_house(hosts=("shoal.example.org",)) as house:
         port = house.gate.port
         for host, wanted in (
@@ -133,7 +133,9 @@ async def test_behind_a_web_server_the_browser_s_address_counts() -> None:
         assert await join(house, X_Forwarded_For="6.6.6.6, 198.51.100.1") == 429
         assert await join(house, X_Forwarded_For="203.0.113.1") == 200
         assert await join(house, X_Forwarded_For="rubbish") == 200  # the web server's own
-    async with open_house(limits) as house:  # whoever is not one is not believed
+    async with open_house(
+        limits
+    ) as house:  # a client that is not a configured proxy is not trusted
         assert await join(house, X_Forwarded_For="198.51.100.1") == 200
         assert await join(house, X_Forwarded_For="203.0.113.1") == 429
 

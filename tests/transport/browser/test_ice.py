@@ -1,4 +1,4 @@
-"""The lite agent: who gets answers, whose datagrams count, where a session may move."""
+"""Tests of the ICE-lite agent: replies, accepted datagrams, moves of a session."""
 
 from shoal.transport.browser import defaults
 from shoal.transport.browser.ice import LiteAgent, Session
@@ -72,8 +72,8 @@ def test_strangers_get_no_answer_and_are_not_heard() -> None:
 
 
 def test_a_session_moves_freely_until_dtls_has_proven_its_place() -> None:
-    """Then only to another port of the same address: a check alone may be forged, and what is
-    sent on would hit whoever is there."""
+    """After that it moves only to another port of the same address: a check alone may be forged,
+    and the node would flood a third party."""
     made, session, taken = agent()
     made.receive(check(), ELSEWHERE, 0.0)
     made.receive(check(), HERE, 0.0)

@@ -24,7 +24,7 @@ def dialler_proof(meeting: Meeting = MEETING, identity: Identity = BROWSER) -> b
     return prove(identity, DIALLER, meeting.transcript(identity.public_key, NODE.public_key))
 
 
-def test_both_ends_learn_who_the_other_is() -> None:
+def test_both_ends_learn_the_other_peer_id() -> None:
     assert dialler_of(dialler_proof(), MEETING, NODE.public_key) == BROWSER.peer
     transcript = MEETING.transcript(BROWSER.public_key, NODE.public_key)
     answer = prove(NODE, LISTENER, transcript)
@@ -36,26 +36,26 @@ def test_both_ends_learn_who_the_other_is() -> None:
     [
         replace(MEETING, dialler_nonce=b"x" * 32),  # replayed: the nonces are new each time
         replace(MEETING, listener_nonce=b"x" * 32),
-        replace(MEETING, dialler_fingerprint=b"x" * 32),  # somebody stands in between
+        replace(MEETING, dialler_fingerprint=b"x" * 32),  # a man in the middle
         replace(MEETING, listener_fingerprint=b"x" * 32),
         replace(MEETING, dialler_fingerprint=b"4" * 32, listener_fingerprint=b"3" * 32),  # swapped
         replace(MEETING, dialler_nonce=b"2" * 32, listener_nonce=b"1" * 32),
     ],
 )
-def test_a_proof_for_another_meeting_proves_nobody(meeting: Meeting) -> None:
+def test_a_proof_for_another_meeting_is_invalid(meeting: Meeting) -> None:
     assert dialler_of(dialler_proof(meeting), MEETING, NODE.public_key) is None
     # The twin: what it does prove, where that meeting took place.
     assert dialler_of(dialler_proof(meeting), meeting, NODE.public_key) == BROWSER.peer
 
 
-def test_a_proof_with_another_s_key_proves_nobody() -> None:
+def test_a_proof_with_another_key_is_invalid() -> None:
     transcript = MEETING.transcript(BROWSER.public_key, NODE.public_key)
     forged = bytearray(prove(MALLORY, DIALLER, transcript))
     forged[1:33] = BROWSER.public_key
     assert dialler_of(bytes(forged), MEETING, NODE.public_key) is None
 
 
-def test_a_proof_meant_for_another_node_proves_nobody() -> None:
+def test_a_proof_for_another_node_is_invalid() -> None:
     """A node that relays a browser's proof to us: it names that node's key."""
     transcript = MEETING.transcript(BROWSER.public_key, MALLORY.public_key)
     assert dialler_of(prove(BROWSER, DIALLER, transcript), MEETING, NODE.public_key) is None
@@ -69,12 +69,12 @@ def test_neither_side_can_echo_the_other() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 96, 98, 10_000])
-def test_messages_of_a_wrong_size_prove_nobody(size: int) -> None:
+def test_messages_of_a_wrong_size_are_invalid(size: int) -> None:
     message = (dialler_proof() + bytes(10_000))[:size]
     assert dialler_of(message, MEETING, NODE.public_key) is None
 
 
-def test_another_version_and_a_broken_signature_prove_nobody() -> None:
+def test_another_version_and_a_broken_signature_are_invalid() -> None:
     right = dialler_proof()
     for at in (0, 1, 40, 96):
         wrong = right[:at] + bytes([right[at] ^ 1]) + right[at + 1 :]

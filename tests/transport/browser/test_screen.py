@@ -110,7 +110,7 @@ def test_an_association_begins() -> None:
         packet(chunk(3, struct.pack(">IIHH", 1, 1, 5, 0))),
         packet(chunk(7, bytes(3))),
         packet(chunk(192, bytes(8))),
-        packet(chunk(4, parameter(1, b"", size=0))),  # for ever
+        packet(chunk(4, parameter(1, b"", size=0))),  # an endless loop in aiortc
         packet(chunk(4, parameter(1, b"", size=3))),
         packet(chunk(4, parameter(1, b"", size=100))),
         packet(chunk(4, b"\0")),
@@ -164,7 +164,9 @@ def test_data_outside_of_the_window_is_dropped() -> None:
     assert admits(packet(data(received - 5)), received=received)  # known: acknowledged again
     assert not admits(packet(data(12)), room=-(1 << 20))  # more than the window
     assert admits(packet(data(11)), room=-(1 << 20))  # but for the one that frees the others
-    assert not admits(packet(data(11)), unread=defaults.WINDOW_BYTES)  # unless nobody reads
+    assert not admits(
+        packet(data(11)), unread=defaults.WINDOW_BYTES
+    )  # unless the reader is too slow
     assert not admits(packet(data()), received=None)  # before there is an association
 
 

@@ -16,7 +16,7 @@ def test_an_offer_of_chromium_s_is_read() -> None:
 
 
 def test_candidates_are_not_read() -> None:
-    """What an offer says of addresses points the node at nobody."""
+    """Addresses in an offer cannot make the node send anywhere."""
     with_candidate = offer_of(FINGERPRINT) + "a=candidate:1 1 udp 1 203.0.113.7 53 typ host\r\n"
     assert parse_offer(with_candidate) == parse_offer(offer_of(FINGERPRINT))
 

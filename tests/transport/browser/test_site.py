@@ -1,4 +1,4 @@
-"""What is answered to whom."""
+"""Tests of the gate's web site: responses, host names, origins."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def join(**headers: str) -> Request:
     return request("POST", JOIN, content_type="application/json", **headers)
 
 
-def test_who_may_join() -> None:
+def test_allowed_origins() -> None:
     assert status(join()) == 0
     assert status(join(origin=f"http://{HOST}")) == 0
     assert status(join(origin=f"https://{HOST}")) == 0
@@ -64,7 +64,7 @@ def test_who_may_join() -> None:
 
 
 def test_a_form_cannot_join() -> None:
-    """Another site's page may send these types without asking first."""
+    """A page of another site may send these content types without a preflight request."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         assert status(request("POST", JOIN, content_type=kind)) == 415
     assert status(request("POST", JOIN, content_type="application/json; charset=utf-8")) == 0

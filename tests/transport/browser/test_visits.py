@@ -44,7 +44,7 @@ async def test_a_browser_comes_in_and_both_ends_know_each_other() -> None:
 
 
 def wrong_key(visitor: Visitor) -> bytes:
-    """Signed by somebody else in the browser's name."""
+    """Return a proof in the browser's name that another key signed."""
     assert visitor.answer is not None
     transcript = visitor.meeting().transcript(BROWSER.public_key, visitor.answer.key)
     forged = bytearray(prove(MALLORY, DIALLER, transcript))
@@ -53,7 +53,7 @@ def wrong_key(visitor: Visitor) -> bytes:
 
 
 def swapped(visitor: Visitor) -> bytes:
-    """What a man in the middle has: each side's fingerprint in the other's place."""
+    """Return the proof of a man in the middle: the two fingerprints are swapped."""
     assert visitor.answer is not None
     meeting = visitor.meeting()
     turned = replace(
@@ -76,7 +76,7 @@ def the_node_s_own(visitor: Visitor) -> bytes:
 
 
 @pytest.mark.parametrize("proof", [wrong_key, swapped, rubbish, the_node_s_own])
-async def test_a_wrong_proof_lets_nobody_in(proof: Callable[[Visitor], bytes]) -> None:
+async def test_a_wrong_proof_is_refused(proof: Callable[[Visitor], bytes]) -> None:
     async with open_house() as house:
         visitor = house.visitor()
         await visitor.post(house.gate.port)

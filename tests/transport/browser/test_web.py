@@ -32,7 +32,7 @@ async def page(
 
 
 async def state_of(browser: Chromium) -> str:
-    """What the page says once it is no longer joining."""
+    """Return the state that the page shows once it is no longer joining."""
     with trio.fail_after(30):
         while (state := await browser.text("state")) == "joining":  # noqa: ASYNC110
             await trio.sleep(0.05)

@@ -52,7 +52,7 @@ async def exchange(host: Host, port: int, request: bytes) -> tuple[int, bytes]:
 
 @dataclass
 class Answer:
-    """What the gate said."""
+    """The gate's answer to an offer."""
 
     ufrag: str
     password: str
@@ -185,7 +185,7 @@ def void(_: object) -> None:
 
 @dataclass
 class House:
-    """A gate that runs, who came in, and a bridge for visitors."""
+    """A running gate, the sessions that it delivered, and a bridge for visitors."""
 
     gate: Gate
     host: Host

@@ -90,7 +90,7 @@ def test_where_the_port_is_taken_it_says_so(spaces: Namespaces) -> None:
     with a.socket() as taken:
         taken.bind(("0.0.0.0", 5353))
         (said,) = lines(start(a, 1, 1.0))
-    assert "another program has port 5353 for itself" in str(said["condition"])
+    assert "another program uses port 5353 exclusively" in str(said["condition"])
 
 
 def test_another_program_of_the_port_loses_nothing(spaces: Namespaces) -> None:

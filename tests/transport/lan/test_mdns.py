@@ -1,4 +1,4 @@
-"""Discovery over simulated networks: who finds whom, and who does not."""
+"""Tests of discovery over simulated networks: which peers find each other, and which do not."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ SWARM = b"swarm"
 
 @dataclass
 class Node:
-    """Discovery on a simulated computer, and whom it told of."""
+    """Discovery on a simulated computer, and the peers that it reported."""
 
     peer: PeerId
     host: Host
@@ -85,7 +85,7 @@ async def test_two_on_one_lan_find_each_other_at_once(world: World) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_without_it_nobody_is_found(world: World) -> None:
+async def test_no_peer_is_found_without_discovery(world: World) -> None:
     """The twin: one of the two does not take part."""
     _, hosts = home(world)
     async with trio.open_nursery() as nursery:
@@ -111,7 +111,7 @@ async def test_a_goodbye_and_a_return(world: World) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_who_loses_power_is_forgotten_when_its_time_is_up(world: World) -> None:
+async def test_a_peer_without_power_is_forgotten_after_its_ttl(world: World) -> None:
     _, hosts = home(world)
     async with trio.open_nursery() as nursery:
         a, b = node(nursery, hosts[0], 1), node(nursery, hosts[1], 2)
@@ -151,7 +151,7 @@ async def test_two_nodes_of_one_computer(world: World) -> None:
 
 
 async def test_on_two_lans_each_hears_of_its_own_address_only(world: World) -> None:
-    """Every socket gets a copy of what comes on any interface; each peer is told of once."""
+    """Every socket gets a copy of each packet of any interface; each peer is reported once."""
     _, hosts = home(world, 2)
     second, others = home(world, 1, "cafe", inside="192.168.7.0/24")
     world.plug(hosts[0], behind=second)
@@ -194,7 +194,7 @@ async def test_where_the_port_is_taken_it_says_so_and_goes_on(world: World) -> N
     async with trio.open_nursery() as nursery:
         a, b = node(nursery, hosts[0], 1), node(nursery, hosts[1], 2)
         await trio.sleep(30)
-        assert a.told == [] and "port 5353 for itself" in str(a.lan.condition)
+        assert a.told == [] and "port 5353 exclusively" in str(a.lan.condition)
         taken.close()
         await trio.sleep(12)
         assert a.told == [(b.peer, b.place)] and a.lan.condition is None
@@ -202,7 +202,7 @@ async def test_where_the_port_is_taken_it_says_so_and_goes_on(world: World) -> N
 
 
 async def test_a_false_name_is_told_as_one_more_place(world: World) -> None:
-    """Whoever says to be Bob is dialled, at its own address, and has to prove it there."""
+    """A peer that claims to be Bob is dialled at its own address, and must prove its id there."""
     _, hosts = home(world, 3)
     bob = Identity.from_seed(bytes([2]) * 32).peer
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Who is kept, for how long, and how many."""
+"""Tests of the list of neighbours: which are kept, for how long, and how many."""
 
 import math
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_known_once_and_until_its_time_by_our_clock() -> None:
     kept.pass_time(179.9)
     assert len(kept) == 1
     kept.pass_time(180.0)
-    assert len(kept) == 0 and hear(kept, BOB, 200.0), "who comes back is news"
+    assert len(kept) == 0 and hear(kept, BOB, 200.0), "a peer that comes back is reported again"
 
 
 def test_a_goodbye_ends_it() -> None:
@@ -50,8 +50,8 @@ def test_a_goodbye_ends_it() -> None:
     assert kept.due() == math.inf
 
 
-def test_who_comes_and_goes_all_the_time_is_news_once_in_a_while() -> None:
-    """The twin forgets at once who says goodbye, and tells of each return."""
+def test_a_flapping_peer_is_reported_rarely() -> None:
+    """The twin forgets a peer at its goodbye, and reports each return."""
     for forgets in (False, True):
         kept, told = keep(), 0
         for second in range(100):

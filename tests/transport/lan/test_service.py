@@ -1,4 +1,4 @@
-"""What is announced, and what is believed of others' announcements."""
+"""Tests of the service: its announcements, and which parts of others' announcements it trusts."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -53,7 +53,7 @@ def test_other_swarms_are_not_seen() -> None:
 
 
 def test_only_the_senders_own_address_is_believed() -> None:
-    """Who says that Bob is at a third computer is not heard. The twin is that computer."""
+    """A message about Bob counts only if Bob's own address sent it, like the second one here."""
     said = message(THEIRS.encode())
     assert OURS.read(said, "192.168.1.66") == []
     assert OURS.read(said, "192.168.1.3") == [FOUND]
@@ -76,7 +76,7 @@ def changed(kind: Type, **changes: object) -> Message:
         changed(Type.SRV, data=dns.Service(0, (b"08090a0b0c0d0e0f", b"local"))),
         changed(Type.SRV, data=dns.Service(4002, (b"elsewhere", b"local"))),
         changed(Type.SRV, name=(b"x", b"_http", b"_tcp", b"local")),
-        changed(Type.TXT, data=(b"s=" + tag_of(b"swarm"),)),  # nobody
+        changed(Type.TXT, data=(b"s=" + tag_of(b"swarm"),)),  # no peer id
         changed(Type.TXT, data=(b"p=me", b"s=" + tag_of(b"swarm"))),
         changed(Type.TXT, data=(b"p=" + b"1" * 52, b"s=" + tag_of(b"swarm"))),
         changed(Type.TXT, data=(b"p=\xff\x1b[31m", b"s=" + tag_of(b"swarm"))),
@@ -129,7 +129,7 @@ NAME = (OURS.instance, *SERVICE)
         (Message(False), False),
     ],
 )
-def test_who_asks_for_us(asked: Message, expected: bool) -> None:
+def test_queries_for_our_service(asked: Message, expected: bool) -> None:
     assert OURS.is_asked(asked) is expected
 
 
@@ -139,7 +139,7 @@ def test_the_kind_of_service_is_told() -> None:
     assert [each.data for each in message(OURS.encode_service()).records] == [SERVICE]
 
 
-def test_a_query_of_ours_silences_who_is_known() -> None:
+def test_our_query_lists_known_answers() -> None:
     said = message(query([(THEIRS.instance, 100)]))
     assert OURS.is_asked(said) and not THEIRS.is_asked(said)
     assert len(query([(b"0" * 16, 100)] * 16)) < 1400

@@ -100,7 +100,7 @@ class MemoryPipe:
                 await self.wait_writable()
 
     async def receive(self) -> bytes:
-        """What has come, b"" at the end."""
+        """Return received bytes, b"" at the end."""
         with suppress(OSError, trio.ClosedResourceError):
             while True:
                 await self.wait_readable()

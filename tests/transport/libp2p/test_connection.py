@@ -27,7 +27,7 @@ def serving(limits: Libp2pLimits | None = None) -> tuple[Any, list[Connection]]:
     return ours, seen
 
 
-async def test_it_is_held_as_long_as_somebody_wants_it(autojump_clock: Any) -> None:
+async def test_a_connection_is_held_while_it_is_in_use(autojump_clock: Any) -> None:
     ours, seen = serving()
     async with connected(ours) as peer:
         assert seen[0].peer == THEIRS.peer and seen[0].ip == "192.0.2.1"

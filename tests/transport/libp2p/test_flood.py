@@ -1,4 +1,4 @@
-"""What a peer that floods us costs in memory: at most 32 MiB (one of them, all rates off)."""
+"""Tests of the memory that one flooding peer can cost: at most 32 MiB, with all rate limits off."""
 
 import gc
 from collections.abc import Awaitable, Callable

@@ -258,7 +258,7 @@ async def test_a_target_that_does_not_take_it_is_unreachable(
         assert book.figures().circuits == 0
 
 
-async def test_without_a_reservation_nobody_is_reached(autojump_clock: Any) -> None:
+async def test_no_peer_is_reached_without_a_reservation(autojump_clock: Any) -> None:
     ours, book = relay()
     async with connected(ours, SOURCE) as near:
         for peer, status in ((TARGET.peer, wire.NO_RESERVATION), (SOURCE.peer, 202)):
@@ -355,7 +355,7 @@ async def test_nothing_of_it_outlives_the_connection(autojump_clock: Any) -> Non
 async def test_libp2p_runs_through_a_circuit_and_no_further(autojump_clock: Any) -> None:
     """A libp2p program reaches us through a relay: it is answered, and may not use us as one."""
     ours, _ = relay()
-    behind, _ = relay()  # of the target: it speaks libp2p to whoever comes
+    behind, _ = relay()  # of the target, which speaks libp2p to every peer
     limits = Libp2pLimits()
     async with circuit(ours, Target()) as (near, far), trio.open_nursery() as nursery:
         session = Session(SOURCE, dialled=True, entropy=RealHost().entropy, limits=limits)

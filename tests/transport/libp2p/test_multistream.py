@@ -1,4 +1,4 @@
-"""Agreeing on a protocol: in any fragmentation, and against who will not agree."""
+"""Tests of protocol negotiation: in any fragmentation, and with a peer that never agrees."""
 
 import random
 

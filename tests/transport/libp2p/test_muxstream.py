@@ -78,7 +78,7 @@ async def test_an_end_still_lets_the_other_way_flow(autojump_clock: Any) -> None
 
 
 @pytest.mark.parametrize("wait", ["wait_readable", "wait_writable"])
-async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
+async def test_closing_wakes_waiting_tasks(autojump_clock: Any, wait: str) -> None:
     async with streams() as (near, far, _):
         ended = []
 
@@ -96,13 +96,13 @@ async def test_closing_ends_who_waits(autojump_clock: Any, wait: str) -> None:
             near.close()  # again does no harm
         assert ended
         await trio.sleep(1)
-        with pytest.raises(OSError, match="gone"):
+        with pytest.raises(OSError, match="the stream was"):
             far.write_ready(memoryview(b"x"))
         with pytest.raises(ConnectionResetError):
             far.read_ready(10)
 
 
-async def test_a_lost_connection_ends_who_waits(autojump_clock: Any) -> None:
+async def test_a_lost_connection_wakes_waiting_tasks(autojump_clock: Any) -> None:
     async with streams() as (near, _, connection):
         async with trio.open_nursery() as nursery:
 
@@ -113,7 +113,7 @@ async def test_a_lost_connection_ends_who_waits(autojump_clock: Any) -> None:
             nursery.start_soon(waits)
             await trio.sleep(1)
             connection.close("closed")
-        with pytest.raises(OSError, match="gone"):
+        with pytest.raises(OSError, match="the stream was"):
             near.write_ready(memoryview(b"x"))
         await near.wait_closed()
         with pytest.raises(Fault):

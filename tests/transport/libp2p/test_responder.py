@@ -81,7 +81,7 @@ async def test_plaintext_is_refused() -> None:
     gc.collect()  # the refused dialler never closes its socket; let that be said here
 
 
-# What is answered.
+# Replies.
 
 
 async def test_identify_says_who_we_are_and_what_we_answer(autojump_clock: Any) -> None:
@@ -182,7 +182,7 @@ async def test_silence_ends_after_the_handshake_limit(autojump_clock: Any) -> No
 
 
 async def test_half_open_connections_of_one_network_are_few(autojump_clock: Any) -> None:
-    """Of a hundred that say nothing, eight of a /24 are kept; others come in beside them."""
+    """A hundred silent connections of one /24 leave eight open, and other subnets still get in."""
     ours = responder()
     ended: list[str] = []
 
@@ -305,7 +305,7 @@ async def test_unread_bytes_of_all_connections_are_bounded(autojump_clock: Any) 
 
 @dataclass
 class Rate:
-    """What a peer got through in a time."""
+    """The bytes that a peer got through within a time."""
 
     seconds: float
     sent: int

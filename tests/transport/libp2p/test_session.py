@@ -46,7 +46,7 @@ def test_no_security_but_noise_is_taken(security: str) -> None:
     assert b.outgoing() == line("/multistream/1.0.0") + line("na")
 
 
-def test_nobody_is_known_before() -> None:
+def test_the_peer_is_unknown_before_the_handshake() -> None:
     a, _ = pair()
     with pytest.raises(Fault):
         assert a.peer
@@ -75,4 +75,4 @@ def test_a_changed_byte_ends_it() -> None:
                 if a.established:
                     a.yamux.ping()
                 elif not data and turn > 10:
-                    raise Fault("stuck")  # it waits for more, until the handshake's time is over
+                    raise Fault("stuck")  # it waits for more bytes, until the handshake times out

@@ -118,7 +118,7 @@ def test_a_frame_longer_than_any_window_is_a_fault_at_once() -> None:
     with pytest.raises(Fault, match="window-exceeded"):
         core().receive(frame(DATA, SYN, 1, (1 << 32) - 1))
     b = core()
-    with pytest.raises(Fault, match="window-exceeded"):  # for a stream that is over, too
+    with pytest.raises(Fault, match="window-exceeded"):  # also for a closed stream
         b.receive(frame(DATA, 0, 1, MIB))
 
 

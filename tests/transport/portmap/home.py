@@ -97,7 +97,7 @@ class Home:
         return node.mapping
 
     async def calls(self, port: int) -> bool:
-        """Whether somebody outside gets through to alice by that outer port."""
+        """Return whether a host outside can reach alice by that outer port."""
         accepted = trio.Event()
 
         async def listen() -> None:

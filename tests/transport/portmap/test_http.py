@@ -73,7 +73,7 @@ def test_what_is_refused(data: bytes, why: Bad) -> None:
 def test_an_endless_head_or_body_is_cut_where_its_bound_is(
     monkeypatch: pytest.MonkeyPatch, bounded: bool
 ) -> None:
-    """The second is the twin, who keeps all that comes."""
+    """The second case is the twin, which buffers everything."""
     for name in ("HEAD_BYTES", "BODY_BYTES") if not bounded else ():
         monkeypatch.setattr(f"shoal.transport.portmap.http.{name}", 10**9)
     for first, bound in ((b"HTTP/1.1 200 OK\r\nX: ", HEAD_BYTES), (CLOSED, BODY_BYTES)):

@@ -69,7 +69,7 @@ async def test_actions_that_are_answered_with_nonsense(world: World, body: bytes
 async def test_a_slow_loris_is_left_after_its_time(
     world: World, monkeypatch: pytest.MonkeyPatch, patience: float, words: str
 ) -> None:
-    """The second is the twin, who waits for ever."""
+    """The second case is the twin, which has no timeout."""
     monkeypatch.setattr("shoal.transport.portmap.igdclient.HTTP_S", patience)
     home = Home(world, igd="upnp")
     held: list[float] = []
@@ -100,7 +100,7 @@ async def test_a_web_server_that_is_not_there(
 
 
 @pytest.mark.parametrize("location", ["192.168.1.1:5000", "{mallory}:5000", "203.0.113.9:80"])
-async def test_a_neighbour_who_answers_searches_is_not_asked(world: World, location: str) -> None:
+async def test_search_replies_of_other_devices_are_ignored(world: World, location: str) -> None:
     """Not even where it names the router, and never at an address it chose."""
     home = Home(world, igd=False)
     mallory = world.host("mallory", behind=home.gate)
@@ -132,7 +132,7 @@ async def test_a_neighbour_who_answers_searches_is_not_asked(world: World, locat
     assert not asked
 
 
-async def test_the_twin_who_believes_neighbours_asks_them(
+async def test_the_twin_that_trusts_other_devices_contacts_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(world, igd=False)
@@ -173,8 +173,8 @@ async def test_the_twin_who_believes_neighbours_asks_them(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_port_is_taken_from_nobody_though_the_router_would(world: World) -> None:
-    """Some routers let the last one who asks have a port; we look first."""
+async def test_another_computer_s_port_is_not_taken(world: World) -> None:
+    """Some routers give a port to the last computer that asks; we check first."""
     home = Home(world, igd="upnp")
     assert isinstance(home.gate.service, Igd)
     control = home.gate.service._control

@@ -120,7 +120,7 @@ def node(street: Street, protocols: str, seconds: float) -> "Iterator[subprocess
 
 
 def calls(street: Street, port: int) -> bool:
-    """Whether somebody outside gets through."""
+    """Return whether a host outside can connect."""
     with street.outside.socket(kind=socket.SOCK_STREAM) as sock:
         sock.settimeout(2)
         try:

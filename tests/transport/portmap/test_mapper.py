@@ -375,7 +375,7 @@ async def test_a_router_that_is_gone_for_long_is_found_again(world: World) -> No
         await home.until(node)
         home.gate.reboot(200.0)
         await trio.sleep(130)
-        assert node.mapper.mapping is None, "nobody answers: no mapping is claimed"
+        assert node.mapper.mapping is None, "no reply: no mapping is claimed"
         await trio.sleep(250)
         assert node.mapping.tcp_port == PORT
         await node.stop()

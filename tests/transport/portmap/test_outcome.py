@@ -1,4 +1,4 @@
-"""What the owner reads."""
+"""Tests of the sentences for the user."""
 
 from shoal.transport.portmap.mapping import Mapping
 from shoal.transport.portmap.outcome import Outcome
@@ -9,7 +9,7 @@ def test_nothing_was_asked() -> None:
     assert "(not asked yet)" in Outcome("192.168.1.1").sentences()[0]
 
 
-def test_nobody_maps() -> None:
+def test_no_protocol_maps() -> None:
     said = Outcome("192.168.1.1", answers={"pcp": "no answer", "upnp": "found, but late"})
     assert said.sentences()[0] == (
         "the router 192.168.1.1 maps no ports (PCP: no answer; UPnP: found, but late)"

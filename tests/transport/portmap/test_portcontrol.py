@@ -148,7 +148,7 @@ async def test_three_lost_datagrams_are_survived(world: World) -> None:
 async def test_forged_announcements_cost_a_renewal_in_ten_seconds_at_most(
     world: World, monkeypatch: pytest.MonkeyPatch, hush: float, least: int, most: int
 ) -> None:
-    """Who can forge the router's address can do that much; the second is the twin."""
+    """A host that forges the router's address causes few renewals; the second case is the twin."""
     monkeypatch.setattr(mapper, "HUSH_S", hush)
     monkeypatch.setattr(mapper, "SPREAD_S", 0.0)
     home = Home(world, igd="nat-pmp")
@@ -173,7 +173,7 @@ async def test_forged_announcements_cost_a_renewal_in_ten_seconds_at_most(
         await node.stop()
 
 
-async def test_an_announcement_from_somebody_else_is_not_heard(world: World) -> None:
+async def test_announcements_of_other_hosts_are_ignored(world: World) -> None:
     home = Home(world, igd="nat-pmp")
     async with trio.open_nursery() as nursery:
         clients = Clients(home, nursery)
@@ -188,7 +188,7 @@ async def test_an_announcement_from_somebody_else_is_not_heard(world: World) -> 
 
 
 async def test_where_announcements_cannot_be_heard_the_clock_is_watched(world: World) -> None:
-    """Another program has the port of announcements for itself."""
+    """In this test another program uses the port for announcements exclusively."""
     home = Home(world, igd="pcp")
 
     async def take() -> trio.socket.SocketType:

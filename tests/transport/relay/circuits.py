@@ -28,7 +28,7 @@ FAST = RelayLimits(volunteer=True, rate=1 << 40)
 
 @dataclass
 class Arrived:
-    """A circuit as its target is told of it."""
+    """A circuit that the relay offered to its target."""
 
     pipe: CircuitPipe
     source: PeerId

@@ -68,7 +68,7 @@ def test_two_that_dial_each_other_get_one_circuit() -> None:
     made.close()
 
 
-def test_who_has_been_a_member_longer_takes_the_place_of_later_ones() -> None:
+def test_longer_members_replace_later_ones() -> None:
     book = a_book(circuits=4, reservations=4)
     cut: list[str] = []
     for number in range(4):
@@ -190,7 +190,7 @@ def test_no_relay_of_relays() -> None:
     assert book.open_circuit("a", "b", "1.1.1.1", 0.0, member=True, relayed=True) == "relayed"
 
 
-def test_no_circuit_to_oneself_or_to_who_has_not_asked() -> None:
+def test_no_circuit_to_oneself_or_without_a_reservation() -> None:
     book = a_book()
     reserved(book, "a")
     assert book.open_circuit("a", "a", "1.1.1.1", 0.0, member=True) == "self"
@@ -275,7 +275,7 @@ def test_one_source_opens_so_many_circuits() -> None:
 
 
 @pytest.mark.parametrize("most", [3, 100])
-def test_nobody_alone_shuts_another_one_s_door(most: int) -> None:
+def test_one_source_cannot_block_a_target(most: int) -> None:
     """Without the bound for a pair one peer has all circuits that lead to another."""
     book = a_book(circuits_per_pair=most)
     reserved(book, "b")

@@ -1,4 +1,4 @@
-"""What a relay splices is a class of its own under the node's caps, and is charged once."""
+"""Tests of relayed traffic: it is a class of its own under the node's caps, and is charged once."""
 
 from collections.abc import Iterator
 

@@ -74,7 +74,7 @@ def test_those_with_a_link_are_measured_first() -> None:
     assert numbers(choice.to_try([peer(7)], [peer(7)], 8, 0.0)) == [1, 2, 3, 4, 5, 6, 8]
 
 
-def test_who_answered_is_known_until_it_fails() -> None:
+def test_a_relay_that_replied_is_known_until_it_fails() -> None:
     choice = known((1, "1.0.0.1", 1, None), (2, "2.0.0.1", 443, 0.1))
     assert [each.peer for each in choice.answered()] == [peer(2)]
     choice.failed(peer(2), "not-a-relay", 0.0)
@@ -87,7 +87,7 @@ def test_udp_443_is_not_what_is_meant() -> None:
     assert choice.lacks_443([peer(1)])
 
 
-def test_who_fails_is_left_alone_for_longer_and_longer() -> None:
+def test_a_failing_relay_is_backed_off_exponentially() -> None:
     choice = known((1, "1.0.0.1", 1, None))
     pauses = []
     now = 0.0

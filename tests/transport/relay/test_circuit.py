@@ -252,7 +252,7 @@ async def test_each_bound_of_the_flood_is_needed(
 
 
 async def _circuits(count: int, sources: int, pause: float = 0.0) -> int:
-    """Of so many that a relay brings, one after the other closed at once: those that came."""
+    """Open `count` circuits in turn, each closed at once; return how many were accepted."""
     async with lied_to() as liar:
         for number in range(count):
             stream = await liar.accept({"peer": PEERS[number % sources]})

@@ -194,7 +194,7 @@ async def test_a_reachable_node_needs_none(world: World) -> None:
         await until(lambda: not every[0].service.book.figures().reservations)
 
 
-async def test_who_does_not_relay_costs_no_time(world: World) -> None:
+async def test_a_peer_that_does_not_relay_costs_no_time(world: World) -> None:
     others = [Node(world, f"o{n}", 50 + n, address=f"{60 + n}.1.1.1") for n in range(12)]
     every = relays(world, 0.05, 0.05, 0.05)
     b = Node(world, "b", 2, behind=world.gateway("gb"))
@@ -240,7 +240,7 @@ async def test_dials_that_cannot_be(world: World, monkeypatch: pytest.MonkeyPatc
         assert caught.value.code == "relayed"
 
 
-async def test_a_relay_on_udp_is_reached_by_who_can(world: World) -> None:
+async def test_a_relay_on_udp_is_reached_by_capable_peers(world: World) -> None:
     (relay,) = relays(world, 0.01)
     b = Node(world, "b", 2, behind=world.gateway("gb"))
     over_udp = Address(relay.address.host, 4009, relay.peer, transport="udp")

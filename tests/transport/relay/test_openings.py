@@ -58,7 +58,7 @@ async def test_members_go_first_then_in_their_order(autojump_clock: Any) -> None
     assert log == ["m1", "m2", "s1", "s2"]
 
 
-async def test_one_that_does_not_go_on_holds_up_nobody_for_long(autojump_clock: Any) -> None:
+async def test_a_stuck_opening_delays_others_only_briefly(autojump_clock: Any) -> None:
     openings, log = Openings(HOST, MOST * OPENING_RATE), list[str]()
     for number in range(MOST):
         await openings.enter(object(), f"first{number}", member=False)
@@ -67,7 +67,7 @@ async def test_one_that_does_not_go_on_holds_up_nobody_for_long(autojump_clock: 
     assert log == ["next"] and trio.current_time() - began <= OPENING_S + 0.1
 
 
-async def test_who_waits_too_long_or_one_too_many_is_refused(autojump_clock: Any) -> None:
+async def test_long_waits_and_full_queues_are_refused(autojump_clock: Any) -> None:
     openings, log = Openings(HOST, 1), list[str]()
     refused = list[float]()
 

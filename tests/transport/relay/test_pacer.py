@@ -39,7 +39,7 @@ def test_the_greedy_get_equal_parts(count: int) -> None:
     assert max(got.values()) - min(got.values()) <= 0.25 * 20 * RATE / count + BURST_S * RATE
 
 
-def test_who_wants_little_gets_it_all() -> None:
+def test_a_small_demand_is_met_in_full() -> None:
     pacer = Pacer(RATE, 0.0)
     little = pacer.join(1)
     wants = {little: 20_000.0} | {pacer.join(1): 1e12 for _ in range(5)}
@@ -49,7 +49,7 @@ def test_who_wants_little_gets_it_all() -> None:
 
 
 @pytest.mark.parametrize(("weight", "size"), [(4, 1500), (1, 350)])
-def test_who_wants_little_does_not_wait_behind_who_wants_all(weight: int, size: int) -> None:
+def test_a_small_demand_does_not_wait_behind_greedy_ones(weight: int, size: int) -> None:
     """A stranger beside members that wait gets a quarter of that."""
     pacer = Pacer(RATE, 0.0)
     light, greedy = pacer.join(weight), [pacer.join(4) for _ in range(10)]
@@ -58,7 +58,7 @@ def test_who_wants_little_does_not_wait_behind_who_wants_all(weight: int, size: 
         now = turn * 0.005
         for share in greedy:
             share.spend(share.room(now))
-        if turn % 20 == 0 and now > 1:  # ten times a second, once it is known who takes much
+        if turn % 20 == 0 and now > 1:  # ten times a second, once the greedy shares are known
             waited += light.room(now) < size
             light.spend(size)
     assert not waited
@@ -101,7 +101,7 @@ def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
     assert sum(pieces) / len(pieces) > 700
 
 
-def test_who_goes_quiet_holds_nothing_back() -> None:
+def test_an_idle_share_holds_nothing_back() -> None:
     pacer = Pacer(RATE, 0.0)
     quiet = [pacer.join(1) for _ in range(100)]
     for share in quiet:

@@ -88,7 +88,7 @@ async def test_the_other_end_is_told_where_one_is_seen_now(virtual_time: object)
         assert far.seen is not None  # it is still open
 
 
-async def test_a_relay_says_so_of_nobody_with_whom_it_carries_no_circuit(
+async def test_a_relay_vouches_only_for_peers_with_a_circuit(
     virtual_time: object,
 ) -> None:
     async with relayed() as trio_:
@@ -297,7 +297,9 @@ async def test_a_stranger_is_not(virtual_time: object) -> None:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_nobody_has_a_relay_dial_without_end(virtual_time: object, bounded: bool) -> None:
+async def test_a_peer_cannot_make_a_relay_dial_endlessly(
+    virtual_time: object, bounded: bool
+) -> None:
     """Neither others nor one; the twin has no bound."""
     tried: list[PeerId] = []
 
@@ -405,7 +407,7 @@ async def test_a_side_that_vanishes_ends_its_circuits(virtual_time: object) -> N
 
 
 async def test_a_target_that_resets_while_the_source_reads_nothing(virtual_time: object) -> None:
-    """The direction that waits for the source to read must see that the other is over."""
+    """The direction that waits for the source to read must notice the end of the other one."""
     async with relayed() as trio_:
         near, far = await trio_.dial()
         with trio.move_on_after(1):

@@ -48,7 +48,7 @@ def test_of_one_network_the_first_few() -> None:
     assert members == list(range(MEMBERS_PER_NETWORK))
 
 
-def test_later_ones_take_nobody_s_place_until_it_has_long_been_gone() -> None:
+def test_later_peers_replace_only_long_absent_ones() -> None:
     standing = Standing()
     for number in range(MEMBERS + 10):
         standing.linked(f"s{number}", f"{20 + number % 70}.{number // 70}.7.1", 0.0)

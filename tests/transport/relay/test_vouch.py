@@ -1,4 +1,4 @@
-"""What a relay says of where it sees a peer."""
+"""Tests of a relay's signed statement about the address of a peer."""
 
 import pytest
 from hypothesis import given
@@ -17,14 +17,14 @@ def test_a_public_address_is_anybodys_to_vouch_for(voucher: str) -> None:
 
 
 @pytest.mark.parametrize("ip", ["192.168.1.1", "10.0.0.1", "172.16.0.1", "fd00::1", "100.64.0.1"])
-def test_private_ones_only_for_who_is_seen_at_one(ip: str) -> None:
+def test_private_addresses_only_for_peers_seen_at_one(ip: str) -> None:
     assert read_vouched([ip, 1, 1], PUBLIC) is None
     assert read_vouched([ip, 1, 1], "") is None
     assert read_vouched([ip, 1, 1], "nonsense") is None
     assert read_vouched([ip, 1, 1], PRIVATE) == Vouched(ip, 1, 1)  # the twin
 
 
-def test_loopback_only_for_who_is_seen_there() -> None:
+def test_loopback_only_for_peers_seen_there() -> None:
     for ip in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
         assert read_vouched([ip, 1, 1], PUBLIC) is None
         assert read_vouched([ip, 1, 1], PRIVATE) is None
@@ -40,7 +40,7 @@ def test_loopback_only_for_who_is_seen_there() -> None:
         "1.2.3.4\n", "1.2.3", "9" * 10_000,
     ],
 )  # fmt: skip
-def test_some_are_nobodys(ip: str) -> None:
+def test_unusable_addresses_are_refused(ip: str) -> None:
     for voucher in (PUBLIC, PRIVATE, LOOPBACK):
         assert read_vouched([ip, 1, 1], voucher) is None
 

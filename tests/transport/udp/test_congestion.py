@@ -23,7 +23,7 @@ class Path:
         self.control = DelayControl(max_datagram_size=SIZE)
         self.now = 0.0
         self.rate, self.rtt = rate, rtt
-        self.lose = 0  # every so many-th packet
+        self.lose = 0  # drop every n-th packet; 0 for none
         self._free = 0.0
         self._number = 0
         self._flight: list[tuple[float, QuicSentPacket]] = []
@@ -112,7 +112,7 @@ def test_a_longer_path_is_learnt() -> None:
     assert path.control.rate > 0.85e6
 
 
-def test_who_sends_little_unlearns_nothing() -> None:
+def test_sending_little_keeps_the_learned_rate() -> None:
     path = Path(1e6, 0.04)
     path.run(3)
     path.run(3, most=3 * SIZE)

@@ -260,7 +260,7 @@ def sent_to_third(monkeypatch: pytest.MonkeyPatch) -> bool:
     return any(path.addr.place != B for path in two.client._network_paths)
 
 
-def test_nobody_sends_us_to_third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_cannot_redirect_us_to_third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's preferred address would have every client of it send there."""
     assert not sent_to_third(monkeypatch)
 
@@ -271,7 +271,7 @@ def test_aioquic_alone_would_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_spoofed_source_moves_nothing() -> None:
-    """What is not authentic does not name an address, for either end."""
+    """Neither end takes an address from a packet that is not authentic."""
     two = Two()
     two.client.send_stream_data(0, b"hello")
     packets = [data for data, _ in two.client.transmit(two.now)]
@@ -376,7 +376,7 @@ async def test_the_dialled_end_s_address_changes(world: World) -> None:
         assert near.connection.fault is None
 
 
-async def test_a_server_that_moved_is_lost_where_nobody_follows_it(
+async def test_a_server_that_moved_is_lost_without_migration(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Connection, "_receive_from_elsewhere", lambda *args: None)

@@ -44,7 +44,7 @@ async def test_many_connections_between_two_ports(world: World) -> None:
 
 
 async def test_garbage_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever anybody sends: the port lives, and the connection beside goes on."""
+    """Invalid datagrams close neither the port nor another connection."""
     random = Random(7)
     hosts = [*pair(world), world.host("evil")]
     async with running(*hosts) as (a, b, evil):
@@ -75,7 +75,7 @@ async def test_garbage_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def _faults(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """What is raised from now on where datagrams are taken: nothing coded should be."""
+    """Collect faults of connections from now on, except QuicConnectionError."""
     found: list[BaseException] = []
 
     def note(self: Connection, error: BaseException | None) -> None:
@@ -113,7 +113,7 @@ async def _flood(world: World, limits: UdpLimits, count: int) -> Node:
 
 
 async def test_a_flood_of_first_packets_costs_little(world: World) -> None:
-    """Who did not prove an address gets an answer shorter than the question, and no memory."""
+    """A source without a proven address gets a short reply and costs no memory."""
     node = await _flood(world, UdpLimits(), 150)
     assert node.port.connections.gate.retries >= 150 - 8
 
@@ -151,7 +151,7 @@ async def _squat(world: World, trusting: bool) -> tuple[int, int]:
         return now, len(b.port.connections)
 
 
-async def test_who_proves_nothing_does_not_stay(world: World) -> None:
+async def test_an_unproven_connection_is_dropped(world: World) -> None:
     """Eight of one subnet at a time, each for ten seconds, whatever they say first."""
     now, later = await _squat(world, trusting=False)
     assert now <= 8
@@ -269,7 +269,7 @@ async def test_a_timer_in_the_past_does_not_spin(world: World) -> None:
 
 
 async def test_a_deadline_a_rounding_error_away_does_not_spin(world: World) -> None:
-    """A turn before it would ask for the same instant again, for ever."""
+    """A turn before the deadline would request the same instant again in an endless loop."""
     async with running(*pair(world)) as (a, b):
         near, _ = await joined(a, b)
         connections = a.port.connections
@@ -290,7 +290,7 @@ async def test_a_deadline_a_rounding_error_away_does_not_spin(world: World) -> N
         assert near.connection.ended
 
 
-async def test_a_pipe_that_nobody_takes_is_closed(world: World) -> None:
+async def test_a_pipe_that_is_not_accepted_is_closed(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         b.port.on_pipe(lambda pipe: pipe.close())
         near = await a.dial(b.place)

@@ -1,4 +1,4 @@
-"""Who may begin a connection."""
+"""Tests of the gate: which sources may begin a connection."""
 
 import pytest
 from aioquic._buffer import Buffer
@@ -155,7 +155,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, limits: UdpLimits) -> tuple[int, 
 
 
 def test_a_flood_is_hardly_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And does not keep out who has proven an address."""
+    """A flood is dropped cheaply, and sources with a proven address still get in."""
     looks, let_in = looked_at(monkeypatch, UdpLimits())
     assert looks <= 256 + 500 + 1
     assert let_in
@@ -174,8 +174,8 @@ def test_what_has_a_token_says_so() -> None:
 
 
 def greedy(sources: int) -> tuple[int, bool]:
-    """First packets let in of a thousand in two seconds from so many subnets, and whether then
-    somebody else's is."""
+    """Send a thousand first packets from `sources` subnets in two seconds; return how many got in,
+    and whether one of another subnet then gets in."""
     gate = make_gate(UdpLimits(unproven_per_s=1e9))
     data, found = first_packet(), 0
     for n in range(1000):
@@ -186,7 +186,7 @@ def greedy(sources: int) -> tuple[int, bool]:
     return found, isinstance(gate.admit(data, ("198.51.100.1", 1), 11.999), Welcome)
 
 
-def test_one_subnet_does_not_use_up_everybody_s_beginnings() -> None:
+def test_one_subnet_does_not_use_up_all_new_connections() -> None:
     found, others = greedy(1)
     assert found <= 64 + 2 * 16
     assert others
@@ -207,7 +207,7 @@ def test_without_a_share_for_newcomers_a_hundred_use_them_up(
     assert not others
 
 
-def test_one_home_s_ipv6_does_not_use_up_everybody_s_beginnings() -> None:
+def test_one_home_s_ipv6_does_not_use_up_all_new_connections() -> None:
     """Each one has its own /64."""
     gate = make_gate(UdpLimits(unproven_per_s=1e9))
     data = first_packet()

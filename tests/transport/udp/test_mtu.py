@@ -50,7 +50,7 @@ def test_a_black_hole_ends_the_search() -> None:
 
 
 async def test_a_path_that_gets_narrower(world: World) -> None:
-    """Large packets vanish all at once; the connection finds out and goes on with small ones."""
+    """Large packets are suddenly dropped; the connection notices and continues with small ones."""
     hosts = pair(world)
     async with running(*hosts) as (a, b):
         near, far = await joined(a, b)

@@ -20,7 +20,7 @@ class Steady(DelayControl):
 
 
 def sent(seconds: float, rate: float) -> tuple[int, int]:
-    """Bytes that leave in so many seconds, and how often the sender woke."""
+    """Return the bytes sent within `seconds`, and how often the sender woke."""
     control = Steady(max_datagram_size=SIZE)
     control.wanted = rate
     pacer = Pacer(control, SIZE)

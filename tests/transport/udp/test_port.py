@@ -1,4 +1,4 @@
-"""One UDP port: who a datagram is for, its sockets, its end."""
+"""Tests of one UDP port: dispatch of datagrams, its sockets, closing it."""
 
 from typing import Any
 

@@ -114,7 +114,7 @@ async def test_little_is_taken_ahead_of_the_wire(world: World) -> None:
             await near.wait_writable()
 
 
-async def test_closing_wakes_who_waits(world: World) -> None:
+async def test_closing_wakes_waiting_tasks(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         near, _ = await joined(a, b)
         with pytest.raises(BlockingIOError):
@@ -151,7 +151,7 @@ async def test_the_peer_hears_of_a_close(world: World) -> None:
         assert len(a.port.connections) == len(b.port.connections) == 0
 
 
-async def test_a_close_whose_packet_is_lost_is_said_again(world: World) -> None:
+async def test_a_lost_close_is_sent_again(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         near, far = await joined(a, b)
         with a.muted():

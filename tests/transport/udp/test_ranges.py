@@ -1,4 +1,4 @@
-"""The same set as aioquic's, found faster."""
+"""Tests of `ranges`: the same set as aioquic's, computed faster."""
 
 import random
 

@@ -14,7 +14,7 @@ def trusted(extra: Extra) -> Window:
 
 
 def read_all(window: Window, *, rtt: float, seconds: float, times: int = 10) -> None:
-    """A reader that takes a window's quarter in so many seconds."""
+    """Read a quarter of the window every `seconds` seconds."""
     now, granted = 1.0, window.limit
     window.grant(now, rtt)
     for _ in range(times):

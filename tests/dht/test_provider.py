@@ -1,4 +1,4 @@
-"""holder: each chunk once before any twice, news to those who asked, bounds for all."""
+"""provider: each chunk is sent once before any twice, watchers are notified, all is limited."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from shoal.dht import fetch as fetch_module
-from shoal.dht import holder as holder_module
+from shoal.dht import provider as provider_module
 from shoal.dht.defaults import (
     CHUNK,
     GIVEN_FOR,
@@ -37,13 +37,13 @@ A, B = PeerId("a"), PeerId("b")
 
 
 class Member:
-    """A node with a library and an exchange; its host counts nothing and waits for nothing."""
+    """A node with a library and an exchange, whose host does not wait."""
 
     def __init__(self, network: Network, name: str, folder: Path, rate: float) -> None:
         self.node: Node = network.node(name, rate=rate)
         self.host = FakeHost(inline=True, seed=len(network.nodes))
         self.folder = folder / name
-        self.given: list[str] = []  # digests, in order
+        self.given: list[str] = []  # digests, in the order in which they were sent
 
     async def open(self) -> "Member":
         self.library: Library = await open_library(self.folder, self.host)
@@ -52,7 +52,7 @@ class Member:
         return self
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.exchange.holder._serve_chunk(call)
+        answer = await self.exchange.provider._serve_chunk(call)
         if isinstance(answer, Reply):
             self.given.append(str(call.header["digest"]))
         return answer
@@ -75,7 +75,8 @@ async def seeded(folder: Path, chunks: int, rate: float = 10e6) -> tuple[Network
 
 
 async def spread(folder: Path, chunks: int = 32, getters: int = 6) -> float:
-    """Of a lone seeder's first chunks, as many as there are: the share that differ."""
+    """Let several nodes fetch from a lone seeder; return the share of distinct chunks among the
+    first ones that it sent, as many as there are chunks."""
     network, seed, root = await seeded(folder, chunks, rate=2e6)
     others = [await member(network, f"getter{n}", folder, rate=4e6) for n in range(getters)]
     async with trio.open_nursery() as nursery:
@@ -88,21 +89,21 @@ async def spread(folder: Path, chunks: int = 32, getters: int = 6) -> float:
     return len(set(given[:chunks])) / chunks
 
 
-async def test_a_lone_seeder_gives_each_chunk_once_before_any_twice(
+async def test_a_lone_seeder_sends_each_chunk_once_before_any_twice(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     assert await spread(tmp_path) >= 0.95
 
 
-async def test_without_sparing_it_gives_many_twice_meanwhile(
+async def test_without_sparing_it_sends_many_chunks_twice(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin."""
-    monkeypatch.setattr(holder_module, "GIVEN_FOR", 0.0)
+    """The twin of the test above."""
+    monkeypatch.setattr(provider_module, "GIVEN_FOR", 0.0)
     assert await spread(tmp_path) < 0.9
 
 
-async def test_a_chunk_is_given_to_another_only_once_all_were_given(
+async def test_a_chunk_is_sent_to_a_second_peer_only_once_all_were_sent(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     _, seed, root = await seeded(tmp_path, 2)
@@ -113,17 +114,19 @@ async def test_a_chunk_is_given_to_another_only_once_all_were_given(
         return answer.code if isinstance(answer, Refusal) else "ok"
 
     assert await code(A, first, spare=root) == "ok"
-    assert await code(A, first, spare=root) == "ok"  # to the same peer as often as it likes
+    assert await code(A, first, spare=root) == "ok"  # the same peer may ask again
     assert await code(B, first, spare=root) == "given"
-    assert await code(B, first) == "ok"  # it does not care for others
+    assert await code(B, first) == "ok"  # it does not offer to wait
     assert await code(B, second, spare=root) == "ok"
-    assert await code(A, second, spare=root) == "ok"  # all have been given
+    assert await code(A, second, spare=root) == "ok"  # all have been sent
     for wrong in (7, "x", True, b"", ["f" * 64]):
         assert await code(B, first, spare=wrong) == "bad-request"
     assert await code(B, first, spare="f" * 64) == "ok"
 
 
-async def test_what_was_given_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_sent_chunks_are_forgotten_after_a_while(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     _, seed, root = await seeded(tmp_path, 2)
     first = (await seed.library.content(root)).order[0]
     await seed.ask("blob.chunk", A, digest=first, spare=root)
@@ -131,15 +134,13 @@ async def test_what_was_given_is_forgotten(tmp_path: Path, autojump_clock: MockC
     await trio.sleep(GIVEN_FOR)
     assert isinstance(await seed.ask("blob.chunk", B, digest=first, spare=root), Reply)
     for number in range(GIVEN_ROOTS):
-        seed.exchange.holder._given[f"{number}"] = {}
+        seed.exchange.provider._given[f"{number}"] = {}
     other = (await seed.library.content(root)).order[1]
     await seed.ask("blob.chunk", A, digest=other, spare=root)
-    assert len(seed.exchange.holder._given) == GIVEN_ROOTS
+    assert len(seed.exchange.provider._given) == GIVEN_ROOTS
 
 
-async def test_news_reach_those_who_asked_at_once(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_watchers_are_notified_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     network, _, root = await seeded(tmp_path, 8, rate=1e6)
     getter = await member(network, "getter", tmp_path)
     listener = network.node("listener")
@@ -156,7 +157,7 @@ async def test_news_reach_those_who_asked_at_once(
     assert isinstance(answer, Reply) and answer.header == {"watching": True}
     await getter.exchange.fetch_blob(root, network.peers)
     assert sorted(d for _, digests in heard for d in digests) == sorted(content.order)
-    assert heard[0][0] < heard[-1][0] - 4  # while it was getting
+    assert heard[0][0] < heard[-1][0] - 4  # during the fetch, not at its end
 
 
 async def network_content(getter: Member, root: str, network: Network) -> Any:
@@ -164,7 +165,9 @@ async def network_content(getter: Member, root: str, network: Network) -> Any:
     return await getter.library.content(root)
 
 
-async def test_few_are_told_for_a_while(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_watchers_are_limited_in_number_and_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     _, seed, root = await seeded(tmp_path, 1)
 
     async def watching(peer: str) -> bool:
@@ -176,26 +179,26 @@ async def test_few_are_told_for_a_while(tmp_path: Path, autojump_clock: MockCloc
     assert await watching("p0")
     await trio.sleep(WATCH_FOR)
     assert await watching("late")
-    assert list(seed.exchange.holder._watchers[root]) == ["late"]
-    holder = seed.exchange.holder
+    assert list(seed.exchange.provider._watchers[root]) == ["late"]
+    provider = seed.exchange.provider
     for number in range(WATCHES_OF_PEER):
-        holder._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
+        provider._watchers[f"{number}"] = {PeerId("greedy"): 1e9}
     assert not await watching("greedy")
     assert not isinstance(await seed.ask("blob.have", A, root=root, watch=1), Reply)
 
 
-async def test_who_is_gone_is_told_no_more(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_peer_that_left_is_not_notified(tmp_path: Path, autojump_clock: MockClock) -> None:
     network, seed, root = await seeded(tmp_path, 1)
     network.node("gone")
     await seed.ask("blob.have", PeerId("gone"), root=root, watch=True)
     network.down.add(PeerId("gone"))
     content = await seed.library.content(root)
-    seed.exchange.holder.tell(content, content.order)
-    assert seed.exchange.holder._watchers == {}
+    seed.exchange.provider.notify(content, content.order)
+    assert seed.exchange.provider._watchers == {}
 
 
 @pytest.mark.parametrize("payload", [b"x", b"\0" * 8, b"\xff" * 8, b"\0" * 3, b"\0" * 10**6])
-async def test_news_that_nobody_asked_for_or_that_make_no_sense(
+async def test_unrequested_and_malformed_notifications(
     tmp_path: Path, autojump_clock: MockClock, payload: bytes
 ) -> None:
     network, _, root = await seeded(tmp_path, 4, rate=1e6)
@@ -211,7 +214,7 @@ async def test_news_that_nobody_asked_for_or_that_make_no_sense(
 
 
 async def test_a_blob_whose_tree_lies_is_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """It is not the peer that lies: its bytes are those of the root."""
+    """Its bytes match the root, so the peer is not the liar."""
     network, seed, _ = await seeded(tmp_path, 1)
     top = b"shoal-blob/1".ljust(16, b"\0") + (10_000_000 * CHUNK).to_bytes(8) + bytes(40)
     root = seed.library.store.add(top)
@@ -222,7 +225,7 @@ async def test_a_blob_whose_tree_lies_is_refused(tmp_path: Path, autojump_clock:
     assert not getter.library.knows(root)
 
 
-async def test_news_in_a_flood_or_of_too_much_are_not_read(
+async def test_too_many_or_too_large_notifications_are_not_read(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, _, root = await seeded(tmp_path, 4, rate=0.3e6)
@@ -251,13 +254,13 @@ async def test_news_in_a_flood_or_of_too_much_are_not_read(
 
 
 async def answered(folder: Path, asked: int) -> tuple[int, Member, str]:
-    """How many of so many questions what is here are answered, all of one peer at once."""
+    """Send `asked` requests of one peer at once; return how many were answered."""
     _, seed, root = await seeded(folder, 2)
     answers = [await seed.ask("blob.have", A, root=root) for _ in range(asked)]
     return sum(isinstance(answer, Reply) for answer in answers), seed, root
 
 
-async def test_what_is_here_is_not_said_again_and_again(
+async def test_requests_for_the_chunk_list_are_limited(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     burst, per_s = HAVE_RATE
@@ -271,9 +274,9 @@ async def test_what_is_here_is_not_said_again_and_again(
     assert isinstance(await seed.ask("blob.have", A, root=root), Reply)
 
 
-async def test_without_that_bound_a_peer_has_it_said_as_often_as_it_likes(
+async def test_without_that_limit_all_requests_are_answered(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin."""
-    monkeypatch.setattr(holder_module, "HAVE_RATE", (1e9, 1e9))
+    """The twin of the test above."""
+    monkeypatch.setattr(provider_module, "HAVE_RATE", (1e9, 1e9))
     assert (await answered(tmp_path, 4 * HAVE_RATE[0]))[0] == 4 * HAVE_RATE[0]

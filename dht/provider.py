@@ -1,8 +1,7 @@
-"""The serving half of the exchange: what this node has, told and given to others.
+"""Server side of the exchange: tells peers what this node has, and sends it to them.
 
-Methods and limits: docs/spec/blob.md. A holder that is asked by many for chunks that nobody else
-has yet gives each of them out once before any a second time, so that a lone source's upload
-brings the swarm something new with every byte.
+Methods and limits: docs/spec/blob.md. A provider that is the only source of a content sends each
+chunk once before it sends any a second time, so that every byte it uploads is new to the swarm.
 """
 
 from collections import OrderedDict
@@ -40,26 +39,26 @@ from .switchboard import Switchboard
 
 @dataclass(slots=True)
 class _Guest:
-    """A peer that asks for chunks: its open requests, and how many may read at once."""
+    """A peer that requests chunks: its open requests, and its limit on concurrent reads."""
 
     requests: int = 0
     gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
 
 
-class Holder:
-    """Answers the endpoint's peers from `library` from now on."""
+class Provider:
+    """Serves `library` to the endpoint's peers once constructed."""
 
     def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
         self._host = host
         self._endpoint = endpoint
         self._library = library
         self.withheld: dict[str, Container[str]] = {}
-        """Chunks by root that are given to nobody: it is being found out who else has them."""
+        """Chunks by root that are not served while this node verifies that replicas exist."""
         self._guests: dict[PeerId, _Guest] = {}
         self._have: dict[str, tuple[float, bytes]] = {}
         self._asked = Rates(Rate(*HAVE_RATE))
-        self._counting = trio.Lock()  # one look through a store at a time, however many ask
-        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> who is told, until when
+        self._counting = trio.Lock()  # limits the scans of the chunk store to one at a time
+        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> until when to notify
         self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("blob.have", self._serve_have)
@@ -68,27 +67,27 @@ class Holder:
     async def _serve_manifest(self, call: Call) -> Answer:
         root, offset = call.header.get("root"), call.header.get("offset", 0)
         if not is_digest(root) or type(offset) is not int or not 0 <= offset <= MANIFEST_LIMIT:
-            return Refusal("bad-request", "a root and an offset are needed")
+            return Refusal("bad-request", "expected a root and an offset")
         if root not in self._library.roots():
-            return Refusal("unknown-model", "no such model is here")
+            return Refusal("unknown-model", "this node does not have the model")
         piece, size = await self._library.manifest_piece(str(root), offset, MANIFEST_PIECE)
         return Reply({"size": size}, piece)
 
-    # What is here.
+    # Which chunks are here.
 
     async def _serve_have(self, call: Call) -> Answer:
         root, watch = call.header.get("root"), call.header.get("watch", False)
         if not is_digest(root) or type(watch) is not bool:
-            return Refusal("bad-request", "a root is needed")
+            return Refusal("bad-request", "expected a root")
         if not self._library.knows(str(root)):
-            return Refusal("unknown-root", "no such model or blob is here")
+            return Refusal("unknown-root", "this node does not have the model or blob")
         if not self._asked.take(call.peer, self._host.now()):
-            return Refusal("busy", "this was asked too often")
+            return Refusal("busy", "too many `blob.have` calls")
         watching = watch and self._watch(str(root), call.peer)
         return Reply({"watching": watching}, await self._held(str(root)))
 
     async def _held(self, root: str) -> bytes:
-        """The ranges of a content held here, at most `HAVE_AGE` old."""
+        """Return the packed ranges of chunks held here, at most `HAVE_AGE` seconds old."""
         self._library.usage.note_used(root)
         async with self._counting:
             known = self._have.get(root)
@@ -102,7 +101,7 @@ class Holder:
         return pack_ranges(self._library.store.has(digest) for digest in content.order)
 
     def _watch(self, root: str, peer: PeerId) -> bool:
-        """Tell this peer of what comes in, for a while; False where too many are told."""
+        """Register a peer for notifications; return False if there are too many already."""
         now = self._host.now()
         watchers = self._watchers.setdefault(root, {})
         for other in [other for other, until in watchers.items() if until <= now]:
@@ -113,8 +112,8 @@ class Holder:
         watchers[peer] = now + WATCH_FOR
         return True
 
-    def tell(self, content: Content, digests: Iterable[str]) -> None:
-        """Chunks have come: those who asked to be told are told."""
+    def notify(self, content: Content, digests: Iterable[str]) -> None:
+        """Notify watchers of new chunks."""
         self._have.pop(content.root, None)
         watchers = self._watchers.get(content.root, {})
         if not watchers:
@@ -133,26 +132,26 @@ class Holder:
         if not watchers:
             self._watchers.pop(content.root, None)
 
-    # Giving it.
+    # Serving chunks.
 
     async def _serve_chunk(self, call: Call) -> Answer:
         digest, root = call.header.get("digest"), call.header.get("spare")
         if not is_digest(digest) or not (root is None or is_digest(root)):
-            return Refusal("bad-request", "a digest is needed")
+            return Refusal("bad-request", "expected a digest")
         if root is not None and await self._is_spared(str(root), str(digest), call.peer):
-            return Refusal("given", "another peer has got it from here just now")
+            return Refusal("given", "this node has just given the chunk to another peer")
         if any(digest in chunks for chunks in self.withheld.values()):
-            return Refusal("busy", "it may go from here")
+            return Refusal("busy", "the chunk may be evicted here")
         guest = self._guests.setdefault(call.peer, _Guest())
         if guest.requests >= SERVE_WAITING:
-            return Refusal("busy", "too many chunk requests are open")
+            return Refusal("busy", "too many open chunk requests")
         guest.requests += 1
         try:
             async with guest.gate:
                 store = self._library.store
                 data = await self._host.offload(store.get_to_serve, str(digest), self._host.now())
         except (ChunkMissing, ChunkCorrupt):
-            return Refusal("not-held", "no such chunk is here")
+            return Refusal("not-held", "this node does not have the chunk")
         finally:
             guest.requests -= 1
             if not guest.requests:
@@ -160,8 +159,11 @@ class Holder:
         return Reply({}, data)
 
     async def _is_spared(self, root: str, digest: str, peer: PeerId) -> bool:
-        """Whether the asker, who knows of no other holder of this chunk, should first ask for one
-        that nobody has got from here; else the chunk counts as given to it."""
+        """Whether the peer should first request a chunk that this node has given to no peer.
+
+        The peer knows of no other provider of this chunk. If it may have it now, the chunk counts
+        as given to it.
+        """
         if not self._library.knows(root):
             return False
         try:

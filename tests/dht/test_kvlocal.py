@@ -1,14 +1,14 @@
-"""Chains whose KV is here."""
+"""kvlocal: the chains whose KV this node holds."""
 
 from shoal.dht import defaults
-from shoal.dht.kvheld import HeldChains
+from shoal.dht.kvlocal import LocalChains
 from shoal.dht.kvsearch import SHORT
 
 from .chains import LAYERS, chain, forked
 
 
-def test_what_is_held_of_a_chain() -> None:
-    held, long = HeldChains(), chain(10)
+def test_held_blocks_of_a_chain() -> None:
+    held, long = LocalChains(), chain(10)
     assert held.add(chain(6), LAYERS) == {long.key}
     assert held.held(long, LAYERS) == 6
     assert held.held(long, (2, 5)) == 6, "some of the layers"
@@ -19,7 +19,7 @@ def test_what_is_held_of_a_chain() -> None:
 
 
 def test_shared_blocks_stay_while_one_chain_has_them() -> None:
-    held, one = HeldChains(), chain(8)
+    held, one = LocalChains(), chain(8)
     other = forked(one, 5, 4, seed=2)
     held.add(one, LAYERS)
     held.add(other, LAYERS)
@@ -31,8 +31,8 @@ def test_shared_blocks_stay_while_one_chain_has_them() -> None:
     assert held.bodies(one.key) == []
 
 
-def test_a_chain_that_another_contains_is_not_told_of() -> None:
-    held, one = HeldChains(), chain(8)
+def test_a_chain_that_another_contains_is_not_published() -> None:
+    held, one = LocalChains(), chain(8)
     held.add(chain(3), LAYERS)
     held.add(one, LAYERS)
     assert held.bodies(one.key) == [one.body(LAYERS)]
@@ -42,16 +42,16 @@ def test_a_chain_that_another_contains_is_not_told_of() -> None:
     assert len(held.bodies(one.key)) == 2, "fewer layers of more blocks contain nothing"
 
 
-def test_a_chain_again_with_other_layers() -> None:
-    held, one = HeldChains(), chain(4)
+def test_a_chain_added_again_with_other_layers() -> None:
+    held, one = LocalChains(), chain(4)
     held.add(one, (0, 4))
     held.add(one, (4, 8))
     assert held.bodies(one.key) == [one.body((4, 8))] and held.blocks == 4
     assert held.held(one, (0, 4)) == 0
 
 
-def test_as_many_are_told_of_as_others_keep() -> None:
-    held, one = HeldChains(), chain(2)
+def test_as_many_chains_are_published_as_nodes_store() -> None:
+    held, one = LocalChains(), chain(2)
     slots = defaults.SLOTS["kv"]
     chains = [forked(one, 1, 2, seed=seed) for seed in range(slots + 5)]
     for each in chains:
@@ -60,11 +60,11 @@ def test_as_many_are_told_of_as_others_keep() -> None:
     assert [body.tip for body in told] == [each.tip for each in reversed(chains[5:])]
     held.add(chains[0], LAYERS)
     assert held.bodies(one.key)[0].tip == chains[0].tip, "used just now"
-    assert held.held(chains[1], LAYERS) == 3, "the others are here all the same"
+    assert held.held(chains[1], LAYERS) == 3, "the others are held all the same"
 
 
-def test_too_much_makes_the_oldest_go() -> None:
-    held = HeldChains(chains=3, blocks=100)
+def test_beyond_the_limits_the_oldest_is_evicted() -> None:
+    held = LocalChains(chains=3, blocks=100)
     chains = [chain(10, seed=seed) for seed in range(4)]
     for each in chains[:3]:
         held.add(each, LAYERS)
@@ -74,11 +74,11 @@ def test_too_much_makes_the_oldest_go() -> None:
     assert held.add(chain(95, seed=9), LAYERS) >= {chains[2].key, chains[0].key, chains[3].key}
     assert (len(held), held.blocks) == (1, 95)
     held.add(chain(101, seed=8), LAYERS)
-    assert (len(held), held.blocks) == (0, 0), "one that is too long by itself is not taken"
+    assert (len(held), held.blocks) == (0, 0), "a chain that is too long alone is not accepted"
 
 
-def test_names_that_begin_alike_are_told_apart() -> None:
-    held, one = HeldChains(), chain(3)
+def test_names_with_the_same_start_are_kept_apart() -> None:
+    held, one = LocalChains(), chain(3)
     twin = forked(one, 0 + 1, 1, seed=3)
     fake = type(twin)(twin.scope, (one.names[0][:SHORT] + bytes(24), *twin.names[1:]))
     held.add(one, LAYERS)

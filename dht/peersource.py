@@ -1,4 +1,4 @@
-"""Who may have a root: the peers that the caller knows, and providers that are looked up."""
+"""Peers that may hold a root: those the caller knows, and providers found in the DHT."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,8 +12,8 @@ from .defaults import DIALS_AT_ONCE, PROVIDERS_EVERY, PROVIDERS_LIMIT
 from .switchboard import Peers, Swarm, Switchboard
 
 
-class Around:
-    """Callable as `Peers`; `run` keeps it looking for further holders of `root`."""
+class PeerSource:
+    """Source of peers for a fetch: call it as `Peers`; `run` looks for more providers of `root`."""
 
     def __init__(
         self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers, guard: Guard
@@ -29,7 +29,7 @@ class Around:
         return list(dict.fromkeys([*self._peers(), *self._found]))
 
     async def run(self) -> None:
-        """Look providers up, and get links to them, again and again."""
+        """Look up providers and dial them, every `PROVIDERS_EVERY` seconds until cancelled."""
         while True:
             found = await self._swarm.providers(self._root)
             self._found = tuple(found[:PROVIDERS_LIMIT])
@@ -42,5 +42,5 @@ class Around:
 
     async def _dial(self, peer: PeerId, gate: trio.Semaphore) -> None:
         async with gate:
-            with suppress(TransportError):  # it is looked up, and dialled, again
+            with suppress(TransportError):  # the next round looks it up and dials it again
                 await self._swarm.connect(peer)

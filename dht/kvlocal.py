@@ -1,7 +1,7 @@
-"""The chains whose KV this node holds: which blocks that makes, and what to say of them. Sans-I/O.
+"""Chains whose KV this node holds: their blocks, and the records to publish. Sans-I/O.
 
-Chains that begin alike share blocks. Bounded in chains and blocks: beyond, those that were used
-longest ago go.
+Chains with a common prefix share blocks. The number of chains and of blocks is limited; beyond it
+the least recently used chains are evicted.
 """
 
 from collections import OrderedDict
@@ -19,11 +19,11 @@ Layers = tuple[int, int]  # start, stop (exclusive)
 @dataclass(slots=True)
 class _Block:
     name: bytes
-    layers: dict[Layers, int]  # of how many chains each
+    layers: dict[Layers, int]  # layer range -> number of chains that hold it
 
 
-class HeldChains:
-    """One entry a chain, by its last block; `blocks` are counted once for each chain."""
+class LocalChains:
+    """Index of held chains, one entry per chain; a block that chains share is counted for each."""
 
     def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):
         self.blocks = 0
@@ -36,8 +36,7 @@ class HeldChains:
         return len(self._chains)
 
     def add(self, chain: Chain, layers: Layers) -> set[Key]:
-        """These layers of all its blocks are here, and have just been used; the keys of which
-        there may be something new to say."""
+        """Add a chain, or mark it as just used; return the keys whose records may change."""
         changed = self.remove(chain)
         tip = chain.names[-1]
         self._chains[tip] = chain, layers
@@ -53,7 +52,7 @@ class HeldChains:
         return changed | self._evict()
 
     def remove(self, chain: Chain) -> set[Key]:
-        """It is not here any more, but for blocks that other chains have too."""
+        """Remove a chain, except blocks that other chains share; return the changed keys."""
         found = self._chains.pop(chain.names[-1], None)
         if found is None:
             return set()
@@ -82,21 +81,21 @@ class HeldChains:
         return changed
 
     def name(self, short: bytes, layers: Layers) -> bytes | None:
-        """The whole name of a block that is here with all these layers."""
+        """Return the full name of a block that is here with all these layers, else None."""
         block = self._blocks.get(short)
         if block is None or not any(_covers(here, layers) for here in block.layers):
             return None
         return block.name
 
     def held(self, chain: Chain, layers: Layers) -> int:
-        """How many of its first blocks are here."""
+        """Return how many leading blocks of a chain are here with these layers."""
         for count, name in enumerate(chain.names):
             if self.name(name[:SHORT], layers) != name:
                 return count
         return len(chain)
 
     def bodies(self, key: Key) -> list[KvBody]:
-        """What to say under a key: its latest chains, without those that another one contains."""
+        """Build the records of a key: its latest chains, without those that another contains."""
         found: list[KvBody] = []
         for tip in reversed(self._by_key.get(key, ())):
             chain, layers = self._chains[tip]
@@ -107,10 +106,10 @@ class HeldChains:
         return found
 
     def _is_contained(self, tip: bytes, layers: Layers) -> bool:
-        """Whether another chain goes through this one's end with the same layers or more."""
+        """Whether another chain contains this one, with the same or more layers."""
         block = self._blocks[tip[:SHORT]]
         there = sum(count for here, count in block.layers.items() if _covers(here, layers))
-        return there > 1  # one is its own
+        return there > 1  # the chain itself counts once
 
 
 def _covers(here: Layers, layers: Layers) -> bool:
