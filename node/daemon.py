@@ -65,6 +65,7 @@ from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
+from .holes import watch_holes
 from .joboperations import JobOperations
 from .keeping import Keeping, keeps_all
 from .listening import Listening
@@ -438,6 +439,7 @@ class Node:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
+        nursery.start_soon(watch_holes, self.host, self.directory, self.health)
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""

@@ -72,6 +72,7 @@ CLAIM_WAIT = 2.5  # seconds that others have to say that they claim the same lay
 MOVE_SETTLE = 4.0  # seconds for which a node that holds layers must see the same reason to move
 MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
 CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served, before it counts no more
+PLACE_LOOK = (0.1, 1.0)  # seconds between two looks at who has which layers: without own ones, with
 NAMED_NODES = 8  # in a sentence about what is missing
 MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing
 PROBE_FILE = "machine.json"  # in the data folder

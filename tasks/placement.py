@@ -77,7 +77,7 @@ def choose_parts(
             coverage.add(*taken)
     found = coverage.choose(sizes, memory, turn=len(ahead) - known)
     if found is None:
-        raise _no_fit(sizes, memory)
+        raise no_fit(sizes, memory)
     return parts_of(*found, arch.layers)
 
 
@@ -129,7 +129,7 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
                 yield shard
 
 
-def _no_fit(sizes: Sizes, memory: int) -> NoFit:
+def no_fit(sizes: Sizes, memory: int) -> NoFit:
     smallest = min(
         sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
     )

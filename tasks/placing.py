@@ -66,6 +66,10 @@ class Placing:
         self._claim, self._claimed_at = target, now
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
+    def hold(self, span: Span) -> None:
+        """Have this span without a claim, as after a move that failed."""
+        self._held, self._claim, self._reason_since = span, None, None
+
     def _settled(self, now: float) -> bool:
         if self._reason_since is None:
             self._reason_since = now
@@ -76,7 +80,7 @@ class Placing:
         return self._load(span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
 
     def _load(self, span: Span) -> Step:
-        self._held, self._claim, self._reason_since = span, None, None
+        self.hold(span)
         return Step(span, Rank.HOLDS, load=True)
 
 

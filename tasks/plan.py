@@ -90,9 +90,7 @@ def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> di
     return found
 
 
-def _mended(
-    sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]
-) -> dict[PeerId, Span]:
+def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
     """Where there is no chain: the spans of the nodes that should move or begin."""
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
@@ -177,17 +175,19 @@ def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span
         if _room(sizes, place, first=first, last=last) >= gap[1] - gap[0] and _alone(place, pool):
             return {place.peer: gap}
     chosen: list[Place] = []
+    total, row = 0, list[tuple[PeerId, Span]]()
     for place in pool:
         chosen.append(place)
-        if sum(_room(sizes, each) for each in chosen) >= gap[1] - gap[0] and _lined_up(
-            sizes, gap, chosen
-        ):
+        total += _room(sizes, place)
+        if total >= gap[1] - gap[0] and (row := _lined_up(sizes, gap, chosen)):
             break
-    for place in chosen[::-1]:
-        without = [each for each in chosen if each is not place]
-        if without and _lined_up(sizes, gap, without):
-            chosen = without
-    return dict(_lined_up(sizes, gap, chosen))
+    for place in chosen[::-1] if row else ():
+        if total - _room(sizes, place) >= gap[1] - gap[0]:
+            without = [each for each in chosen if each is not place]
+            if shorter := _lined_up(sizes, gap, without):
+                chosen, row = without, shorter
+                total -= _room(sizes, place)
+    return dict(row)
 
 
 def _alone(place: Place, pool: Sequence[Place]) -> bool:
@@ -210,8 +210,8 @@ def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[Pee
         return [(row[0].peer, gap)] if room >= stop - start else []
     rooms = [_room(sizes, place) for place in row]
     at_ends = _best_ends(
-        [_room(sizes, place, first=True) if ends[0] else room for place, room in zip(row, rooms)],
-        [_room(sizes, place, last=True) if ends[1] else room for place, room in zip(row, rooms)],
+        [_room(sizes, place, first=ends[0]) for place in row],
+        [_room(sizes, place, last=ends[1]) for place in row],
         rooms,
     )
     if at_ends is None:
@@ -242,9 +242,7 @@ def _best_ends(
     return min(pairs, key=lambda pair: (cost[pair], pair[0], -pair[1]), default=None)
 
 
-def _partly(
-    sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]
-) -> dict[PeerId, Span]:
+def _partly(sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]) -> dict[PeerId, Span]:
     """What seeking and spare nodes fill of gaps that are too large for them."""
     names = {place.peer for place in kept}
     coverage = Coverage.of_spans(sizes.layers, map(_span, kept))

@@ -12,9 +12,9 @@ from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
 from shoal.dht.names import Meaning
-from shoal.state.record import ModelName, ShardRecord
+from shoal.state.record import Aim, ModelName, Rank, ShardRecord
 from shoal.tasks.courier import Courier
-from shoal.tasks.defaults import DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE
+from shoal.tasks.defaults import CLAIM_WAIT, DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE
 from shoal.tasks.demand import Backing
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
@@ -207,7 +207,11 @@ async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
     world.directory.put(replace(world.directory.records[OTHER], shards=(first,)))
 
     async def body() -> None:
+        assert await world.settle("choosing") == "looking which layers of small are needed"
+        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.CLAIMS)
+        await trio.sleep(CLAIM_WAIT + 0.1)
         assert await world.settle("serving") == "serving layers 1:2 of small"
+        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.HOLDS)
 
     await world.run(body)
 
