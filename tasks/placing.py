@@ -12,7 +12,7 @@ from math import inf
 from ..state.record import Aim, MemberRecord, Rank
 from ..transport.identity import PeerId
 from .coverage import Sizes, Span
-from .defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE
+from .defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, SPREAD_SETTLE
 from .plan import Place, plan
 
 
@@ -35,7 +35,7 @@ class Placing:
     def __init__(self, own: PeerId, memory: int, jitter: float = 0.0) -> None:
         self._own = own
         self._memory = memory
-        self._settle = MOVE_SETTLE + jitter * MOVE_JITTER
+        self._jitter = jitter * MOVE_JITTER
         self._held: Span | None = None
         self._claim: Span | None = None
         self._claimed_at = 0.0
@@ -50,7 +50,8 @@ class Placing:
     def look(self, now: float, sizes: Sizes, others: Sequence[Place]) -> Step:
         """Decide by what the others say. After a step that loads, the node holds the span."""
         own = Place(self._own, self._memory, self._claim or self._held, self.rank)
-        target = plan(sizes, (*others, own)).get(self._own, own.span)
+        planned = plan(sizes, (*others, own))
+        target = planned.spans.get(self._own, own.span)
         if target is None:
             return Step(None, Rank.SEEKS)
         if target == self._held:
@@ -58,9 +59,10 @@ class Placing:
             return Step(target, Rank.HOLDS)
         if target == self._claim:
             return self._confirm(now, target)
-        if self._claim is None and self._held is not None and not self._settled(now):
-            assert self._reason_since is not None
-            return Step(self._held, Rank.HOLDS, wake=self._reason_since + self._settle)
+        if self._claim is None and self._held is not None:
+            due = self._settled(now, complete=planned.complete)
+            if now < due:
+                return Step(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
             return self._load(target)
         self._claim, self._claimed_at = target, now
@@ -70,10 +72,11 @@ class Placing:
         """Have this span without a claim, as after a move that failed."""
         self._held, self._claim, self._reason_since = span, None, None
 
-    def _settled(self, now: float) -> bool:
+    def _settled(self, now: float, *, complete: bool) -> float:
+        """Return when the reason to move will have lasted for long enough."""
         if self._reason_since is None:
             self._reason_since = now
-        return now >= self._reason_since + self._settle
+        return self._reason_since + self._jitter + (MOVE_SETTLE if complete else SPREAD_SETTLE)
 
     def _confirm(self, now: float, span: Span) -> Step:
         due = self._claimed_at + CLAIM_WAIT

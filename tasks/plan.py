@@ -28,11 +28,17 @@ class Place:
         return self.rank is not Rank.FIXED
 
 
-Plan = Mapping[PeerId, Span]
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The span that each node should have, of those that fit any layer."""
+
+    spans: Mapping[PeerId, Span]
+    complete: bool
+    """Whether a chain of them covers all layers."""
 
 
 def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
-    """Return the span that each node should have; nodes that fit no layer are left out.
+    """Plan the layers of all nodes.
 
     A node that can hold everything does. Where a chain exists, no node moves. Where one is
     possible, the plan keeps as many spans as it can and fills the gaps with nodes that seek layers
@@ -53,7 +59,9 @@ def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
     targets = {peer: span for peer, span in found.items() if span is not None}
     if not has_chain(sizes.layers, targets.values()):
         targets |= _mended(sizes, placed, seeking)
-    return targets | _spread(sizes, targets.values(), [p for p in seeking if p.peer not in targets])
+    complete = has_chain(sizes.layers, targets.values())
+    left = [place for place in seeking if place.peer not in targets]
+    return Plan(targets | _spread(sizes, targets.values(), left), complete)
 
 
 def has_chain(layers: int, spans: Iterable[Span]) -> bool:

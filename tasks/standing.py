@@ -75,7 +75,8 @@ class Standing:
         now, own = self._host.now(), self._directory.own().peer
         others = Facts(root).places(self._directory.members().values(), own, now)
         seeking = Place(own, self._memory, None, Rank.SEEKS)
-        span = (await self._host.offload(plan, sizes, (*others, seeking))).get(own)
+        planned = await self._host.offload(plan, sizes, (*others, seeking))
+        span = planned.spans.get(own)
         if span is not None:
             self.say(Aim(root, *span, Rank.CLAIMS))
             await trio.sleep(CLAIM_WAIT)

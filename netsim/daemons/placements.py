@@ -74,15 +74,16 @@ def suffices(sizes: Sizes, memories: Sequence[int]) -> bool:
 
 
 class Placements:
-    """One swarm of a seed."""
+    """One swarm of a seed. Without `standing`, a node that holds layers never looks again."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, standing: bool = True) -> None:
+        self._standing = standing
         self.luck = Random(seed)
         layers = self.luck.randint(2, 32)
         first, last = (self.luck.randrange(4 * LAYER) for _ in range(2))
         self.sizes = Sizes(layers, LAYER, first, last, layers * LAYER + max(first, last))
         count = self.luck.randint(2, 12)
-        most = layers * LAYER * self.luck.uniform(1.0, 4.0) / count
+        most = layers * LAYER * self.luck.uniform(0.9, 2.5) / count
         self.nodes = [
             Node(
                 PeerId(f"peer{self.luck.randrange(10**6):06}-{number}"),
@@ -206,6 +207,8 @@ class Placements:
 
     def _look(self, node: Node) -> None:
         if node.loading or not node.up or node.said is None or node.placing is None:
+            return
+        if node.serves is not None and not self._standing:
             return
         others = [node.known[peer] for peer in sorted(node.known)]
         step = node.placing.look(self.now, self.sizes, others)

@@ -143,11 +143,16 @@ def test_a_second_model_is_served_and_the_first_one_goes_on() -> None:
         expected = (await asker.generate(PROMPT, max_tokens=200))["text"]
         await add_second(a)
         await trio.sleep(15)
-        said, moved = set(), False
-        while not moved or a.node.serving.phase != "serving":  # an answer is under way then
-            said.add((await asker.generate(PROMPT, max_tokens=200))["text"])
-            aim = a.node.directory.own().aim
-            moved = aim is not None and aim.root != b.node.directory.own().shards[0].root
+        said = set()
+
+        async def ask() -> None:  # one of six is under way at the node when it moves
+            while a.node.directory.own().run == run_before or a.node.serving.phase != "serving":
+                said.add((await asker.generate(PROMPT, max_tokens=200))["text"])
+
+        run_before = a.node.directory.own().run
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(ask)
         assert said == {expected}
         await trio.sleep(60)
         assert (await asker.generate(PROMPT, max_tokens=200))["text"] == expected
