@@ -67,6 +67,7 @@ DEMAND_NETWORKS = 3  # in which members want a model, then a node serves it unas
 DEMAND_LOOK = (0.2, 30.0)  # seconds until it is looked at again: with news, without
 DEMAND_TIME = 20.0  # seconds for that to be seen, before the embedded model is served instead
 AHEAD_STEPS = 2000  # segments looked at for those that choose their layers before this node
+PLACES = 512  # nodes of one model that a plan is made for
 PLAN_DROPS = 64  # nodes of a chain that are tried elsewhere one by one, before all of them
 CLAIM_WAIT = 2.5  # seconds that others have to say that they claim the same layers
 MOVE_SETTLE = 4.0  # seconds for which a node that holds layers must see the same reason to move

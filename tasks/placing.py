@@ -12,8 +12,8 @@ from math import inf
 from ..state.record import Aim, MemberRecord, Rank
 from ..transport.identity import PeerId
 from .coverage import Sizes, Span
-from .defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, SPREAD_SETTLE
-from .plan import Place, plan
+from .defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, PLACES, SPREAD_SETTLE
+from .plan import Place, has_chain, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class Placing:
         target = planned.spans.get(self._own, own.span)
         if target is None:
             return Step(None, Rank.SEEKS)
-        if target == self._held:
+        if target == self._held or self._is_filled(sizes, others):
+            target = self._held
             self._claim = self._reason_since = None
             return Step(target, Rank.HOLDS)
         if target == self._claim:
@@ -67,6 +68,13 @@ class Placing:
             return self._load(target)
         self._claim, self._claimed_at = target, now
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
+
+    def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
+        """Whether the reason to move has gone since this node claimed other layers."""
+        if self._claim is None or self._held is None:
+            return False
+        held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
+        return has_chain(sizes.layers, (self._held, *held))
 
     def hold(self, span: Span) -> None:
         """Have this span without a claim, as after a move that failed."""
@@ -117,4 +125,5 @@ class Facts:
                     continue
             found.append(Place(record.peer, memory, span, aim.rank))
         self._unserved = unserved
-        return found
+        found.sort(key=lambda place: (-place.rank, place.peer))
+        return found[:PLACES]

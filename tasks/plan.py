@@ -177,34 +177,41 @@ def _filled(
 
 
 def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span]:
-    """Spans that fill a gap exactly, of few nodes, the first ones of the pool if it can be."""
-    first, last = gap[0] == 0, gap[1] == sizes.layers
-    for place in pool:
-        if _room(sizes, place, first=first, last=last) >= gap[1] - gap[0] and _alone(place, pool):
-            return {place.peer: gap}
+    """Spans that fill a gap exactly, of few nodes, and without one that holds layers if it can be;
+    empty where all are too small."""
+    free = [place for place in pool if place.rank < Rank.HOLDS]
+    return dict(_row(sizes, gap, free) or _row(sizes, gap, pool))
+
+
+def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, Span]]:
+    """Nodes for a gap: the smallest one that can fill it alone, else the first ones of the pool
+    without those that are not needed."""
+    size = gap[1] - gap[0]
+    alone = [
+        (place.rank, room, place.peer)
+        for place in pool
+        if (room := _room(sizes, place, first=gap[0] == 0, last=gap[1] == sizes.layers)) >= size
+    ]
+    if alone:
+        return [(min(alone)[2], gap)]
     chosen: list[Place] = []
     total, row = 0, list[tuple[PeerId, Span]]()
     for place in pool:
-        chosen.append(place)
-        total += _room(sizes, place)
-        if total >= gap[1] - gap[0] and (row := _lined_up(sizes, gap, chosen)):
+        if room := _room(sizes, place):
+            chosen.append(place)
+            total += room
+        if total >= size and (row := _lined_up(sizes, gap, chosen)):
             break
     for place in chosen[::-1] if row else ():
-        if total - _room(sizes, place) >= gap[1] - gap[0]:
-            without = [each for each in chosen if each is not place]
-            if shorter := _lined_up(sizes, gap, without):
-                chosen, row = without, shorter
-                total -= _room(sizes, place)
-    return dict(row)
-
-
-def _alone(place: Place, pool: Sequence[Place]) -> bool:
-    """Whether it may fill a gap by itself: not where that moves it and others need not move."""
-    return place.rank is pool[0].rank or place.rank < Rank.HOLDS
+        if (without := total - _room(sizes, place)) >= size:
+            fewer = [each for each in chosen if each is not place]
+            if shorter := _lined_up(sizes, gap, fewer):
+                chosen, row, total = fewer, shorter, without
+    return row
 
 
 def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """A span for each of two or more nodes, in a row over the gap; empty where they are too small.
+    """A span for each of these nodes, in a row over the gap; empty where they are too small.
 
     Which one gets the embedding, and which the head, is where it costs the fewest layers.
     """

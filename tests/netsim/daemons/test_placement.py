@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
@@ -129,6 +130,7 @@ async def add_second(daemon: DaemonHandle) -> None:
     await daemon.ask("model_add", path=str(folder), name="second")
 
 
+@pytest.mark.ci
 def test_a_second_model_is_served_and_the_first_one_goes_on() -> None:
     """Both nodes served the second one, and the first was gone."""
 
@@ -143,7 +145,7 @@ def test_a_second_model_is_served_and_the_first_one_goes_on() -> None:
         expected = (await asker.generate(PROMPT, max_tokens=200))["text"]
         await add_second(a)
         await trio.sleep(15)
-        said = set()
+        said = set[str]()
 
         async def ask() -> None:  # one of six is under way at the node when it moves
             while a.node.directory.own().run == run_before or a.node.serving.phase != "serving":
