@@ -439,7 +439,9 @@ class Node:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
-        nursery.start_soon(watch_holes, self.host, self.directory, self.health)
+        self.endpoint.guard.start(
+            nursery, "members", watch_holes, self.host, self.directory, self.health
+        )
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""

@@ -1,5 +1,6 @@
-"""Whether the model that this node serves has a hole: layers that no node serves, or shards that
-do not join. A chain is missing for a moment whenever nodes start; only a lasting one is told."""
+"""Reports a hole in the model that this node serves: layers that no node serves, or shards that do
+not join. A chain is missing for a moment whenever nodes start, so only a lasting one is reported.
+"""
 
 import trio
 
@@ -35,7 +36,7 @@ async def watch_holes(host: Host, directory: Directory, health: Health) -> None:
 
 
 def _missing(directory: Directory) -> str | None:
-    """Why no chain answers for a model of which this node serves layers."""
+    """Return why no chain answers for a model of which this node serves layers."""
     shards = directory.own().shards
     if not shards:
         return None

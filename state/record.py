@@ -64,7 +64,7 @@ class ShardRecord:
 
 
 class Rank(IntEnum):
-    """How firmly a node has its layers; of two nodes, the one of the lower rank gives way."""
+    """Strength of a node's claim to its layers; a plan moves nodes of the lowest rank first."""
 
     SEEKS = 0  # it has none yet
     CLAIMS = 1  # it is about to take them

@@ -16,8 +16,8 @@ from .models import Find
 
 
 class Choosing:
-    """Of one node. `model` is the name that its owner gave, if any; `say` gets what a person should
-    know while it takes time."""
+    """Chooses for one node. `model` is the name that its owner gave, if any; `say` gets sentences
+    for a person while it takes time."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Choosing:
             await trio.sleep(DEMAND_LOOK[0])
 
     async def other_model(self, root: str) -> Choice | None:
-        """Another model that needs this node more than its own, which others serve."""
+        """Return another model that needs this node, if the others serve its own model."""
         if self._model is not None:
             return None
         members, own = self._directory.members(), self._directory.own().peer
@@ -64,11 +64,11 @@ class Choosing:
         return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
 
     def does_not_fit(self, root: str) -> None:
-        """This node cannot hold one layer of it."""
+        """Pass over a model of which this node cannot hold one layer."""
         self._unfit.add(root)
 
     async def _wanted(self) -> Choice | None:
-        """The model that is wanted, as far as is known. What strangers name takes a while."""
+        """Choose by what is known now. It takes a while until what strangers name counts."""
         members, own = self._directory.members(), self._directory.own().peer
         backing = self._backing()
         choice = await self._host.offload(choose_model, members, own, backing)
@@ -79,7 +79,7 @@ class Choosing:
         return choice
 
     async def _named_model(self, name: str) -> Meaning:
-        """What it means, once a node knows it; raises ModelError when none does for a while."""
+        """Resolve the owner's name; raises ModelError if no node knows it within MODEL_PATIENCE."""
         with trio.move_on_after(MODEL_PATIENCE):
             while True:
                 version = self._directory.version

@@ -117,9 +117,9 @@ def _is_served(
     staying: Collection[PeerId] = (),
     coming: Collection[PeerId] = (),
 ) -> bool:
-    """Whether a chain of the others serves a model, or will. Those that claim layers of another
-    one go on serving only if they are `staying`; those that claim layers of this one count only if
-    they are `coming`."""
+    """Return whether a chain of the others serves a model, or will. Members that claim layers of
+    another model count only if they are `staying`; members that claim layers of this one count only
+    if they are `coming`."""
     spans = []
     for peer, record in others.items():
         aim = record.aim
@@ -131,7 +131,7 @@ def _is_served(
 
 
 def _as_aimed(record: MemberRecord) -> MemberRecord:
-    """The member as if it served what it is about to serve."""
+    """Return the member as if it served what it is about to serve."""
     aim = record.aim
     if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
         return record

@@ -1,4 +1,5 @@
-"""When a node takes and changes its layers of one model. Sans-I/O: facts and `now` in, a step out.
+"""Decides when a node takes and changes its layers of one model. Sans-I/O: facts and `now` in, a
+step out.
 
 A node claims layers before it loads them, and looks again once the others have had the time to say
 that they claim the same: the plan then gives them to one of both. A node that holds layers moves
@@ -18,7 +19,7 @@ from .plan import Place, has_chain, plan
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a node says of its layers now, and what it does."""
+    """Decision of one look."""
 
     span: Span | None
     """None: not one layer fits."""
@@ -70,7 +71,7 @@ class Placing:
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
     def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
-        """Whether the reason to move has gone since this node claimed other layers."""
+        """Return whether the reason to move is gone since this node claimed other layers."""
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
@@ -96,15 +97,15 @@ class Placing:
 
 
 class Facts:
-    """What the members say of one model's layers, as far as it counts."""
+    """Reader of the members' records: the places in one model that count."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
-        """The others' places. One that has claimed layers for CLAIM_TIME without serving them
-        counts no more; one that serves without a word of what it aims at does not move."""
+        """Return the others' places. A member that has claimed layers for CLAIM_TIME without
+        serving them counts no more; one that serves without an aim does not move."""
         found, unserved = [], dict[PeerId, tuple[Aim, float]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:

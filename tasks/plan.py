@@ -1,4 +1,4 @@
-"""Which layers each node of one model should take. Pure functions over shared facts.
+"""Plans the layers of all nodes of one model. Pure functions over shared facts.
 
 A session runs through whole shards that join exactly, so what counts is a chain of them and not
 only that each layer is served somewhere. Nodes compute the same plan from the same facts, and each
@@ -99,7 +99,7 @@ def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> di
 
 
 def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
-    """Where there is no chain: the spans of the nodes that should move or begin."""
+    """Return the spans of the nodes that should move or begin where there is no chain."""
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
     fixed = [place for place in kept if not place.movable]
@@ -118,8 +118,8 @@ def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> 
 
 
 def _disjoint(placed: Sequence[Place]) -> list[Place]:
-    """The nodes whose spans do not overlap and together have the most layers; on ties those of the
-    higher rank."""
+    """Choose nodes whose spans do not overlap and together have the most layers; on ties those of
+    the higher rank."""
     Found = tuple[int, int, int, tuple[Place, ...]]
     best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # by the layer up to which it looks
     for place in sorted(placed, key=lambda place: (_span(place)[::-1], -place.rank, place.peer)):
@@ -142,14 +142,14 @@ def _span(place: Place) -> Span:
 
 
 def _waste(sizes: Sizes, place: Place) -> int:
-    """How many more layers it could hold, were it not for the ends of its span."""
+    """Return how many more layers a node could hold than it does."""
     start, stop = _span(place)
     return _room(sizes, place, first=start == 0, last=stop == sizes.layers) - (stop - start)
 
 
 def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
-    """How many layers it can hold in the middle, or where the embedding or the head is with them;
-    at most all of them."""
+    """Return how many layers a node can hold, perhaps with the embedding or the head; at most all
+    of them."""
     if first and last:
         return sizes.layers if place.memory >= sizes.everything else 0
     free = place.memory - first * sizes.first - last * sizes.last
@@ -157,7 +157,7 @@ def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False
 
 
 def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
-    """The ranges between spans that are in order and do not overlap, the largest first."""
+    """Return the ranges between spans that are in order and do not overlap, the largest first."""
     ends = [0, *(end for place in kept for end in _span(place)), layers]
     gaps = [(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if a < b]
     return sorted(gaps, key=lambda gap: (gap[0] - gap[1], gap))
@@ -166,7 +166,7 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 def _filled(
     sizes: Sizes, kept: Sequence[Place], free: Sequence[Place]
 ) -> dict[PeerId, Span] | None:
-    """The spans with which free nodes fill all gaps; None where they cannot."""
+    """Return the spans with which free nodes fill all gaps; None where they cannot."""
     pool, found = sorted(free, key=_order), dict[PeerId, Span]()
     for gap in _gaps(sizes.layers, kept):
         joined = _joined(sizes, gap, [place for place in pool if place.peer not in found])
@@ -177,15 +177,15 @@ def _filled(
 
 
 def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span]:
-    """Spans that fill a gap exactly, of few nodes, and without one that holds layers if it can be;
-    empty where all are too small."""
+    """Return spans that fill a gap exactly, of few nodes, and of none that holds layers if that is
+    possible; empty where all are too small."""
     free = [place for place in pool if place.rank < Rank.HOLDS]
     return dict(_row(sizes, gap, free) or _row(sizes, gap, pool))
 
 
 def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """Nodes for a gap: the smallest one that can fill it alone, else the first ones of the pool
-    without those that are not needed."""
+    """Choose nodes for a gap: the smallest one that can fill it alone, else the first ones of the
+    pool without those that are not needed."""
     size = gap[1] - gap[0]
     alone = [
         (place.rank, room, place.peer)
@@ -211,7 +211,7 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, S
 
 
 def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """A span for each of these nodes, in a row over the gap; empty where they are too small.
+    """Give each of these nodes a span, in a row over the gap; empty where they are too small.
 
     Which one gets the embedding, and which the head, is where it costs the fewest layers.
     """
@@ -248,7 +248,7 @@ def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[Pee
 def _best_ends(
     first: Sequence[int], last: Sequence[int], inner: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Which two of a row lose the fewest layers at its ends; the outermost ones on ties."""
+    """Choose the two of a row that lose the fewest layers at its ends; the outermost on ties."""
     numbers = range(len(inner))
     begins = sorted((n for n in numbers if first[n]), key=lambda n: (inner[n] - first[n], n))[:2]
     ends = sorted((n for n in numbers if last[n]), key=lambda n: (inner[n] - last[n], -n))[:2]
@@ -258,7 +258,7 @@ def _best_ends(
 
 
 def _partly(sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]) -> dict[PeerId, Span]:
-    """What seeking and spare nodes fill of gaps that are too large for them."""
+    """Fill parts of gaps that are too large for the seeking and spare nodes."""
     names = {place.peer for place in kept}
     coverage = Coverage.of_spans(sizes.layers, map(_span, kept))
     found: dict[PeerId, Span] = {}

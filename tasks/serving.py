@@ -80,7 +80,7 @@ class Plan:
         return self.parts.start, self.parts.stop
 
     def at(self, span: Span) -> "Plan":
-        """The same model with other layers."""
+        """Return the same model with other layers."""
         return replace(self, parts=parts_of(*span, self.arch.layers))
 
 
@@ -311,8 +311,7 @@ class Serving:
     # Changing.
 
     async def _until_changed(self, plan: Plan) -> None:
-        """Until the engine has restarted, or other layers, which are on the disk then, are to be
-        loaded."""
+        """Wait until the engine has restarted, or other layers are fetched that replace these."""
         async with trio.open_nursery() as nursery:
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
@@ -364,7 +363,7 @@ class Serving:
         return other.at(span)
 
     def _hold(self, plan: Plan) -> None:
-        """Say that this node has these layers, and look from there."""
+        """Publish that this node has these layers, and plan from there."""
         rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
         self._standing.hold(plan.root, plan.sizes, plan.span, rank)
 

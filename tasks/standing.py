@@ -1,7 +1,7 @@
-"""Where this node stands in a model: `Placing` over the directory, for as long as it serves.
+"""The shell of `Placing`: reads the directory and publishes this node's aim.
 
-What the node claims or holds is said in its record, before it is loaded, so that others see it
-within a second; its shards are facts of its feeds, which come later.
+The aim stands in the node's record and is published before the layers are loaded, so that other
+nodes see it within a second. Shards are facts of feeds, which arrive later.
 """
 
 from math import inf
@@ -21,7 +21,7 @@ _JITTERS: Final = 256
 
 
 class Standing:
-    """Of one node; of one model at a time."""
+    """Place of one node in one model at a time."""
 
     def __init__(self, host: Host, directory: Directory, memory: int) -> None:
         self._host = host
@@ -34,7 +34,7 @@ class Standing:
         self._silent = False
 
     def take_up(self, root: str, sizes: Sizes) -> None:
-        """This model from now on; the node has no layers of it yet."""
+        """Begin with a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._sizes = Facts(root), sizes
@@ -83,7 +83,7 @@ class Standing:
         return span
 
     def hold(self, root: str, sizes: Sizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
-        """Have these layers of this model from now on."""
+        """Hold these layers of this model from now on."""
         if self._facts is None or self._facts.root != root:
             self.take_up(root, sizes)
         self._placing.hold(span)
@@ -96,6 +96,6 @@ class Standing:
             self._directory.publish(aim=aim)
 
     def leave(self) -> None:
-        """Take it back, and say nothing any more: this node ends."""
+        """Withdraw the aim and publish none any more: this node ends."""
         self.say(None)
         self._silent = True

@@ -1,8 +1,8 @@
 """Swarms that place the layers of a model: the daemons' own decisions over a modelled gossip.
 
-Each node decides with the real `Placing` by what has reached it. What others say takes a while, a
-new node is known a while later, and a death is noticed at another time by each. Whole daemons do
-the same in `tests/netsim/daemons/test_placement.py`; here a swarm takes milliseconds.
+Each node decides with the real `Placing`. Records reach other nodes after a delay, a new node is
+known after another, and each node notices a death at another time. Whole daemons do the same in
+`tests/netsim/daemons/test_placement.py`; here a swarm takes milliseconds.
 """
 
 import heapq
@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one swarm: how long a hole lasted that memory sufficed for, and how often a node moved."""
+    """The longest hole of one swarm, in seconds, and the most moves of one node."""
 
     hole_s: float
     moves: int

@@ -133,7 +133,7 @@ def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
 
 
 def test_who_has_had_the_embedded_model_serves_it_where_no_other_node_does() -> None:
-    """Two that restart took the other model both, and the embedded one was gone."""
+    """Without this, two nodes that restart both take the other model."""
     backing = Backing(named=frozenset({TINY, ROOT}), embedded=TINY)
     members = swarm(member("a", TINY, ROOT))
     assert chosen(members, backing) == ROOT, "as long as no node serves either"

@@ -132,7 +132,7 @@ async def add_second(daemon: DaemonHandle) -> None:
 
 @pytest.mark.ci
 def test_a_second_model_is_served_and_the_first_one_goes_on() -> None:
-    """Both nodes served the second one, and the first was gone."""
+    """Without the rule both nodes may serve the second model, and none the first."""
 
     async def body(world: World) -> None:
         a = await world.host("a").start(memory="11GiB")
