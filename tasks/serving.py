@@ -10,26 +10,25 @@ from trio import TaskStatus
 from ..dht.errors import model_mishap
 from ..dht.exchange import Exchange
 from ..dht.library import Library
-from ..dht.manifest import Manifest
 from ..dht.names import Meaning
-from ..state.defaults import MODELS
 from ..state.directory import Directory
-from ..state.record import ModelName, Rank, ShardRecord
+from ..state.record import Rank, ShardRecord
 from ..transport import naming
 from ..transport.errors import ShoalError
 from ..transport.guard import Guard
 from ..transport.host import Host
 from .choosing import Choosing
-from .coverage import Sizes, Span
+from .coverage import Span
 from .defaults import DEMAND_TIME, SERVE_RETRY
 from .demand import Backing
 from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
-from .engine.interface import DType, Engine, Parts
+from .engine.interface import Engine
 from .errors import ServingError
-from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
+from .models import Find, Restore, manifest_of, no_other_copy, resolve
 from .placement import no_fit, parts_of
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
+from .shardfiles import Plan, ShardFiles
 from .stage import Stage
 from .standing import Standing
 
@@ -56,32 +55,6 @@ class ServingSettings:
     model: str | None = None
     layers: tuple[int, int] | None = None
     dtype: DTypeSetting = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be served."""
-
-    manifest: Manifest
-    arch: Architecture
-    parts: Parts
-    dtype: DType
-
-    @property
-    def root(self) -> str:
-        return self.manifest.root
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes.of(self.arch, self.dtype)
-
-    @property
-    def span(self) -> Span:
-        return self.parts.start, self.parts.stop
-
-    def at(self, span: Span) -> "Plan":
-        """Return the same model with other layers."""
-        return replace(self, parts=parts_of(*span, self.arch.layers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +90,7 @@ class Serving:
         guard: Guard | None = None,
     ) -> None:
         self._host = host
-        self._restore = restore
+        self._files = ShardFiles(host, library, exchange, directory, restore)
         self._standing = Standing(host, directory, settings.memory)
         self._choosing = Choosing(
             host,
@@ -259,7 +232,7 @@ class Serving:
             await self._load(engine, plan)
         except EngineError as error:
             if error.code in DAMAGE:
-                await self._drop_damaged(plan)
+                await self._files.drop_damaged(plan, self._describe(plan))
             raise
         await self._until_changed(plan)
         self._withdraw()
@@ -369,62 +342,16 @@ class Serving:
 
     # Fetching and loading.
 
-    async def _digests(self, plan: Plan) -> list[str]:
-        parts = plan.parts
-        return await self._host.offload(
-            plan.manifest.digests_of, parts.embedding, parts.start, parts.stop, parts.head
-        )
-
-    async def _drop_damaged(self, plan: Plan) -> None:
-        """The engine refused a chunk: what is damaged goes, and is fetched again."""
-        digests = await self._digests(plan)
-        dropped = await self._host.offload(self._library.store.drop_damaged, digests)
-        if dropped:
-            what = "1 chunk was" if dropped == 1 else f"{dropped} chunks were"
-            raise ServingError(
-                "damaged-chunks",
-                f"{what} damaged on this disk, of {self._describe(plan)}; fetching again",
-                hint="if it happens again, look at the disk and at the memory of this machine",
-            )
-
     async def _fetch(self, plan: Plan) -> None:
-        root = plan.manifest.root
-        digests = await self._digests(plan)
         self._say("fetching", f"fetching {self._describe(plan)}")
-        await self._restore(root, digests)
 
         def progress(done: int, total: int) -> None:
             self._state = replace(self._state, done=done, total=total)
 
         named = self._settings.model is not None
-        if named:
-            self._library.usage.note_asked(root)
-        asked = named or root == self._backing().embedded
-        await self._exchange.fetch(
-            root, digests, lambda: holders(root, self._directory), progress, asked=asked
-        )
-        if root not in (holdings := self._directory.own().holdings):
-            self._directory.publish(holdings=(*holdings, root))
-        await self._keep_name(root)
-
-    async def _keep_name(self, root: str) -> None:
-        """Who serves a model names it too: its name outlives the node that it came from."""
-        names = self._library.names()
-        given = [model for r in self._directory.members().values() for model in r.models]
-        fine = (model for model in given if model.root == root and not naming.problem(model.name))
-        model = next(fine, self._meant_name(root))
-        own = self._directory.own().models
-        if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
-            return
-        await self._library.set_name(model.name, root)
-        self._directory.publish(models=(*own, model))
-
-    def _meant_name(self, root: str) -> ModelName | None:
-        """What its owner called a model that no member names."""
-        meant = self._choosing.meant
-        if meant is None or meant.root != root or not (meant.name and meant.layers):
-            return None
-        return ModelName(meant.name, root, meant.layers, meant.size)
+        asked = named or plan.root == self._backing().embedded
+        await self._files.fetch(plan, progress, named=named, asked=asked)
+        await self._files.keep_name(plan.root, self._choosing.meant)
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
