@@ -71,7 +71,7 @@ class Placing:
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
     def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
-        """Return whether the reason to move is gone since this node claimed other layers."""
+        """Return whether another node has removed the reason for this claim."""
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]

@@ -22,7 +22,7 @@ from .placement import parts_of
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be served."""
+    """One shard of one model, to be served."""
 
     manifest: Manifest
     arch: Architecture

@@ -21,7 +21,7 @@ SIZES = Sizes(LAYERS, 10, 0, 0, LAYERS * 10)
 def place(
     peer: str, memory: int, span: Span | None = None, rank: Rank = Rank.HOLDS, *, layer: int = 10
 ) -> Place:
-    """Make a node with memory for so many layers; without a span it seeks."""
+    """Make a node with memory for `memory` layers; without a span it seeks."""
     return Place(PeerId(peer), memory * layer, span, Rank.SEEKS if span is None else rank)
 
 
