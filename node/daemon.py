@@ -66,6 +66,7 @@ from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
+from .holes import watch_holes
 from .joboperations import JobOperations
 from .journal import keep_journal
 from .keeping import Keeping, keeps_all
@@ -445,6 +446,9 @@ class Node:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
+        self.endpoint.guard.start(
+            nursery, "members", watch_holes, self.host, self.directory, self.health
+        )
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""

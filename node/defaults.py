@@ -49,6 +49,8 @@ MEETING_LOOK = 0.1  # seconds between two looks
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found: the
 # further ones may be of virtual switches
 REMEMBERED_PEERS = 16  # addresses kept for the next start
+HOLE_TIME = 5.0  # seconds that layers are missing before it is told
+HOLE_LOOK = 1.0  # seconds, at least, between two looks at that
 WATCH = 0.5  # seconds between two looks at what a component says of itself
 
 RATE_LEAST = 10_000  # bytes per second; with a lower cap not even calls come through in time

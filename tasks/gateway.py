@@ -419,6 +419,8 @@ class Gateway:
         stage = run.describe(run.peers.index(call.peer))
         if failed.lost in run.peers:
             run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
+        elif failed.code == "shard-gone":  # another replica may have its layers
+            run.fail(_lost(run, call.peer, failed.message))
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()

@@ -390,6 +390,31 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
 
 
 @pytest.mark.trio
+async def test_where_a_stage_takes_other_layers_another_replica_goes_on(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4))
+    moving = swarm.stages[1]
+    swarm.nodes.append(Node(swarm, 77, moving.parts))
+
+    async def body(_: FakeSwarm) -> None:
+        said: list[Summary] = []
+
+        async def asking() -> None:
+            said.append(await _generate(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            while not any(node.stage.sessions for node in (moving, swarm.nodes[-1])):
+                await trio.lowlevel.checkpoint()
+            used = next(node for node in (moving, swarm.nodes[-1]) if node.stage.sessions)
+            used.stage.withdraw()
+        assert list(said[0].token_ids) == swarm.expected(_ids("hello"), 8)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_an_engine_that_fails_names_its_stage(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
     swarm.stages[1].engine.fail_at = 7
