@@ -34,6 +34,7 @@ class Collection:
         self._came: dict[str, dict[str, Any]] = {}
         self.given = 0  # records, in order
         self._answered = False  # whether the daemon has answered at all
+        self._away = False  # whether it has stopped since
         self.done = 0
         self._progress = _Progress()
 
@@ -53,9 +54,10 @@ class Collection:
                 except CommandError as error:
                     if error.code not in GONE or not wait or not self._answered:
                         raise
-                    self._progress.say("the daemon stopped; waiting for it to run again")
-                    self._until_it_runs()
-                    self._progress.say("the daemon runs again; waiting for results")
+                    if not self._away:
+                        self._progress.say("the daemon stopped; waiting for it to run again")
+                    self._away = True
+                    time.sleep(defaults.JOBS_RESTART_LOOK)
 
     def _ask(self, wait: bool) -> None:
         from .client import request
@@ -67,18 +69,22 @@ class Collection:
             self._data, "job_results", jobs=jobs, until_done=wait, wait=True, on_event=self._hear
         )
 
-    def _until_it_runs(self) -> None:
-        from .client import is_running
-
-        while not is_running(self._data):
-            time.sleep(defaults.JOBS_RESTART_LOOK)
+    def give_rest(self) -> None:
+        """Give what came out of order, although results before it are lacking."""
+        for job in (self.jobs or ())[self.given :]:
+            if (record := self._came.get(job)) is not None:
+                self.given += 1
+                self._on_record(record)
 
     def _hear(self, event: dict[str, Any]) -> None:
         self._answered = True
+        if self._away:
+            self._away = False
+            self._progress.say("the daemon runs again; waiting for results")
         if event["event"] == "jobs":
             self.jobs = event["jobs"] if self.jobs is None else self.jobs
         elif event["event"] == "result":
-            self._came[event["job"]] = event
+            self._came[event["result"]["job"]] = event["result"]
             self._give()
         elif self.jobs is not None:
             self.done = sum(job in self._came for job in self.jobs)
@@ -148,6 +154,7 @@ def collect_to(
         try:
             collection.run(wait=wait)
         except KeyboardInterrupt:
+            collection.give_rest()
             raise _interrupted(collection, output, data) from None
     if not records:
         raise CommandError(
@@ -157,7 +164,7 @@ def collect_to(
     if as_json and str(output) != "-":
         click.echo(render.as_json(summary))
     elif str(output) != "-":
-        click.echo(f"wrote {render.count(summary['jobs'], 'result')} to {output}")
+        click.echo(f"wrote {render.count(summary['jobs'], 'line')} to {output}")
     _complain(summary)
 
 
@@ -175,9 +182,13 @@ def _lines(output: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield lambda record: print(line_of(record), flush=True)
         return
     part = _part_of(output)
-    with open(part, "w", encoding="ascii") as file:
-        yield lambda record: print(line_of(record), file=file, flush=True)
-    os.replace(part, output)
+    try:
+        with open(part, "w", encoding="ascii") as file:
+            yield lambda record: print(line_of(record), file=file, flush=True)
+        os.replace(part, output)
+    finally:
+        if part.exists() and not part.stat().st_size:
+            part.unlink()
 
 
 def _part_of(output: Path) -> Path:
@@ -185,7 +196,7 @@ def _part_of(output: Path) -> Path:
 
 
 def _interrupted(collection: Collection, output: Path, data: Path) -> CommandError:
-    where = "" if str(output) == "-" else f", in `{_part_of(output)}`"
+    where = "" if str(output) == "-" or not collection.given else f" to `{_part_of(output)}`"
     had = f"{collection.given} of {len(collection.jobs or ())} results were written{where}"
     return CommandError(
         "interrupted",

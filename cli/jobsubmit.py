@@ -93,7 +93,10 @@ class Sender:
         if of == 1:
             return error
         what = f"{done} of {of} jobs were submitted, those from prompt {done + 1} on were not"
-        return CommandError(error.code, f"{what}: {error.message}", hint=error.hint)
+        hint = error.hint
+        if error.code == "jobs-full":
+            hint = "`--wait` submits the rest as results make room"
+        return CommandError(error.code, f"{what}: {error.message}", hint=hint)
 
 
 def _batch(prompts: list[str]) -> list[str]:

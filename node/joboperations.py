@@ -58,8 +58,7 @@ class JobOperations:
     async def submit(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """Jobs of one model, one a prompt: all or none of them."""
         node = self._node
-        if node.stopping:
-            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+        self._refuse_when_stopping()
         prompts = request.get("prompts")
         if not isinstance(prompts, list) or not 0 < len(prompts) <= defaults.JOBS_AT_ONCE:
             most = defaults.JOBS_AT_ONCE
@@ -179,6 +178,7 @@ class JobOperations:
         await self._node.state.shown.wait()  # before that, own jobs of earlier runs are unknown
         asked = maybe(request, "jobs", _ids)
         jobs = await desk.own() if asked is None else asked
+        self._refuse_when_stopping()
         await emit({"event": "jobs", "jobs": jobs})
         waiting, total, failed = dict.fromkeys(jobs), len(dict.fromkeys(jobs)), 0
         while waiting:
@@ -188,7 +188,7 @@ class JobOperations:
                 if record is not None:
                     del waiting[job]
                     failed += record["error"] is not None
-                    await emit({"event": "result", **record})
+                    await emit({"event": "result", "result": record})
             await emit({"event": "progress", "done": total - len(waiting), "failed": failed})
             if waiting:
                 await self._wait(changed)
@@ -199,8 +199,11 @@ class JobOperations:
         while not changed.is_set():
             with trio.move_on_after(defaults.JOBS_STOP_LOOK):
                 await changed.wait()
-            if self._node.stopping:
-                raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+            self._refuse_when_stopping()
+
+    def _refuse_when_stopping(self) -> None:
+        if self._node.stopping:
+            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 
     async def _record(self, job: str, *, wait: bool) -> dict[str, Any] | None:
         """What came of a job, which counts as read then; None where it is to be waited for."""

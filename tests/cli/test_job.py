@@ -37,6 +37,7 @@ class Daemon:
         self.room = 10**6  # jobs
         self.jobs: list[str] = []
         self.outcomes: dict[str, dict[str, Any]] = {}
+        self.ends: list[Exception] = []
 
     def request(
         self,
@@ -70,12 +71,14 @@ class Daemon:
 
     def results(self, on_event: Callable[[dict[str, Any]], None], jobs: list[str]) -> Any:
         """The last job first, so that the order is the command's to make."""
+        if self.ends and len(self.asked) > 1:
+            raise self.ends.pop()
         on_event({"event": "jobs", "jobs": jobs})
         for job in reversed(jobs):
             if job in self.answers:
                 raise self.answers.pop(job)
             self.room += 1
-            on_event({"event": "result", **self.result(job)})
+            on_event({"event": "result", "result": self.result(job)})
             on_event({"event": "progress"})
         return {}
 
@@ -317,7 +320,7 @@ def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_p
     batch.write_text("\n".join(ids) + "\n")
     output.write_text("before")
     done = shoal("result", "--file", str(batch), "-o", str(output), "--wait")
-    assert (done.code, done.out) == (0, f"wrote 3 results to {output}\n")
+    assert (done.code, done.out) == (0, f"wrote 3 lines to {output}\n")
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["id"] for line in lines] == ids
     assert lines[0] == {
@@ -345,8 +348,12 @@ def test_ctrl_c_leaves_what_was_written(daemon: Daemon, shoal: Shoal, tmp_path: 
     output.write_text("before")
     daemon.answers[ids[1]] = KeyboardInterrupt()
     done = shoal("result", "--file", str(batch), "-o", str(output), "--wait")
-    assert done.code == 130 and "interrupted; 0 of 3 results were written" in done.err
-    assert output.read_text() == "before"
+    part = tmp_path / "results.jsonl.part"
+    assert done.code == 130 and f"1 of 3 results were written to `{part}`" in done.err
+    assert json.loads(part.read_text())["id"] == ids[2] and output.read_text() == "before"
+    daemon.answers[ids[2]] = KeyboardInterrupt()
+    shoal("result", "--file", str(batch), "-o", str(output), "--wait")
+    assert not part.exists()
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "3fa9\n", "x" * 64])
@@ -366,14 +373,15 @@ def test_waiting_survives_a_restart_of_the_daemon(
 ) -> None:
     daemon.jobs = [f"{number:064x}" for number in range(3)]
     daemon.answers[daemon.jobs[1]] = CommandError("not-running", "the daemon stopped")
-    runs = iter([False, False, True])
-    monkeypatch.setattr("shoal.cli.client.is_running", lambda _: next(runs))
+    ends: list[Exception] = [
+        CommandError(code, "it stopped") for code in ("stopping", "not-running")
+    ]
+    daemon.ends = ends
     monkeypatch.setattr(defaults, "JOBS_RESTART_LOOK", 0.0)
     done = shoal("result", "--all", "--wait")
     assert [json.loads(line)["id"] for line in done.out.splitlines()] == daemon.jobs
-    first, second = daemon.asked
-    assert (first["jobs"], second["jobs"]) == (None, daemon.jobs[:2])
-    assert "the daemon stopped; waiting for it to run again" in done.err
-    assert "the daemon runs again" in done.err
+    assert [asked["jobs"] for asked in daemon.asked] == [None, *[daemon.jobs[:2]] * 3]
+    assert done.err.count("the daemon stopped; waiting for it to run again") == 1
+    assert done.err.count("the daemon runs again") == 1
     daemon.answers[daemon.jobs[1]] = CommandError("not-running", "the daemon stopped")
     assert shoal("result", "--all").code == 10, "without --wait there is nothing to wait for"

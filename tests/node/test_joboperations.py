@@ -218,20 +218,20 @@ async def test_results_of_many_jobs_come_as_events(world: World) -> None:
     operation = JobOperations(asker.node).results
     unknown = "cd" * 32
     await operation({"jobs": [*jobs, unknown]}, emit)
-    assert [event.get("error") for event in events if event["event"] == "result"] == [
+    assert [event["result"]["error"] for event in events if event["event"] == "result"] == [
         "not-done", "not-done", "unknown-job",
     ]  # fmt: skip
     events.clear()
     assert await operation({"until_done": True}, emit) == {"jobs": 2, "failed": 0}
     assert events[0] == {"event": "jobs", "jobs": jobs}
-    results = {event["job"]: event for event in events if event["event"] == "result"}
+    results = {e["result"]["job"]: e["result"] for e in events if e["event"] == "result"}
     assert results[jobs[0]]["prompt"] == "é" * 200 and results[jobs[0]]["text"]
     assert events[-1] == {"event": "progress", "done": 2, "failed": 0}
     await trio.sleep(60)
     assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are taken out"
     events.clear()
     await operation({}, emit)
-    assert events[1]["prompt"] == "é" * 200 and events[2]["prompt"] == "Two"
+    assert [e["result"]["prompt"] for e in events[1:3]] == ["é" * 200, "Two"]
     assert await code_of(asker, "job_results", jobs=["x"]) == "bad-request"
 
 
