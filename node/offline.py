@@ -9,6 +9,8 @@ from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
+from .modeloperations import unnamed
+from .removal import loss_view
 from .views import added_entry, model_entry, model_view
 
 
@@ -41,6 +43,9 @@ async def list_models(host: Host, data: Path) -> dict[str, Any]:
         entry = model_entry(name, await library.manifest(root), local=True)
         held = await library.holdings(root)
         entries.append(entry | {"lacks": held.chunks_total - held.chunks})
+    for entry in await unnamed(library, {entry["root"] for entry in entries}):
+        held = await library.holdings(entry["root"])
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
     return {"models": entries}
 
 
@@ -50,6 +55,25 @@ async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
     root = library.resolve(name)
     shown = next((n for n, r in library.names().items() if r == root), name)
     return model_view(shown, await library.manifest(root), {}, local=True)
+
+
+async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict[str, Any]:
+    """Remove a model where `sure`, holding the data folder's lock meanwhile; else say what would
+    go. Whether others hold it is not known here. Raises DataFolderInUse, ModelError."""
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        root = library.resolve(name)
+        loss = await loss_view(library, root)
+        freed = await host.offload(library.store.size_of, await library.only_of(root))
+        if sure:
+            await library.remove(root)
+            await library.usage.save()
+        return loss | {
+            "freed": freed, "copies": None, "partial": None, "linked": False, "removed": sure,
+        }  # fmt: skip
+    finally:
+        lock.release()
 
 
 async def _library(host: Host, data: Path) -> Library:
