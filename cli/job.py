@@ -167,9 +167,9 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     )
 )
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--all", "every", is_flag=True, help="Of all jobs of this node.")
-@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE", help="Of "
-              "the jobs whose ids are in FILE, one a line, as `submit` prints them.")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="The results of all jobs of this node.")
+@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE", help="The "
+              "results of the jobs whose ids are in FILE, one a line, as `submit` prints them.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
               metavar="FILE", help="Write them to FILE, one JSON object a line (default: standard "
               "output).")  # fmt: skip
@@ -185,7 +185,7 @@ def result(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Print what came of a job of this node, or of many. It is kept for a day after that.
+    """Print the result of a job of this node, or of many jobs. It is kept for a day after that.
 
     Of many, each line is an object with `id`, `prompt`, `text`, `node`, `error` and `message`, in
     the order of the ids, or with --all in that of submitting. FILE takes its name once all are
@@ -222,7 +222,7 @@ def result(
 @data_option
 @json_option
 def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
-    """Take a job of this node out, and let its result go. A node that is at it stops.
+    """Cancel a job of this node and drop its result. A node that computes it stops.
 
     Needs a running daemon.
     """
@@ -245,7 +245,7 @@ AGAIN = "submit it again, perhaps changed: `shoal job submit MODEL PROMPT`"
 
 
 def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
-    """What came of the job that the beginning of an id means."""
+    """Return the result of the job whose id begins so."""
     from .client import request
 
     try:

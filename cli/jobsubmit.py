@@ -1,4 +1,4 @@
-"""Submitting prompts as jobs, some at a time, and waiting for what comes of them."""
+"""Submitting prompts as jobs, some at a time, and waiting for their results."""
 
 import json
 import sys
@@ -53,7 +53,7 @@ class Sender:
                 print(each, file=sys.stderr if self._wait else sys.stdout)
 
     def results(self) -> list[dict[str, Any]]:
-        """Of all, in the order in which they were submitted."""
+        """Return the results of all jobs, in the order of submission."""
         self._collect(self.jobs[len(self._found) :])
         return self._found
 
@@ -95,7 +95,7 @@ class Sender:
         what = f"{done} of {of} jobs were submitted, those from prompt {done + 1} on were not"
         hint = error.hint
         if error.code == "jobs-full":
-            hint = "`--wait` submits the rest as results make room"
+            hint = "with `--wait` the command submits the rest as jobs end"
         return CommandError(error.code, f"{what}: {error.message}", hint=hint)
 
 

@@ -128,7 +128,7 @@ class JobOperations:
         return chain(own, every)
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], dict[str, Any]]]:
-        """The state of a job, and what makes its view; None where it is gone."""
+        """Return the state of a job and a function that makes its view; None: the job is gone."""
         desk = self._node.working.desk
         held, standing = desk.results.about(job), self._node.state.views.jobs.get(job)
         if held is not None:
@@ -172,8 +172,8 @@ class JobOperations:
         return result_view(found, self._node.identity.peer) | {"text": found.outcome.text}
 
     async def results(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """What came of many own jobs, an event each, as they come; all own ones where none is
-        named. `until_done`: wait for those that have no result."""
+        """Emit the results of many own jobs as they come, or of all own jobs where the request
+        names none. `until_done`: wait for those that have no result."""
         desk = self._node.working.desk
         await self._node.state.shown.wait()  # before that, own jobs of earlier runs are unknown
         asked = maybe(request, "jobs", _ids)
@@ -206,7 +206,7 @@ class JobOperations:
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 
     async def _record(self, job: str, *, wait: bool) -> dict[str, Any] | None:
-        """What came of a job, which counts as read then; None where it is to be waited for."""
+        """Return the result of a job, which counts as read then; None: the client waits for it."""
         desk = self._node.working.desk
         if (found := await desk.results.take(job)) is not None:
             return record_of(found, self._node.identity.peer)

@@ -1,4 +1,4 @@
-"""What the control socket shows of jobs: plain values, ready for JSON."""
+"""Views of jobs for the control socket: plain values, ready for JSON."""
 
 from typing import Any
 

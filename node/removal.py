@@ -1,7 +1,7 @@
 """Taking models and blobs out of a node's library, for its owner: what would be lost, and doing it.
 
-What is served or being fetched is refused: the owner first ends that use, so that no removal takes
-layers from a running chain. Spec: docs/spec/control.md, `model_rm` and `blob_rm`.
+A content that is served or being fetched is refused: the owner first ends that use, so that no
+removal takes layers from a running chain. Spec: docs/spec/control.md, `model_rm` and `blob_rm`.
 """
 
 from collections.abc import Collection, Mapping

@@ -38,9 +38,8 @@ class Accounting:
     """Usage of one node, from its meter into its feed. `State.run` must be running.
 
     A stage may compute for a job before the job and the claim on it have reached this node, and
-    both may be gone again when the sums are written. So the payer of each use is looked up every
-    USAGE_LOOK seconds, and only the gateway of a job that stays unknown for USAGE_WAIT seconds is
-    charged itself.
+    both may have ended when the sums are written. So the payer of each use is looked up every
+    USAGE_LOOK seconds; where a job stays unknown for USAGE_LOOKS looks, its gateway is charged.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""What the gateways of other nodes had of this node: counted here, kept as facts by
-`accounting.py`.
+"""Counters of what the gateways of other nodes used of this node; `accounting.py` keeps the sums.
 
 No I/O. The owner's own requests are not counted.
 """
@@ -40,7 +39,7 @@ class Meter:
         self._add(use, Count(tokens_out=tokens, busy_ms=busy))
 
     def take(self) -> Mapping[Use, Count]:
-        """Return what was counted and begin anew."""
+        """Return the counts and reset them."""
         counts, self._counts = self._counts, {}
         return counts
 
