@@ -168,8 +168,9 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
 )
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--all", "every", is_flag=True, help="The results of all jobs of this node.")
-@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE", help="The "
-              "results of the jobs whose ids are in FILE, one a line, as `submit` prints them.")  # fmt: skip
+@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
+              help="The results of the jobs whose ids are in FILE, one a line, as `submit` "
+              "prints them.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
               metavar="FILE", help="Write them to FILE, one JSON object a line (default: standard "
               "output).")  # fmt: skip

@@ -27,7 +27,19 @@ OnRecord = Callable[[dict[str, Any]], None]
 class Collection:
     """Results of `jobs`, or of all own ones, given to `on_record` in that order."""
 
-    def __init__(self, data: Path, jobs: Sequence[str] | None, on_record: OnRecord) -> None:
+    def __init__(
+        self,
+        data: Path,
+        jobs: Sequence[str] | None,
+        on_record: OnRecord,
+        *,
+        before: Sequence[dict[str, Any]] = (),
+        total: int = 0,
+    ) -> None:
+        """`before`, `total`: the records that an earlier collection had, and how many there are to
+        be in the end; only the progress shows them."""
+        self._before = list(before)
+        self._total = total
         self._data = data
         self._on_record = on_record
         self.jobs: list[str] | None = None if jobs is None else list(jobs)
@@ -37,11 +49,6 @@ class Collection:
         self._away = False  # whether it has stopped since
         self.done = 0
         self._progress = _Progress()
-
-    @property
-    def left(self) -> int:
-        """How many have no result yet."""
-        return len(self.jobs or ()) - self.done
 
     def run(self, *, wait: bool) -> None:
         """Collect. `wait`: until all are there, whether or not the daemon restarts meanwhile.
@@ -88,8 +95,10 @@ class Collection:
             self._give()
         elif self.jobs is not None:
             self.done = sum(job in self._came for job in self.jobs)
-            failed = sum(1 for record in self._came.values() if record["error"])
-            self._progress.show(self.done, len(self.jobs), failed)
+            came = [*self._before, *self._came.values()]
+            failed = sum(record["error"] is not None for record in came)
+            total = self._total or len(self.jobs)
+            self._progress.show(len(self._before) + self.done, total, failed)
 
     def _give(self) -> None:
         assert self.jobs is not None  # the daemon says them first

@@ -27,12 +27,14 @@ class Sender:
         self._show = show
         self._wait = wait
         self._found: list[dict[str, Any]] = []
+        self._total = 0  # prompts
 
     def send(self, prompts: list[str]) -> None:
         """All of them; where there is no room, behind results that are waited for."""
         from .client import request
 
         at = 0
+        self._total = len(prompts)
         while at < len(prompts):
             batch = _batch(prompts[at:])
             try:
@@ -64,7 +66,9 @@ class Sender:
     def _collect(self, jobs: list[str]) -> None:
         if not jobs:
             return
-        collection = jobresults.Collection(self._data, jobs, self._had)
+        collection = jobresults.Collection(
+            self._data, jobs, self._had, before=self._found, total=self._total
+        )
         try:
             collection.run(wait=True)
         except KeyboardInterrupt:

@@ -128,7 +128,7 @@ class JobOperations:
         return chain(own, every)
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], dict[str, Any]]]:
-        """Return the state of a job and a function that makes its view; None: the job is gone."""
+        """Return the state of a job and a function that makes its view; None: there is no such job."""
         desk = self._node.working.desk
         held, standing = desk.results.about(job), self._node.state.views.jobs.get(job)
         if held is not None:
@@ -182,26 +182,24 @@ class JobOperations:
         await emit({"event": "jobs", "jobs": jobs})
         waiting, total, failed = dict.fromkeys(jobs), len(dict.fromkeys(jobs)), 0
         while waiting:
-            changed = desk.changed
+            changed, before = desk.changed, len(waiting)
             for job in list(waiting):
                 record = await self._record(job, wait=request.get("until_done") is True)
                 if record is not None:
                     del waiting[job]
                     failed += record["error"] is not None
                     await emit({"event": "result", "result": record})
-            await emit({"event": "progress", "done": total - len(waiting), "failed": failed})
+            if len(waiting) < before:
+                done = total - len(waiting)
+                await emit({"event": "progress", "done": done, "failed": failed})
             if waiting:
-                await self._wait(changed)
+                with trio.move_on_after(defaults.JOBS_LOOK):
+                    await changed.wait()
+                self._refuse_when_stopping()
         return {"jobs": total, "failed": failed}
 
-    async def _wait(self, changed: trio.Event) -> None:
-        """Until something changed. A client that waits must not keep the daemon from ending."""
-        while not changed.is_set():
-            with trio.move_on_after(defaults.JOBS_STOP_LOOK):
-                await changed.wait()
-            self._refuse_when_stopping()
-
     def _refuse_when_stopping(self) -> None:
+        """Raises ControlError: a client that waits must not keep the daemon from ending."""
         if self._node.stopping:
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 

@@ -235,6 +235,23 @@ async def test_results_of_many_jobs_come_as_events(world: World) -> None:
     assert await code_of(asker, "job_results", jobs=["x"]) == "bad-request"
 
 
+async def test_a_client_that_waits_hears_of_a_job_that_is_cancelled(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(WRITE_HOLD + 2)
+    await node.ask("job_submit", model="tiny", prompts=["One", "Two"])
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(JobOperations(node.node).results, {"until_done": True}, emit)
+        await trio.sleep(1)
+        await node.ask("job_cancel", all=True)
+    errors = [event["result"]["error"] for event in events if event["event"] == "result"]
+    assert errors == ["unknown-job", "unknown-job"]
+
+
 async def test_a_client_that_waits_for_results_does_not_delay_the_end(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(WRITE_HOLD + 2)
