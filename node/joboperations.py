@@ -128,7 +128,7 @@ class JobOperations:
         return chain(own, every)
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], dict[str, Any]]]:
-        """Return the state of a job and a function that makes its view; None: there is no such job."""
+        """Return the state of a job, None where it has gone, and a function that makes its view."""
         desk = self._node.working.desk
         held, standing = desk.results.about(job), self._node.state.views.jobs.get(job)
         if held is not None:
