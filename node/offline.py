@@ -10,7 +10,7 @@ from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
 from .modeloperations import unnamed
-from .removal import loss_view
+from .removal import loss_view, model_meant
 from .views import added_entry, model_entry, model_view
 
 
@@ -63,7 +63,7 @@ async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)
-        root = library.resolve(name)
+        root = model_meant(name, library)
         loss = await loss_view(library, root)
         freed = await host.offload(library.store.size_of, await library.only_of(root))
         if sure:

@@ -37,7 +37,7 @@ class Removal:
 
     async def model_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """Remove a model of this library where `sure`, else say what would be lost."""
-        root = self._node.library.resolve(text_of(request, "name", NAME_LIMIT))
+        root = model_meant(text_of(request, "name", NAME_LIMIT), self._node.library)
         return await self._remove(root, sure=request.get("sure") is True)
 
     async def blob_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
@@ -100,6 +100,20 @@ async def loss_view(library: Library, root: str) -> dict[str, Any]:
         "fetched": root in library.usage.fetched,
         "embedded": root == defaults.EMBEDDED_ROOT,
     }
+
+
+def model_meant(text: str, library: Library) -> str:
+    """Return the root of the one model of this library that `text` means. Raises ModelError."""
+    try:
+        return library.resolve(text)
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        raise ModelError(
+            error.code,
+            f"{ascii(text)[:80]} is no model on this node's disk",
+            hint="`shoal model list` shows those that are, in the column HERE",
+        ) from None
 
 
 def blob_meant(text: str, roots: Collection[str]) -> str:

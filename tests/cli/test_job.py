@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import defaults
+from shoal.cli import defaults, jobresults
 from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
 from shoal.node.defaults import JOBS_AT_ONCE
@@ -366,6 +366,11 @@ def test_a_file_that_holds_no_ids(text: str, daemon: Daemon, shoal: Shoal, tmp_p
 @pytest.mark.parametrize("args", [(), (JOB, "--all"), ("--all", "--file", "x"), (JOB, "-o", "x")])
 def test_which_results_is_said_once(args: tuple[str, ...], daemon: Daemon, shoal: Shoal) -> None:
     assert shoal("result", *args).code == 2 and not daemon.asked
+
+
+def test_progress_counts_what_failed() -> None:
+    assert jobresults.progress(412, 1000, 3) == "412 of 1000 results, 3 failed"
+    assert jobresults.progress(0, 1, 0) == "0 of 1 result"
 
 
 def test_waiting_survives_a_restart_of_the_daemon(
