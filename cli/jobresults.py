@@ -1,6 +1,5 @@
 """Results of many jobs: waited for over one request, and over restarts of the daemon."""
 
-import json
 import os
 import sys
 import time
@@ -181,7 +180,7 @@ def line_of(record: dict[str, Any]) -> str:
     """A line of a file of results."""
     text = None if record["error"] else record["text"]
     line = {"id": record["job"], "prompt": record["prompt"], "text": text}
-    return json.dumps(line | {key: record[key] for key in ("node", "error", "message")})
+    return render.as_json(line | {key: record[key] for key in ("node", "error", "message")})
 
 
 @contextmanager
