@@ -100,7 +100,8 @@ def _remove(ask: Ask, *, yes: bool, as_json: bool) -> None:
 def lost(loss: dict[str, Any]) -> list[str]:
     """What goes, and what the swarm loses by it, in sentences."""
     names = " and ".join(render.name(name) for name in loss["names"])
-    what = f"{render.safe(loss['kind'])} {names + ', ' if names else ''}root {render.safe(loss['root'][:16])}"
+    called = f"{names}, " if names else ""
+    what = f"{render.safe(loss['kind'])} {called}root {render.safe(loss['root'][:16])}"
     lines = [f"{what}: {render.size(loss['freed'])} on this disk"]
     if loss["shared"]:
         chunks = render.count(loss["shared"], "chunk")
