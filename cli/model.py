@@ -1,11 +1,11 @@
-"""`shoal model add | list | pull | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import pull, render
+from . import pull, remove, render
 from .errors import CommandError
 from .options import Commands, data_flag, data_option, example, json_option
 
@@ -18,10 +18,11 @@ SHOWN = 8  # vouchers, and other models of the same name, for a person
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
-    """Add models, list them, look at one, get one from others."""
+    """Add models, list them, look at one, get one from others, remove one."""
 
 
 model.add_command(pull.pull)
+model.add_command(remove.remove_model)
 
 
 @model.command(
@@ -52,7 +53,8 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
     if old := answer.get("replaced"):
         root = render.safe(old[:16])
-        click.echo(f"the name meant {root} here before; that stays, and is called by its root")
+        click.echo(f"the name meant {root} here before; that model stays, called by its root")
+        click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
     name = render.name(answer["name"])
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
     pulled = f"{name}@{render.safe(answer['root'][:16])}"

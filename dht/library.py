@@ -151,6 +151,27 @@ class Library:
         await self._host.offload(self._host.files.remove, self._folder / "manifests" / root)
         await self.usage.note_added(root)
 
+    async def only_of(self, root: str) -> set[str]:
+        """Return the chunks of a root, and its nodes, that no other root here has. Raises
+        ModelError."""
+        own = await self.parts(root)
+        for other in self.everything() - {root}:
+            try:
+                own -= await self.parts(other)
+            except ModelError:
+                continue  # damaged: there is nothing of it to keep
+        return own
+
+    async def remove(self, root: str) -> None:
+        """Forget a root, with its names, and remove what only it needs. Raises ModelError."""
+        own = await self.only_of(root)
+        await self.forget(root)
+        await self._host.offload(self._remove, own)
+
+    def _remove(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self.store.remove(digest)
+
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
         """Return the root that a name, a root's prefix, or `NAME@prefix` means.
 

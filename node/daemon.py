@@ -78,6 +78,7 @@ from .naming import names_of
 from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
+from .removal import Removal
 from .seeking import Seeking
 from .settingoperations import SettingOperations
 from .settings import Settings, remember
@@ -331,6 +332,7 @@ class Node:
             **Operations(self).table(),
             **ModelOperations(self).table(),
             **BlobOperations(self).table(),
+            **Removal(self).table(),
             **StateOperations(self).table(),
             **GroupOperations(self).table(),
             **JobOperations(self).table(),

@@ -105,6 +105,7 @@ MISHAP_KINDS = 32  # mistakes of ours that are counted apart (node/mishaps.py)
 # Jobs and usage.
 JOBS_AT_ONCE = 64  # in one request
 JOBS_SHOWN = 1_000
+JOBS_LOOK = 0.5  # seconds, at most, between two looks at jobs whose results a client waits for
 JOBS_COUNTED = 4  # that are looked at for that before others run: 1.4 to 4 ms each, at worst
 CLAIMS_SHOWN = 64  # of one job
 USAGE_SHOWN = 1_000

@@ -42,6 +42,8 @@ SEEK_TIME = 3.0  # seconds for the records of nodes that were just linked to com
 
 # Usage: docs/spec/jobs.md.
 USAGE_PACE = 600.0  # seconds between two times that what was counted is written
+USAGE_LOOK = 1.0  # seconds between two looks for the author of a job that was computed for
+USAGE_LOOKS = 60  # of them, then the gateway that named the job is charged
 USAGE_USERS = 256  # users, each of one model, with sums of their own
 
 # Text: docs/spec/text.md.

@@ -77,7 +77,7 @@ SAID = {
 ITEM = {
     "job": "x", "author": "x", "kind": "x", "state": "done", "error": None, "message": "x",
     "model": "x", "abstract": "x", "claimant": "x", "attempt": 2, "step": 7, "came": None,
-    "read": False, "spec": None, "text": "x", "tokens": 3, "reason": "x",
+    "read": False, "made": None, "spec": None, "text": "x", "tokens": 3, "reason": "x",
     "claims": [{"claimant": "x", "attempt": 1, "step": 1, "done": False, "refused": False}],
 }  # fmt: skip
 USED = {
@@ -106,9 +106,11 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "verify": (["state", "verify"], said(feeds=2, entries=1, bytes=1, damaged=[])),
     "export": (["state", "export"], said(FEED, own="x", feeds=1)),
     "usage": (["usage"], said(usage=[USED], more=3, own="x", kept=True)),
-    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x")),
+    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x", totals={"done": 6})),
     "job": (["job", "show", "x"], said(**ITEM, own="x")),
     "result": (["job", "result", "x"], said(**ITEM)),
+    "rm": (["model", "rm", "x", "--yes"], said(kind="x", root="x", names=["x"], shared=2, freed=1,
+        copies=1, partial=1, linked=True, embedded=False, removed=True)),
     "group": (["group"], said(group="x", founder="x", own="x", key=3, key_known=True,
         members=[MEMBER], revoked=[{"peer": "x", "by": "x", "since": 1.0}],
         invitations=[{"ident": "x", "role": "x", "uses": 2, "expires": 1.0}])),
@@ -191,7 +193,7 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
 
 def test_commands_write_json_by_the_one_function() -> None:
     """Another call might leave characters unescaped, as `state export` once did."""
-    free = {"render.py", "client.py", "swarm.py", "job.py"}  # those to a socket or a file
+    free = {"render.py", "client.py", "swarm.py", "jobsubmit.py"}  # those to a socket or a file
     folder = Path(render.__file__).parent
     found = {
         path.name
@@ -199,7 +201,7 @@ def test_commands_write_json_by_the_one_function() -> None:
         if "json.dumps" in path.read_text() and not path.name.startswith("sim")
     }
     assert found <= free
-    assert (folder / "job.py").read_text().count("json.dumps") == 1  # measures a request
+    assert (folder / "jobsubmit.py").read_text().count("json.dumps") == 1  # measures a request
 
 
 @pytest.mark.parametrize("text", NASTY)

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
+from shoal.tasks.metering import Use
 from shoal.tasks.session import Close, Feed, Open, SpanMessage, pack_tokens
 from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
@@ -630,7 +631,7 @@ async def test_each_stage_counts_what_it_did(
     swarm = FakeSwarm(splits)
 
     async def body(_: FakeSwarm) -> None:
-        user = swarm.client.peer, ROOT
+        use = Use(swarm.client.peer, ROOT)
         await _open_all(swarm)
         ids = pack_tokens([7] * 2)
         first = _span(0, 2, token=False).header()
@@ -639,8 +640,8 @@ async def test_each_stage_counts_what_it_did(
         await _settle()
         for node in swarm.stages:
             counts = node.stage.meter.take()
-            assert set(counts) == {user}
-            count = counts[user]
+            assert set(counts) == {use}
+            count = counts[use]
             assert (count.requests, count.tokens_in, count.tokens_out) == (1, 4, 5)
             assert count.busy_ms > 0
         await _close_all(swarm)
