@@ -125,7 +125,7 @@ def list_(data: Path, as_json: bool) -> None:
 
 def _row(item: dict[str, Any]) -> list[str]:
     return [
-        render.safe(item["root"], 64),
+        render.short(item["root"]),
         render.size(item["size"]),
         str(item["chunks"]),
         str(item["missing"]),

@@ -95,7 +95,7 @@ def own_row(own: dict[str, Any]) -> list[str]:
     announced = own["announced_s"]
     return [
         render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),
-        render.safe(own["about"], 60),
+        render.short(own["about"]) if own["kind"] == "peer" else render.safe(own["about"], 60),
         render.count(own["kept"], "node"),
         "never" if announced is None else f"{render.duration(announced)} ago",
         "never" if own["due_s"] is None else f"in {render.duration(max(own['due_s'], 0))}",

@@ -15,7 +15,7 @@ from .options import Commands, data_flag, data_option, example, json_option
 from .run import read_prompt
 
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
-LETTERS = 12  # of an id, and of a peer's
+LETTERS = 12  # of an id
 ABSTRACT = 48  # characters of a prompt in a table
 NOT_KEPT = "this node does not keep others' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
@@ -136,7 +136,7 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     rows = [
         ("job", render.safe(answer["job"], 64)),
         ("state", _state(answer)),
-        ("author", render.safe(answer["author"])),
+        ("author", render.short(answer["author"])),
         ("model", render.name(answer["model"] or "-", 64)),
         ("prompt", render.safe(answer["abstract"], 300)),
     ]
@@ -356,7 +356,7 @@ def _why(found: dict[str, Any]) -> str:
 
 
 def _peer(peer: str) -> str:
-    return "…" + render.safe(peer[-LETTERS:])
+    return render.short(peer)
 
 
 def _time(seconds: float) -> str:

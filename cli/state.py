@@ -11,14 +11,13 @@ from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of `shards`, by the first hex digit of the model's root
-AUTHOR_LETTERS = 12  # the last of a peer id: the first are everybody's
 NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
 
 kind_option = click.option(
     "--kind", help="Only feeds of this kind: member, models, shards, jobs, …"
 )
 author_option = click.option(
-    "--author", help="Only what this peer says: its id, the beginning or end of it, or `me`."
+    "--author", help="Only what this peer says: its id, the beginning of it, or `me`."
 )
 
 
@@ -201,7 +200,7 @@ def _key(key: str) -> str:
 
 
 def _author(peer: str) -> str:
-    return "…" + render.safe(peer[-AUTHOR_LETTERS:])
+    return render.short(peer)
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from ..dht.quota import Allowance
 from ..state.directory import Directory
 from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
-from ..tasks.routing import find_route
+from ..tasks.routing import find_route, largest_room
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from .defaults import VOUCHERS_SHOWN
@@ -60,6 +60,7 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
         "local": local,
         "complete": None,
         "missing": None,
+        "room_tokens": None,
         "vouchers": [],
     }
 
@@ -85,6 +86,7 @@ def swarm_entry(
         "local": model.root in set(local),
         "complete": missing is None,
         "missing": missing,
+        "room_tokens": None if missing else largest_room(members, model.root, model.layers),
         "vouchers": vouchers(model, members, own),
     }
 

@@ -157,7 +157,9 @@ class Gateway:
     ) -> Summary:
         ids = await self._encode(model, request)
         new = _room(model, len(ids), request.max_tokens)
-        answer = Answer(ids, model, request, emit, began)
+        answer = Answer(
+            ids, model, request, emit, began, at_context=len(ids) + new == model.context
+        )
         talk = _Talk(model, request, ids, new, answer)
         try:
             await self._start(talk)
@@ -237,6 +239,7 @@ class Gateway:
             talk.model.root,
             talk.model.layers,
             len(talk.ids) + new,
+            answer=new,
             own=self._courier.peer,
             session=session,
             avoid=self._chains.avoided(),

@@ -228,7 +228,9 @@ async def test_the_context_bounds_prompt_and_answer(autojump_clock: object) -> N
         with pytest.raises(PromptTooLong, match=rf"{CONTEXT + 5} tokens .* {CONTEXT}"):
             await _generate(swarm, "x" * (CONTEXT + 5))
         summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=100)
-        assert (summary.reason, summary.tokens) == ("length", 3)
+        assert (summary.reason, summary.tokens) == ("context", 3)
+        summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=2)
+        assert (summary.reason, summary.tokens) == ("length", 2)
         assert (await _error(swarm, "")).code == "bad-request"
         assert (await _error(swarm, max_tokens=0)).code == "bad-request"
         assert (await _error(swarm, None)).code == "bad-request"

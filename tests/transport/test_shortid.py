@@ -1,0 +1,48 @@
+"""Ids cut for people, and what the beginning of one means."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from shoal.transport.identity import Identity
+from shoal.transport.shortid import COMMON, BadId, meant, short
+
+PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(40)]
+ROOTS = ["ab" * 32, "ab" * 31 + "cd", "12" * 32]
+
+
+def code(asked: str, known: Sequence[str], kind: str = "peer") -> tuple[str, str]:
+    with pytest.raises(BadId) as raised:
+        meant(asked, known, kind, hint="look")
+    return raised.value.code, raised.value.message
+
+
+def test_what_is_shown_for_an_id_means_it() -> None:
+    for known in (list(map(str, PEERS)), ROOTS):
+        for ident in known:
+            assert meant(short(ident, known), known, "peer", hint="") == ident
+            assert meant(ident, known, "peer", hint="") == ident
+            assert meant(f"{short(ident, known)}…", known, "peer", hint="") == ident
+    assert meant("12" * 4, ROOTS, "root", hint="") == "12" * 32
+    assert meant("ABABABAB" * 7 + "ababABCD", ROOTS, "root", hint="") == ROOTS[1]
+
+
+def test_an_id_is_shown_as_long_as_it_has_to_be() -> None:
+    assert short(PEERS[0]) == PEERS[0][:14] and short(ROOTS[2], ROOTS) == "12" * 6
+    assert short(ROOTS[0], ROOTS) == "ab" * 31 + "a"
+    assert short("x") == "x"
+
+
+def test_a_beginning_that_is_too_short() -> None:
+    for asked in ("", "12D3", COMMON, PEERS[0][:11]):
+        assert code(asked, PEERS)[0] == "short-peer"
+    assert f"at least 4 characters after `{COMMON}`" in code(PEERS[0][:11], PEERS)[1]
+    assert code("abc", ROOTS, "job")[1].endswith("expected at least 4 characters")
+
+
+def test_one_that_is_unknown_or_means_several() -> None:
+    assert code(f"{COMMON}zzzz", PEERS)[0] == "unknown-peer"
+    assert code("\x1b[2J" * 50, PEERS)[0] == "unknown-peer"
+    found, message = code("abab", ROOTS, "job")
+    assert found == "ambiguous-job"
+    assert "begins the ids of 2 jobs" in message and f"`{ROOTS[0][:63]}`" in message
