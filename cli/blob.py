@@ -110,7 +110,10 @@ def check_folder(folder: Path) -> None:
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List the blobs of this node. Needs a running daemon."""
+    """List the blobs of this node. Needs a running daemon.
+
+    A blob is got from another node by its whole root, which `--json` shows.
+    """
     from .client import request
 
     answer = request(data, "blobs")

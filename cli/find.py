@@ -81,7 +81,8 @@ def says(record: dict[str, Any]) -> str:
         case "blob":
             return blob(body)
         case "name":
-            return f"{render.name(body['name'])} is {render.short(body['root'])}, {body['layers']} layers"
+            root = render.short(body["root"])
+            return f"{render.name(body['name'])} is {root}, {body['layers']} layers"
         case "kv":
             start, stop = body["layers"]
             return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"

@@ -60,7 +60,7 @@ class Seen:
         if not self._quiet:
             name = event["name"] or "the model"
             print(
-                f"{render.name(name)} is {render.short(self._root)}, {vouched(event['vouchers'])}",
+                f"{render.name(name)} is {render.safe(self._root)}, {vouched(event['vouchers'])}",
                 file=sys.stderr,
             )
 

@@ -123,15 +123,11 @@ def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | Non
 
 
 def wrapped(text: str, width: int = 0) -> list[str]:
-    """Lines of at most `width` characters (0: the terminal's), broken at spaces only, so that ids can be copied."""
-    lines = textwrap.wrap(
-        text,
-        width or columns(),
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
-    return lines or [""]
+    """Lines of at most `width` characters, or of the terminal's width. They are broken at spaces
+    only, so that ids and addresses can be copied."""
+    return textwrap.wrap(
+        text, width or columns(), break_long_words=False, break_on_hyphens=False
+    ) or [""]  # fmt: skip
 
 
 def columns() -> int:

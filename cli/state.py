@@ -158,8 +158,8 @@ def feed_row(feed: dict[str, Any], own: str) -> list[str]:
     part = f" {feed['part']:x}" if feed["part"] else ""
     who = _author(feed["author"]) + (" (this node)" if feed["author"] == own else "")
     if feed["forked"]:
-        return [who, feed["kind"] + part, "forked: empty for good", "", ""]
-    begun = _time(feed["epoch"] / 1000)
+        return [who, feed["kind"] + part, "forked, empty", "", ""]
+    begun = _time(feed["epoch"] / 1000, "minutes")
     return [who, feed["kind"] + part, str(feed["entries"]), render.size(feed["bytes"]), begun]
 
 
@@ -209,9 +209,9 @@ def _shown(value: Any) -> str:
     return render.safe(value, 200)
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float, unit: str = "seconds") -> str:
     """A stranger's clock may say anything."""
     try:
-        return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+        return datetime.fromtimestamp(seconds).isoformat(" ", unit)
     except (ValueError, OverflowError, OSError):
         return "at no time"

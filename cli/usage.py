@@ -78,11 +78,10 @@ def _numbers(total: list[float]) -> list[str]:
 def _peer(peer: str | None, own: str) -> str:
     if peer is None:
         return "others together"
-    shown = render.short(peer)
-    return f"{shown} (this node)" if peer == own else shown
+    return "this node" if peer == own else render.short(peer)
 
 
 def _model(row: dict[str, Any]) -> str:
     if row["root"] is None:
         return "-"
-    return render.name(row["model"] or row["root"][:16])
+    return render.name(row["model"] or row["root"][:12])

@@ -244,7 +244,7 @@ def test_status_tells_conditions() -> None:
 
     rows = dict(status_rows(STATUS))
     assert rows["health"] == "torch is not installed (pip install torch)"
-    assert rows["serving"] == "tiny layers 0:2 (float32)"
+    assert rows["serving"] == "tiny layers 0:2 (float32), room for 100 tokens"
     assert dict(status_rows({**STATUS, "health": []}))["health"] == "ok"
 
 

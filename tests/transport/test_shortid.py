@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from shoal.transport.identity import Identity
-from shoal.transport.shortid import COMMON, BadId, meant, short
+from shoal.transport.shortid import COMMON, BadId, meant, short, shortened
 
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(40)]
 ROOTS = ["ab" * 32, "ab" * 31 + "cd", "12" * 32]
@@ -46,3 +46,13 @@ def test_one_that_is_unknown_or_means_several() -> None:
     found, message = code("abab", ROOTS, "job")
     assert found == "ambiguous-job"
     assert "begins the ids of 2 jobs" in message and f"`{ROOTS[0][:63]}`" in message
+
+
+def test_whole_ids_in_a_sentence_are_cut_but_not_in_an_address() -> None:
+    one, other = PEERS[0], PEERS[1]
+    address = f"/ip4/192.0.2.7/tcp/1/p2p/{one}"
+    assert shortened(f"stage 1 ({one}, layers 0:2) and {other}") == (
+        f"stage 1 ({short(one)}, layers 0:2) and {short(other)}"
+    )
+    assert shortened(f"dial {address}") == f"dial {address}"
+    assert shortened(f"x{one} {one[:51]}") == f"x{one} {one[:51]}"
