@@ -74,6 +74,36 @@ def report_error(message: str, hint: str) -> None:
     _line("hint", "cyan", hint)
 
 
+class Streamed:
+    """Text on standard output as it comes from a model. Leaving the block ends its line, so that
+    what follows, an error as well, starts on a line of its own."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._silent = silent
+        self._last = ""
+
+    def __enter__(self) -> "Streamed":
+        return self
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Write the text of an event `text`; pass over others."""
+        if event.get("event") == "text":
+            self.write(event["text"])
+
+    def write(self, text: str, colour: str = "") -> None:
+        if self._silent or not text:
+            return
+        shown = safe_text(text)
+        sys.stdout.write(coloured(shown, colour, sys.stdout) if colour else shown)
+        sys.stdout.flush()
+        self._last = shown[-1:] or self._last
+
+    def __exit__(self, *_error: object) -> None:
+        if self._last not in ("", "\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
 def _line(word: str, colour: str, text: str) -> None:
     shown = sentence(" ".join(text.split()))
     print(f"{coloured(word, colour, sys.stderr)}: {shown}", file=sys.stderr)

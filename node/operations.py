@@ -265,6 +265,14 @@ def text_of(request: dict[str, Any], key: str, limit: int) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not value or len(value) > limit:
         raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of a command line that are no text
+        raise ControlError(
+            "bad-request",
+            f"`{key}` is not UTF-8 text",
+            hint="convert it: `iconv -f ISO-8859-1 -t UTF-8` does from Latin-1",
+        ) from None
     return value
 
 
