@@ -142,12 +142,23 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
             raise
     import trio
 
+    from ..dht.errors import ModelError
     from ..node import offline
     from ..transport.realhost import RealHost
 
     if op == "models":
         return trio.run(offline.list_models, RealHost(), data)
-    return trio.run(offline.show_model, RealHost(), data, more["name"])
+    try:
+        return trio.run(offline.show_model, RealHost(), data, more["name"])
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        flag = data_flag(data)
+        raise CommandError(
+            error.code,
+            f"{error.message} on this disk, and no daemon is running that could ask others",
+            hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
+        ) from None
 
 
 def _summary(item: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ and `NAME@HASH` picks. Only all 64 digits of a hash prove anything: eight can be
 Spec: docs/spec/model.md.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from .errors import ModelError
 from .finding import Found
 from .key import Key, record_key
 from .library import check_name
+from .library import unknown as unknown_model
 from .manifest import is_digest
 from .record import NameBody
 
@@ -257,14 +257,8 @@ def _vouched(vouchers: tuple[Voucher, ...]) -> str:
 
 def unknown(text: str, names: Iterable[str]) -> ModelError:
     """Nobody who can be asked has heard of it; `names` are what it may have been meant for."""
-    near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
-    meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
-    return ModelError(
-        "unknown-model",
-        f"no model {ascii(text)[:80]} is known {KNOWN}{meant}",
-        hint="`shoal model list` shows what members name; a whole root can be asked for without a "
-        "name",
-    )
+    hint = "`shoal model list` shows what members name; a whole root needs no name"
+    return unknown_model(text, names, f" {KNOWN}", hint=hint)
 
 
 def other_hash(text: str, meanings: list[Meaning]) -> ModelError:
