@@ -1,6 +1,7 @@
 """What the control socket shows of a node: plain values, ready for JSON."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..dht.library import Library
@@ -10,6 +11,8 @@ from ..state.directory import Directory
 from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
 from ..tasks.routing import find_route, largest_room
+from ..transport.address import Address
+from ..transport.errors import TransportError
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from .defaults import VOUCHERS_SHOWN
@@ -190,18 +193,29 @@ def stall_view(guard: StallGuard) -> dict[str, Any]:
     }
 
 
+def listening_address(record: MemberRecord, seen: str | None) -> str | None:
+    """Where a peer listens, as IP:PORT: at the address `seen` where the link leads, if it says that
+    it listens there, else at the first that it names. The port of a link that the peer dialled is
+    one that nothing listens on, so a peer that names no address has only its IP address."""
+    found = []
+    for text in record.addresses:
+        with suppress(TransportError):
+            found.append(Address.parse(text))
+    found = [each for each in found if each.relay is None]
+    best = next((each for each in found if each.host == seen), next(iter(found), None))
+    if best is None:
+        return seen
+    return f"[{best.host}]:{best.port}" if ":" in best.host else f"{best.host}:{best.port}"
+
+
 def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
               ) -> dict[str, Any]:  # fmt: skip
     """Another node: what it says of itself, and what the link to it measures."""
     status = link.status if link else None
-    address = next(iter(record.addresses), None)
-    if status is not None:
-        host, port = status.address[:2]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return {
         "peer": record.peer,
         "version": record.version,
-        "address": address,
+        "address": listening_address(record, status.address[0] if status else None),
         "path": status.path if status else None,
         "rtt_ms": status.rtt * 1000 if status and status.rtt is not None else None,
         "bytes_in": status.bytes_in if status else 0,
