@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..transport import shortid
 from . import render
 from .options import data_option, example, json_option
 
@@ -74,7 +75,7 @@ def says(record: dict[str, Any]) -> str:
     body = record["says"]
     match record["kind"]:
         case "peer":
-            return ", ".join(str(each) for each in body["addresses"][:2]) or "no address"
+            return ", ".join(map(brief_address, body["addresses"][:2])) or "no address"
         case "shard":
             speed = f", {body['speed']:.1f} tokens/s" if body["speed"] else ""
             return f"layers {body['start']}:{body['stop']} ({body['precision']}){speed}"
@@ -88,6 +89,12 @@ def says(record: dict[str, Any]) -> str:
             return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"
         case _:
             return "of a kind that this version does not know"
+
+
+def brief_address(address: object) -> str:
+    """A multiaddr without the peer's own id, and with the beginning of its relay's."""
+    ways = str(address).rpartition("/p2p/")[0] or str(address)
+    return "/".join(map(shortid.short, ways.split("/")))
 
 
 def blob(body: dict[str, Any]) -> str:

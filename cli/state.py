@@ -1,5 +1,6 @@
 """`shoal state show | log | verify | export`: what the swarm agrees on, as this node has it."""
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of `shards`, by the first hex digit of the model's root
+_ID = re.compile(r"[0-9a-f]{64}")
 NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
 
 kind_option = click.option(
@@ -205,8 +207,16 @@ def _author(peer: str) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return render.safe(", ".join(f"{key} {item}" for key, item in value.items()), 200)
-    return render.safe(value, 200)
+        shown = ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
+        return render.safe(shown, defaults.MESSAGE_WIDTH)
+    return render.safe(_brief(value), defaults.MESSAGE_WIDTH)
+
+
+def _brief(value: Any) -> Any:
+    """The beginning of an id of 64 hex digits; any other value as it is."""
+    if isinstance(value, list):
+        return ", ".join(str(_brief(each)) for each in value)
+    return render.short(value) if isinstance(value, str) and _ID.fullmatch(value) else value
 
 
 def _time(seconds: float, unit: str = "seconds") -> str:

@@ -115,7 +115,7 @@ class StateOperations:
             if some
             else "`shoal state show` lists the authors; this node is `me`"
         )
-        return meant(asked, known, "author", hint=hint)
+        return meant(asked, known, "peer", hint=hint)
 
     async def _event(self, view: FeedView, *, facts: bool) -> dict[str, Any]:
         event = {

@@ -76,7 +76,7 @@ def test_an_output_in_a_document_is_written_from_a_run() -> None:
 
     def run(command: str) -> str:
         asked.append(command)
-        return "a: real 9 s\nleft out\nand so\nb 2\n\nleft out too\n"
+        return "a: real 9 s\nleft out\nso it is\nb 2\n\nleft out too\n"
 
     text = outputs.rewritten(f"{head}a 1\n```\nafter\n", run)
     assert text == f"{head}a: real 9 s\n…\nb 2\n```\nafter\n"

@@ -63,8 +63,7 @@ def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int 
         after = f" after `{COMMON}`" if common else ""
         raise BadId(
             f"short-{kind}",
-            f"{shown} is too short for the beginning of a {kind} id: expected at least {least} "
-            f"characters{after}",
+            f"{shown} is too short to mean one {kind}: expected at least {least} characters{after}",
             hint=hint,
         )
     if not found:

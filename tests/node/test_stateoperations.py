@@ -96,7 +96,7 @@ async def test_the_store_is_whole(world: World) -> None:
     ("more", "said"),
     [
         ({"kind": "nonsense"}, "no feeds of kind `nonsense`"),
-        ({"author": "zzzz"}, "no author known here begins with"),
+        ({"author": "zzzz"}, "no peer known here begins with"),
         ({"author": 7}, "not a text"),
         ({"kind": ""}, "not a text"),
         ({"kind": "x" * 300}, "not a text"),
