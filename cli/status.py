@@ -145,7 +145,8 @@ def serving_line(serving: dict[str, Any]) -> str:
     """What a node serves, or how far it is."""
     if serving["phase"] == "serving" and serving["shard"] is not None:
         shard = serving["shard"]
-        return f"{shard_line(shard)}, room for {render.tokens(shard['kv_tokens_free'])}"
+        now = f", {serving['room_tokens']:,} now" if "room_tokens" in serving else ""
+        return f"{shard_line(shard)}, room for {render.tokens(shard['kv_tokens_free'])}{now}"
     line = render.sentence(serving["state"])
     if serving["phase"] == "fetching" and serving["total_bytes"]:
         line += f" ({100 * serving['done_bytes'] // serving['total_bytes']} %)"
@@ -194,8 +195,8 @@ def _machine_line(capacity: dict[str, Any]) -> str:
 def peers(data: Path, as_json: bool) -> None:
     """List the nodes that this one knows, the layers that they serve and their room.
 
-    ROOM is how many tokens, of prompt and answer together, a node's free memory still takes: an
-    answer needs a chain of nodes over all layers, of which each has the room.
+    ROOM is how many tokens, of prompts and answers together, a node has memory for. A request needs
+    it at each node of a chain over all layers; answers under way take of it.
     """
     from .client import request
 

@@ -216,9 +216,8 @@ def _join_failed(where: str, error: DialFailed, own: PeerId, *, again: bool) -> 
     if again:
         return NodeError(
             "invite-refused" if error.code in NOT_ADMITTED else error.code,
-            f"this data folder has joined by an invitation of the node at {where} before, and a "
-            "code works once",
-            hint="run `shoal node` with the same options; no code is needed any more",
+            f"this data folder has already joined by an invitation of the node at {where}",
+            hint="run `shoal node` instead: the code is needed only once",
         )
     if error.code in NOT_ADMITTED:
         return NodeError(

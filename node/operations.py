@@ -77,7 +77,9 @@ class Operations:
             "relays": linkviews.relay_views(node.ladder, self._host.now()),
             "relaying": linkviews.relaying_view(node.ladder),
             "peers": len(members) - 1,
-            "serving": views.serving_view(node.serving.status(), shard, names),
+            "serving": views.serving_view(
+                node.serving.status(), shard, names, node.stage.room_for(own.peer)
+            ),
             "models": views.swarm_models(node.directory, node.library),
             "capacity": views.capacity_view(own.capacity),
             "disk": views.disk_view(node.quota.allowance, node.library.store.used_bytes),

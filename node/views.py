@@ -149,7 +149,10 @@ def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> dict[str, 
 
 
 def serving_view(
-    status: Mapping[str, Any], shard: ShardRecord | None, names: Mapping[str, ModelName]
+    status: Mapping[str, Any],
+    shard: ShardRecord | None,
+    names: Mapping[str, ModelName],
+    room: int,
 ) -> dict[str, Any]:
     """What the node serves now, and how far it is with what it is to serve."""
     return {
@@ -158,6 +161,7 @@ def serving_view(
         "why": status["why"],
         "done_bytes": status["done_bytes"],
         "total_bytes": status["total_bytes"],
+        "room_tokens": room,
         "shard": shard_view(shard, names) if shard else None,
     }
 

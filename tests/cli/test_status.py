@@ -103,6 +103,9 @@ def test_room_stands_in_status_and_peers() -> None:
     rows = dict(status_rows({**STATUS, "models": [model]}))
     assert rows["models"] == "tiny: 6 layers, complete, room for 1,792 tokens of prompt and answer"
     assert rows["serving"].endswith("room for 100 tokens")
+    serving = {**STATUS["serving"], "room_tokens": 30}
+    rows = dict(status_rows({**STATUS, "serving": serving}))
+    assert rows["serving"].endswith("room for 100 tokens, 30 now")
     assert "room" not in dict(status_rows(STATUS))["models"]
     assert peer_row(PEER)[1:3] == ["tiny 0:2", "100"]
     other = {**STATUS["serving"]["shard"], "layers": "2:6", "kv_tokens_free": 7}

@@ -435,6 +435,7 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
         error = await _error(swarm)  # the refusal says more than "no route"
         assert error.code == "no-memory"
         assert "stage 2 of 2" in error.message
+        assert "the prompt has 5 tokens and the answer up to 8" in str(error.hint)
         swarm.assert_free()
 
     await _run(swarm, body)
