@@ -1,18 +1,17 @@
 """`shoal state show | log | verify | export`: what the swarm agrees on, as this node has it."""
 
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..transport import shortid
 from . import defaults, render
 from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of `shards`, by the first hex digit of the model's root
-_ID = re.compile(r"[0-9a-f]{64}")
 NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
 
 kind_option = click.option(
@@ -213,10 +212,10 @@ def _shown(value: Any) -> str:
 
 
 def _brief(value: Any) -> Any:
-    """The beginning of an id of 64 hex digits; any other value as it is."""
+    """The beginning of an id; any other value as it is."""
     if isinstance(value, list):
         return ", ".join(str(_brief(each)) for each in value)
-    return render.short(value) if isinstance(value, str) and _ID.fullmatch(value) else value
+    return render.short(value) if isinstance(value, str) and shortid.is_id(value) else value
 
 
 def _time(seconds: float, unit: str = "seconds") -> str:

@@ -116,7 +116,7 @@ def links_text(links: list[dict[str, Any]]) -> str:
     for link in links:
         peer = render.short(link["peer"], peers)
         if link["path"] == NO_PATH:
-            lines += render.wrapped(f"{peer} cannot be reached now: a way is looked for")
+            lines += render.wrapped(f"{peer} cannot be reached now; the node keeps trying")
         elif link["why_relayed"]:
             lines += render.wrapped(f"{peer} is not direct: {render.sentence(link['why_relayed'])}")
     return "\n".join(lines)

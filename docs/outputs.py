@@ -53,7 +53,7 @@ def settled(output: str) -> str:
 
 
 def output_of(command: str) -> str:
-    """What the command prints on standard output, in a folder of its own beside the examples."""
+    """Return the standard output of a command, run in an empty folder with the examples."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(ROOT / "examples")
         line = [sys.executable, "-m", "shoal.cli.main", *shlex.split(command)]

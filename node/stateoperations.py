@@ -90,7 +90,7 @@ class StateOperations:
         }
 
     async def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
-        """Those of a kind and of the author whose id begins so, where such are asked for."""
+        """Return the feeds of the kind and of the author that are asked for. Raises BadId."""
         kind, author = _text(request, "kind"), _text(request, "author")
         if kind is not None and kind not in KINDS:
             raise ControlError(

@@ -140,7 +140,7 @@ def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int
 
 
 def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
-    """Every layer is served, but no chain holds a prompt and an answer of so many tokens."""
+    """Return the error for a request that fits no chain, though all layers are served."""
     if room is None:
         return NoRoute(
             "every layer is served, but no shards join into a chain",
@@ -153,7 +153,7 @@ def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
         )
     spare, most = room - answer, room - 1
     largest = f"{spare} tokens" if spare > 0 else f"{most} tokens, with `--max-tokens 1`"
-    shorter = f"`--max-tokens {room - prompt}` makes room for this one" if room > prompt else (
+    shorter = f"`--max-tokens {room - prompt}` fits beside this prompt" if room > prompt else (
         f"shorten the prompt; with its answer (`--max-tokens N`) it may take {room} tokens"
     )  # fmt: skip
     return NoRoute(

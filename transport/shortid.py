@@ -18,11 +18,12 @@ HEX_SHOWN: Final = 12
 LEAST: Final = 4  # characters that a beginning needs, without those that all share
 _CHOICES: Final = 4  # ids that an ambiguous beginning is answered with
 _WHOLE_PEER: Final = re.compile(rf"(?<![/\w]){COMMON}[1-9A-HJ-NP-Za-km-z]{{44}}(?!\w)")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class BadId(ShoalError):
-    """What was typed means no id, or several: `unknown-KIND`, `ambiguous-KIND`, `short-KIND`."""
+    """A typed id that means none or several: `unknown-KIND`, `ambiguous-KIND`, `short-KIND`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -39,6 +40,11 @@ def short(ident: str, among: Collection[str] = ()) -> str:
     return ident[:letters]
 
 
+def is_id(text: str) -> bool:
+    """Whether a text is a whole peer id, or 64 hex digits."""
+    return _DIGEST.fullmatch(text) is not None or _WHOLE_PEER.fullmatch(text) is not None
+
+
 def shortened(text: str) -> str:
     """A text for people with its whole peer ids cut, but for those in addresses, to be copied."""
     found = set(_WHOLE_PEER.findall(text))
@@ -46,7 +52,7 @@ def shortened(text: str) -> str:
 
 
 def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int = LEAST) -> str:
-    """The one of `known` that `asked` is, or begins. `kind`: one word for the error.
+    """Return the id among `known` that `asked` is or begins. `kind` is one word for the error.
 
     Raises BadId.
     """

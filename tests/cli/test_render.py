@@ -161,6 +161,23 @@ def test_every_command(
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
 
 
+FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for other programs
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - FREE))
+def test_every_table_fits_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, told = SHOWN[name]
+    peer = "12D3KooW" + "a" * 44
+    *_, answer = poisoned_all(told, peer)
+    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert invoke(line) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80, shown
+
+
 SHOW_NAMES = ("models", "model", "find", "feeds", "log", "usage", "jobs", "job", "pull", "status")
 
 

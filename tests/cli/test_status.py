@@ -67,7 +67,7 @@ def test_a_link_without_a_path() -> None:
     lost = {**LINK, "path": "none", "medium": None, "rtt_ms": None, "rate_in": None}
     assert link_row(lost)[1:4] == ["none", "-", "-"]
     said = links_text([lost]).splitlines()[-1]
-    assert said == "12D3KooWOther cannot be reached now: a way is looked for"
+    assert said == "12D3KooWOther cannot be reached now; the node keeps trying"
 
 
 def test_links_are_asked_for_only_where_they_are_wanted(

@@ -85,4 +85,4 @@ async def test_the_beginning_of_a_root_of_ones_own_is_enough(world: World) -> No
     root = await added(node)
     assert (await get(node, root[:12]))["root"] == root
     (search, *_) = (await node.ask("find", key=root[:12]))["searches"]
-    assert search["about"] == f"who serves layers of {root[:8]}" or root in str(search)
+    assert root in str(search)

@@ -1,4 +1,4 @@
-"""What the control socket shows of other nodes."""
+"""Views of other nodes at the control socket."""
 
 import pytest
 

@@ -129,7 +129,7 @@ def test_the_error_names_the_largest_prompt_that_fits() -> None:
     assert hint and "may take 700 tokens" in hint
     message, hint = too_long(members, 650, 1024)
     assert message.endswith("fits now has 699 tokens, with `--max-tokens 1`")
-    assert hint == "`--max-tokens 50` makes room for this one"
+    assert hint == "`--max-tokens 50` fits beside this prompt"
     for prompt, answer in ((600, 100), (650, 50), (699, 1)):
         find_route(members, ROOT, LAYERS, prompt + answer, answer=answer)
 

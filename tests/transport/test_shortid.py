@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from shoal.transport.identity import Identity
-from shoal.transport.shortid import COMMON, BadId, meant, short, shortened
+from shoal.transport.shortid import COMMON, BadId, is_id, meant, short, shortened
 
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(40)]
 ROOTS = ["ab" * 32, "ab" * 31 + "cd", "12" * 32]
@@ -46,6 +46,11 @@ def test_one_that_is_unknown_or_means_several() -> None:
     found, message = code("abab", ROOTS, "job")
     assert found == "ambiguous-job"
     assert "begins the ids of 2 jobs" in message and f"`{ROOTS[0][:63]}`" in message
+
+
+def test_what_is_an_id() -> None:
+    assert is_id(PEERS[0]) and is_id(ROOTS[0])
+    assert not is_id(PEERS[0][:51]) and not is_id("tiny") and not is_id("AB" * 32)
 
 
 def test_whole_ids_in_a_sentence_are_cut_but_not_in_an_address() -> None:
