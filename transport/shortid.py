@@ -73,7 +73,8 @@ def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int 
             hint=hint,
         )
     if not found:
-        raise BadId(f"unknown-{kind}", f"no {kind} known here begins with {shown}", hint=hint)
+        what = f"{shown} is known" if is_id(text) else f"known here begins with {shown}"
+        raise BadId(f"unknown-{kind}", f"no {kind} {what}", hint=hint)
     if len(found) > 1:
         choices = ", ".join(f"`{short(ident, found)}`" for ident in sorted(found)[:_CHOICES])
         more = f" and {len(found) - _CHOICES} more" if len(found) > _CHOICES else ""

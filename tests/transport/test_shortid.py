@@ -42,6 +42,7 @@ def test_a_beginning_that_is_too_short() -> None:
 
 def test_one_that_is_unknown_or_means_several() -> None:
     assert code(f"{COMMON}zzzz", PEERS)[0] == "unknown-peer"
+    assert code(PEERS[0], PEERS[1:]) == ("unknown-peer", f"no peer '{PEERS[0]}' is known")
     assert code("\x1b[2J" * 50, PEERS)[0] == "unknown-peer"
     found, message = code("abab", ROOTS, "job")
     assert found == "ambiguous-job"
