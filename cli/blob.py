@@ -114,7 +114,10 @@ def check_folder(folder: Path) -> None:
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List the blobs of this node. Needs a running daemon."""
+    """List the blobs of this node. Needs a running daemon.
+
+    A blob is got from another node by its whole root, which `--json` shows.
+    """
     from .client import request
 
     answer = request(data, "blobs")
@@ -129,7 +132,7 @@ def list_(data: Path, as_json: bool) -> None:
 
 def _row(item: dict[str, Any]) -> list[str]:
     return [
-        render.safe(item["root"], 64),
+        render.short(item["root"]),
         render.size(item["size"]),
         str(item["chunks"]),
         str(item["missing"]),

@@ -10,6 +10,8 @@ PROMPT_LIMIT = 512 << 10  # bytes of a prompt read from standard input
 NAME_WIDTH = 64  # characters of a peer's text that are shown
 KEY_WIDTH = 256  # characters of a fact's key, to be copied
 ADDRESS_WIDTH = 400  # characters of an own address, relay and all, to be copied
+WIDTH = 80  # columns to write for where there is no terminal
+LEAST_WIDTH = 20  # columns that are written for at least
 TEXT_WIDTH = 100  # characters of a line of prose, where the terminal is wider
 MESSAGE_WIDTH = 600  # characters of an error message that are shown
 

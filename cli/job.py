@@ -147,7 +147,7 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     rows = [
         ("job", render.safe(answer["job"], 64)),
         ("state", _state(answer)),
-        ("author", render.safe(answer["author"])),
+        ("author", render.short(answer["author"])),
         ("model", render.name(answer["model"] or "-", 64)),
         ("prompt", render.safe(answer["abstract"], 300)),
     ]
@@ -294,7 +294,7 @@ def _claim(claim: dict[str, Any]) -> str:
 
 
 def _peer(peer: str) -> str:
-    return "…" + render.safe(peer[-LETTERS:])
+    return render.short(peer)
 
 
 def _time(seconds: float) -> str:

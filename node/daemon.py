@@ -425,7 +425,9 @@ class Node:
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config
         if config.invitation is not None:
-            link, handed = await join(self.endpoint, config.invitation, box_of(self.identity))
+            link, handed = await join(
+                self.endpoint, config.invitation, box_of(self.identity), before=self.inviter
+            )
             before = self.credentials.private
             self.endpoint.admission = await self.credentials.adopt(handed)
             if not before:

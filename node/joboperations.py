@@ -12,9 +12,9 @@ from ..state.views.jobs import KNOWN
 from ..state.views.usage import Count
 from ..tasks.accounting import NO_ROOT
 from ..tasks.jobs import defaults as jobs_defaults
-from ..tasks.jobs.errors import JobError
 from ..tasks.jobs.prompt import PromptSpec
 from ..transport.identity import PeerId
+from ..transport.shortid import BadId, meant
 from . import defaults, views
 from .control import Emit, Operation
 from .errors import ControlError
@@ -229,17 +229,11 @@ class JobOperations:
         desk, jobs = self._node.working.desk, self._node.state.views.jobs
         try:
             return desk.find(start)
-        except JobError as error:
+        except BadId as error:
             if error.code != "unknown-job":
                 raise
         every = (job for state in KNOWN for job in jobs.all_in(state))
-        found = list(islice((job for job in every if job.startswith(start)), 2))
-        if len(found) == 1:
-            return found[0]
-        code, what = ("ambiguous-job", "begins more than one job")
-        if not found:
-            code, what = ("unknown-job", "is no job that this node knows")
-        raise JobError(code, f"`{start}` {what}", hint="`shoal job list` shows them")
+        return meant(start, every, "job", hint="`shoal job list` shows them")
 
     async def usage(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """What every client had of every provider, as the providers say; those with most first."""

@@ -293,9 +293,23 @@ class Stage:
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
         if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has as many sessions as it takes")
-        share = int(self._current().kv_tokens * KV_SHARE)
-        if own and not mine and sum(own) + message.tokens > share:  # one session always may be
-            raise SessionError("no-memory", f"one gateway has at most {share} positions here")
+        room = self.room_for(gateway)
+        if message.tokens > room:
+            raise SessionError(
+                "no-memory",
+                f"room for {room} tokens of prompt and answer now, {message.tokens} are asked for",
+            )
+
+    def room_for(self, gateway: PeerId) -> int:
+        """How many positions a further session of this gateway may reserve now."""
+        if self._held is None:
+            return 0
+        kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
+        room = kv_tokens - sum(item.open.tokens for item in sessions)
+        own = [item.open.tokens for item in sessions if item.gateway == gateway]
+        if own and gateway != self._courier.peer:  # the first session may take all that is free
+            room = min(room, int(kv_tokens * KV_SHARE) - sum(own))
+        return max(room, 0)
 
     async def _open(self, session: _Session) -> Reply:
         def on_event(event: EngineEvent) -> None:

@@ -24,6 +24,7 @@ from ...state.views.jobs import State as Stand
 from ...transport.guard import Guard
 from ...transport.host import Host
 from ...transport.identity import PeerId
+from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
 from .outcome import Outcome, failed, read_outcome
@@ -166,19 +167,9 @@ class Desk:
             await changed.wait()
 
     def find(self, start: str) -> str:
-        """The own job that is meant by the beginning of its id. Raises JobError: `unknown-job`,
-        `ambiguous-job`."""
-        known = {*self._jobs.of(self._own), *(result.job for result in self.results)}
-        found = [job for job in known if job.startswith(start)]
-        if not found:
-            raise _unknown(start)
-        if len(found) > 1:
-            raise JobError(
-                "ambiguous-job",
-                f"`{start}` begins {len(found)} jobs",
-                hint="give more letters of the id: `shoal job list --mine` shows them",
-            )
-        return found[0]
+        """The own job that is meant by the beginning of its id. Raises BadId."""
+        known = (*self._jobs.of(self._own), *(result.job for result in self.results))
+        return meant(start, known, "job", hint="`shoal job list --mine` shows this node's")
 
     async def run(self) -> None:
         """Fetch and keep what comes, until cancelled."""

@@ -205,7 +205,7 @@ def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
     }  # fmt: skip
     lines = done.out.splitlines()
     assert lines[1].split()[:2] == ["abababababab", "claimed"] and "(attempt 2)" in lines[1]
-    assert "On\\x1bce" in lines[1] and "…bbbbbbbbbbbb" in lines[1]
+    assert "On\\x1bce" in lines[1] and "12D3KooWbbbbbb" in lines[1]
     assert "done, read" in lines[2] and "this node" in lines[2]
     assert "failed (bad-spec)" in lines[3]
     assert lines[5:] == [

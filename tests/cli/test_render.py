@@ -163,6 +163,23 @@ def test_every_command(
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
 
 
+FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for other programs
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - FREE))
+def test_every_table_fits_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, told = SHOWN[name]
+    peer = "12D3KooW" + "a" * 44
+    *_, answer = poisoned_all(told, peer)
+    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert invoke(line) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80, shown
+
+
 SHOW_NAMES = ("models", "model", "find", "feeds", "log", "usage", "jobs", "job", "pull", "status")
 
 
@@ -179,6 +196,7 @@ def test_a_name_that_looks_like_another_says_so(
         return answer
 
     monkeypatch.setattr("shoal.cli.client.request", request)
+    monkeypatch.setenv("COLUMNS", "200")
     assert invoke(line) == 0
     assert r't\u0456ny (looks like "tiny")' in capsys.readouterr().out
 
@@ -245,16 +263,44 @@ def test_status_tells_conditions() -> None:
 
     rows = dict(status_rows(STATUS))
     assert rows["health"] == "torch is not installed (pip install torch)"
-    assert rows["serving"] == "tiny layers 0:2 (float32)"
+    assert rows["serving"] == "tiny layers 0:2 (float32), room for 100 tokens"
     assert dict(status_rows({**STATUS, "health": []}))["health"] == "ok"
 
 
-@pytest.mark.parametrize(("columns", "stacked"), [(12, True), (13, False), (0, False)])
-def test_a_terminal_that_would_break_each_line_twice_gets_the_cells_below_each_other(
+@pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])
+def test_where_ids_alone_are_too_wide_the_cells_stand_below_each_other(
     columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: columns > 0)
-    monkeypatch.setenv("COLUMNS", str(columns or 5))
+    monkeypatch.setenv("COLUMNS", str(columns))
     shown = render.table(("A", "LONG"), [("x" * 20, "y"), ("z", "w")])
     below = f"A     {'x' * 20}\nLONG  y\n\nA     z\nLONG  w"
     assert (shown == below) == stacked
+
+
+def test_the_widest_column_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = render.table(("ID", "WHY"), [("ab" * 8, "nothing of it was ever cut"), ("cd", "short")])
+    assert shown.splitlines() == [
+        "ID                WHY",
+        "abababababababab  nothing of it was ever",
+        "                  cut",
+        "cd                short",
+    ]
+    assert render.fields([("why", "nothing of it is cut at the edge")]).splitlines() == [
+        "why  nothing of it is cut at the edge"
+    ]
+
+
+def test_without_a_terminal_it_is_written_for_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = render.table(("A", "B"), [("word " * 40, "other " * 40)])
+    assert 70 < max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, render.fields([("name", "word " * 60)]).splitlines())) <= 80
+
+
+def test_ids_are_cut_to_a_beginning() -> None:
+    peer, other = "12D3KooWAbCdEf" + "x" * 38, "12D3KooWAbCdEf" + "y" * 38
+    assert render.short(peer) == "12D3KooWAbCdEf"
+    assert render.short(peer, [peer, other]) == "12D3KooWAbCdEfx"
+    assert render.short("ab" * 32) == "ab" * 6
+    assert render.short("\x1b[31m") == r"\x1b[31m"

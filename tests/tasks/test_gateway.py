@@ -230,7 +230,9 @@ async def test_the_context_bounds_prompt_and_answer(autojump_clock: object) -> N
         with pytest.raises(PromptTooLong, match=rf"{CONTEXT + 5} tokens .* {CONTEXT}"):
             await _generate(swarm, "x" * (CONTEXT + 5))
         summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=100)
-        assert (summary.reason, summary.tokens) == ("length", 3)
+        assert (summary.reason, summary.tokens) == ("context", 3)
+        summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=2)
+        assert (summary.reason, summary.tokens) == ("length", 2)
         assert (await _error(swarm, "")).code == "bad-request"
         assert (await _error(swarm, max_tokens=0)).code == "bad-request"
         assert (await _error(swarm, None)).code == "bad-request"
@@ -460,6 +462,7 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
         error = await _error(swarm)  # the refusal says more than "no route"
         assert error.code == "no-memory"
         assert "stage 2 of 2" in error.message
+        assert "the prompt has 5 tokens and the answer up to 8" in str(error.hint)
         swarm.assert_free()
 
     await _run(swarm, body)

@@ -241,6 +241,11 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
         greedy = [await opening(swarm.client, number) for number in range(4)]
         assert greedy == ["open", "open", "no-memory", "no-memory"]
         assert await opening(swarm.client, 5, 1) == "no-memory"
+        header = _open(swarm, session=(5).to_bytes(16), tokens=1).header()
+        with pytest.raises(CallRefused, match=r"room for 0 tokens .* now, 1 are asked for"):
+            await _call(swarm.client, stage, "session.open", header)
+        assert stage.stage.room_for(swarm.client.peer) == 0
+        assert stage.stage.room_for(other.peer) == 2 * CONTEXT == stage.stage.room_for(stage.peer)
         assert await opening(other, 6) == "open"
         await _call(swarm.client, stage, "session.close", Close((0).to_bytes(16)).header())
         assert await opening(swarm.client, 7) == "open"  # what was closed counts no longer

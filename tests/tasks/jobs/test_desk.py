@@ -22,6 +22,7 @@ from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome
 from shoal.tasks.jobs.prompt import PromptSpec
 from shoal.tasks.jobs.results import Results
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.shortid import BadId
 from tests.tasks.jobs.fake_state import ME, OTHER, FakeState
 
 ROOT = "ab" * 32
@@ -313,13 +314,14 @@ async def test_the_beginning_of_an_id_is_enough(world: World) -> None:
     async with desk(world) as made:
         jobs = await made.submit(*[SPEC] * 40)
         assert made.desk.find(jobs[0]) == jobs[0]
-        with pytest.raises(JobError) as raised:
-            made.desk.find("")
-        assert raised.value.code == "ambiguous-job"
-        assert "more letters of the id" in (raised.value.hint or "")
-        with pytest.raises(JobError) as raised:
-            made.desk.find("x")
-        assert raised.value.code == "unknown-job"
+        for asked, code in (
+            ("", "short-job"),
+            (jobs[0][:3], "short-job"),
+            ("0" * 12, "unknown-job"),
+        ):
+            with pytest.raises(BadId) as raised:
+                made.desk.find(asked)
+            assert raised.value.code == code
 
 
 async def test_others_jobs_are_no_concern_of_it(world: World) -> None:
