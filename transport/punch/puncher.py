@@ -9,6 +9,7 @@ that were accepted (`arrived`), and about accepted TCP connections that say noth
 """
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -23,7 +24,7 @@ from ..pipe import Pipe
 from ..reach import stun
 from ..udp.quic import QuicPipe
 from . import defaults
-from .attempt import FUTILE, SEARCHES, Attempt
+from .attempt import FUTILE, Attempt
 from .budget import Budget
 from .defaults import PunchLimits
 from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
@@ -135,6 +136,7 @@ class Puncher:
             if theirs is None or (theirs.name, theirs.round) != (attempt.name, number):
                 return "bad-answer"
             self._take_part(attempt)
+            attempt.their_nat = theirs.nat
             rtt = min(now - asked, rtt if rtt is not None else self.limits.skew_s)
             await attempt.begin(mine, theirs, now)
             with trio.move_on_after(self._span(attempt, number, rtt)):
@@ -142,14 +144,14 @@ class Puncher:
             if attempt.checks.chosen is not None:  # QUIC is about to begin
                 with trio.move_on_after(self.limits.dial_s):
                     await attempt.settled.wait()
-            if attempt.settled.is_set() or attempt.plan in FUTILE:
+            if attempt.settled.is_set() or attempt.plan in FUTILE or attempt.searched:
                 break
         return None
 
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
-        """Seconds of a round. A search needs its shots, and has them in the first one alone."""
+        """Seconds of a round. A search needs longer, and so does the last try."""
         limits = self.limits
-        if number == limits.rounds or attempt.plan in SEARCHES | FUTILE:
+        if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 
@@ -165,6 +167,7 @@ class Puncher:
             _UNKNOWN_RTT_S if rtt is None else rtt,
             mine.search,
             attempt.thrifty,
+            mine.busy,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
@@ -172,9 +175,11 @@ class Puncher:
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is Plan.CHECKS
         mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
-        may_search = number == 1 or (attempt.plan is Plan.SPRAY and not attempt.searched)
-        may_search = may_search and not attempt.thrifty
-        return await set_aside(mine, attempt.sockets) if may_search else mine
+        if not attempt.may_need_search(mine.nat):
+            return mine
+        if not attempt.reserve_search():
+            return replace(mine, busy=True)
+        return await set_aside(mine, attempt.sockets)
 
     async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
         with trio.move_on_after(self.limits.offer_s):
@@ -211,6 +216,7 @@ class Puncher:
             self._take_part(attempt)
             await self._nursery.start(self._run, attempt)
         attempt.extend()
+        attempt.their_nat = offer.nat
         mine = await self._prepare(attempt, offer.round)
         if self._nursery is None or attempt.over.is_set():
             return Refusal("over", "the attempt has ended")
