@@ -59,7 +59,7 @@ class Attempt:
         self.thrifty = thrifty
         self.round = 0
         self.plan = Plan.CHECKS
-        self.their_nat: Nat | None = None  # as the peer said last
+        self._theirs: Offer | None = None  # what the peer said last
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
@@ -208,18 +208,29 @@ class Attempt:
             schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
         schedule.ordinary(checks, remote, at)
 
+    def told(self, theirs: Offer) -> None:
+        """Take note of the peer's part of a round."""
+        self._theirs = theirs
+
+    def sees(self, seen: Seen) -> None:
+        """Take note of what others say of the peer's addresses."""
+        self._seen = seen
+
     def may_need_search(self, mine: Nat) -> bool:
         """Return whether a search may be due in the next round. Each attempt has one."""
         if self.thrifty or self.searched:
             return False
-        if self.their_nat is None:
+        if self._theirs is None:
             return mine.hard or mine.strict
-        return plan(mine, self.their_nat) in SEARCHES
+        return plan(mine, self._theirs.nat) in SEARCHES
 
     def reserve_search(self) -> bool:
         """Return whether this node can search now. If not, it tells the peer, because the search
         of one side alone finds nothing."""
         searching = self._tools.searching
+        theirs = self._theirs.candidates if self._theirs is not None else ()
+        if theirs and not schedule.targets(probeable(theirs, self._seen)):
+            return False  # no third node has seen the peer by IPv4 yet
         if self.name not in searching and len(searching) >= self._tools.limits.searches:
             return False
         searching.add(self.name)

@@ -9,6 +9,7 @@ that were accepted (`arrived`), and about accepted TCP connections that say noth
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -41,6 +42,10 @@ _SWEEP_S: Final = 30.0
 _UNKNOWN_RTT_S: Final = 0.1
 
 
+async def _no_look(peer: PeerId) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 class Puncher:
     """Registers `punch.offer` at the endpoint. `bind` is where fresh sockets are bound."""
 
@@ -55,7 +60,9 @@ class Puncher:
         limits: PunchLimits | None = None,
         bind: str = "0.0.0.0",
         guard: Guard | None = None,
+        look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
+        """`look(peer)` finds out where others see a peer, unless that is known."""
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
@@ -64,6 +71,7 @@ class Puncher:
         self._guard = guard or Guard()
         self._endpoint = endpoint
         self._knowledge = knowledge
+        self._look = look or _no_look
         self._tools = Tools(
             host, udp, lambda: endpoint.port, self.budget, self.limits, on_pipe, bind
         )
@@ -136,7 +144,7 @@ class Puncher:
             if theirs is None or (theirs.name, theirs.round) != (attempt.name, number):
                 return "bad-answer"
             self._take_part(attempt)
-            attempt.their_nat = theirs.nat
+            attempt.told(theirs)
             rtt = min(now - asked, rtt if rtt is not None else self.limits.skew_s)
             await attempt.begin(mine, theirs, now)
             with trio.move_on_after(self._span(attempt, number, rtt)):
@@ -171,6 +179,10 @@ class Puncher:
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
+        if number == 1:
+            with trio.move_on_after(self.limits.observe_s):
+                await self._look(attempt.peer)
+        attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is Plan.CHECKS
@@ -216,7 +228,7 @@ class Puncher:
             self._take_part(attempt)
             await self._nursery.start(self._run, attempt)
         attempt.extend()
-        attempt.their_nat = offer.nat
+        attempt.told(offer)
         mine = await self._prepare(attempt, offer.round)
         if self._nursery is None or attempt.over.is_set():
             return Refusal("over", "the attempt has ended")
