@@ -49,8 +49,8 @@ class Vouching:
 
     async def ask(self, peer: PeerId) -> None:
         """Ask a few linked peers where they see `peer`, unless that is known for an IP version of
-        this node. What a liar names is a public address of some victim, as with a relay, and what
-        is sent there is bounded."""
+        this node. As with a relay, a liar can name a victim's public address, and what is sent
+        there is bounded."""
         ours = versions(self._host)
         if any((":" in ip) in ours for ip in self._knowledge.seen(peer).vouched):
             await trio.lowlevel.checkpoint()

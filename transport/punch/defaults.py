@@ -47,7 +47,7 @@ class PunchLimits:
     """Datagrams to one IPv6 /64 at which no third node has seen the peer and the peer has not
     answered, a count: at once, and per second. Each has about 130 bytes."""
     unseen_total: tuple[float, float] = (256, 2.0)
-    """The same to all such networks together."""
+    """Datagrams to all such networks together, likewise."""
     targets: int = 2048
     """Accounts of targets, networks included, a count. Beyond it nothing is sent to new targets."""
     attempts: int = 32

@@ -38,8 +38,7 @@ def places_of(link: Link) -> dict[str, tuple[int, int]]:
 def seen_at(link: Link) -> Vouched:
     """Where this node itself sees the other end of a link; nowhere for one that is relayed.
 
-    A second path is soon given up as redundant, so the address of the other IP version is the one
-    that this link had last.
+    The result includes the last address of the other IP version if that path has ended.
     """
     now = places_of(link)
     places = {ip: ports for ip, ports in link.places.items() if ip not in now} | now if now else {}
