@@ -215,6 +215,7 @@ class Attempt:
     def sees(self, seen: Seen) -> None:
         """Take note of what others say of the peer's addresses."""
         self._seen = seen
+        self._unseen.difference_update(seen.vouched)
 
     def may_need_search(self, mine: Nat) -> bool:
         """Return whether a search may be due in the next round. Each attempt has one."""

@@ -11,6 +11,7 @@ that were accepted (`arrived`), and about accepted TCP connections that say noth
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 import trio
@@ -180,7 +181,8 @@ class Puncher:
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         if number == 1:
-            with trio.move_on_after(self.limits.observe_s):
+            # An offer that is to be answered has a time limit.
+            with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
                 await self._look(attempt.peer)
         attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
