@@ -48,7 +48,7 @@ class Climbs:
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Climb:
         """The climb to a peer that is under way, or a new one."""
         climb = self._climbs.get(peer)
-        if climb is not None and not climb.over:
+        if climb is not None and not climb.over and not climb.spent:
             return climb
         climb = self._climbs[peer] = Climb(peer, self._endpoint)
         if self.nursery is None:

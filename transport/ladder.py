@@ -139,6 +139,7 @@ class Ladder:
             self._punched,
             limits=limits,
             guard=endpoint.guard,
+            look=lambda peer: self.vouching.ask(peer),
         )
         endpoint.punched = self.puncher.opened
         if endpoint.libp2p is not None:
@@ -157,7 +158,7 @@ class Ladder:
         self.foreign.on_change(self._changed)
         self.vouching = Vouching(host, endpoint, self.knowledge)
         self.direct.is_seen = self.vouching.is_seen
-        self._improving = Improving(self.puncher, self.vouching.ask, endpoint.guard)
+        self._improving = Improving(self.puncher, endpoint.guard)
         self.circuits = Circuits(
             endpoint,
             self.relays,
