@@ -213,9 +213,12 @@ class Membership:
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
-        """Stop routing to a peer that is out of reach, until its link is back."""
+        """Stop routing to a peer that is out of reach, until its link is back.
+
+        Until the link ends, it looks for a path itself.
+        """
         if link in self._begun:
-            self._roster.unlinked(link.peer, self._host.now())
+            self._roster.unlinked(link.peer, self._host.now(), searched=True)
             self._probing.quiet(link)
             self._changed()
 
