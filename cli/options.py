@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..state.defaults import MEMBER_LINKS
+
 if TYPE_CHECKING:
     from ..node.config import NodeConfig
     from ..transport.address import Address
@@ -156,7 +158,7 @@ def node_options(command: Command) -> Command:
                      default="auto", show_default=True,
                      help="Keep all that the nodes say of themselves, or what this one needs; "
                      "auto: all with 4 GiB of memory and of free disk."),
-        click.option("--links", type=click.IntRange(2, 512), metavar="N", default=64,
+        click.option("--links", type=click.IntRange(2, 512), metavar="N", default=MEMBER_LINKS,
                      show_default=True,
                      help="Dial members of the swarm up to so many links."),
         click.option("--relay", type=_Parsed("relay"), metavar="RATE",

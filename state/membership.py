@@ -54,8 +54,8 @@ class Membership:
         links: int = defaults.MEMBER_LINKS,
         connect: Connect | None = None,
     ) -> None:
-        """`links`: members are dialled while there are fewer. `connect` knows more ways to them
-        than dialling one address after the other."""
+        """`links`: members are dialled while there are fewer (see `_wanted`). `connect` knows more
+        ways to them than dialling one address after the other."""
         self._connect = connect or self._dial_each
         self._links = links
         self._host = host
@@ -442,7 +442,7 @@ class Membership:
         wait = defaults.MEMBERS_LOOK
         if self._dialling < defaults.DIALS:
             wait = self._roster.next_due(lost=True) - now
-            if self._at_hand < self._links:
+            if self._at_hand < self._wanted(now):
                 first = self._at_hand < defaults.FIRST_LINKS
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
@@ -453,13 +453,25 @@ class Membership:
 
     @property
     def _at_hand(self) -> int:
-        return len(self._begun) + self._dialling
+        """Links that answer, and dials: a node whose links are all quiet needs others now."""
+        return len(self._roster.live) + self._dialling
+
+    def _wanted(self, now: float) -> int:
+        """Return up to how many links to dial members.
+
+        A few links for each node keep a swarm connected and spread news. A node of a larger swarm
+        gets more, because it sees only members that its peers are linked with. An owner that wants
+        fewer links than usual gets no more than that.
+        """
+        if self._links >= defaults.MEMBER_LINKS and self._probing.liveness.has_unseen(now):
+            return max(self._links, defaults.MORE_LINKS)
+        return self._links
 
     def _room(self, now: float) -> int:
         """Return how many members to dial now: the first links at once, later ones one by one."""
         links = self._at_hand
         if links >= min(self._links, defaults.FIRST_LINKS):
-            return int(links < self._links and now >= self._next_dial)
+            return int(now >= self._next_dial and links < self._wanted(now))
         return min(min(self._links, defaults.FIRST_LINKS) - links, defaults.DIALS - self._dialling)
 
     def where(self, peer: PeerId) -> list[Address]:
