@@ -308,7 +308,7 @@ class Roster:
             known.met, known.lost = True, False
 
     def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
-        """The link is gone; its peer is dialled again for a while.
+        """Forget the link, which answers no more; its peer is dialled again for a while.
 
         `searched`: not yet, because the link is still there and looks for a path itself.
         """

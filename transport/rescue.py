@@ -85,7 +85,7 @@ def pace(host: Host) -> Callable[[], float]:
 
 
 def times(link: Link, searches: int) -> float:
-    """Return how many times longer to pause if paths of so many links are looked for.
+    """Return the factor of all pauses while so many links search for a path.
 
     All of them share the pace of one: then this node is cut off from a part of the swarm, and a
     single path that comes back shows that the others may (`Climbs.found`). Needed links never wait.

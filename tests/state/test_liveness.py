@@ -601,7 +601,7 @@ def test_a_member_is_unseen_that_lives_without_a_witness_or_was_never_looked_for
     assert node.has_unseen(defaults.UNSEEN_S)
     assert node.next_checks(defaults.UNSEEN_S) == [X]
     node.failed(X, defaults.UNSEEN_S + 1)
-    assert not node.has_unseen(1e9)  # it is gone
+    assert not node.has_unseen(1e9)  # a check found nothing
     node.proved(X, 1e9)
     assert node.has_unseen(1e9)
     node.told(A, [X], [], 1e9, whole=True)

@@ -1,4 +1,4 @@
-"""How often paths are looked for while many links of a node have none."""
+"""The pace of searches for paths while many links of a node have none."""
 
 from types import SimpleNamespace
 from typing import Any
