@@ -436,7 +436,7 @@ class Ladder:
                 self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
-        self.climbs.search_again()
+        self.climbs.found(link.peer)
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
             self._offer_relay(link, medium)
