@@ -431,7 +431,7 @@ def unknown(
     names: Iterable[str],
     where: str = "",
     *,
-    hint: str = "`shoal model list` shows the known ones",
+    hint: str = "`shoal model list` shows the known models",
 ) -> ModelError:
     """The error for a model that is not known; `names` are what it may have been meant for."""
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
