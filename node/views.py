@@ -15,6 +15,7 @@ from ..transport.address import Address
 from ..transport.errors import TransportError
 from ..transport.identity import PeerId
 from ..transport.link import Link
+from ..transport.place import is_public
 from .defaults import VOUCHERS_SHOWN
 from .health import Condition
 from .stall import StallGuard
@@ -198,14 +199,20 @@ def stall_view(guard: StallGuard) -> dict[str, Any]:
 
 
 def listening_address(record: MemberRecord, seen: str | None) -> str | None:
-    """Where a peer listens, as IP:PORT: at the address `seen` where the link leads, if it says that
-    it listens there, else at the first that it names. The port of a link that the peer dialled is
-    one that nothing listens on, so a peer that names no address has only its IP address."""
+    """Return where a peer listens, as IP:PORT, or only as an IP address.
+
+    `seen` is the IP address at which a link leads to it. The peer's address there counts first,
+    then the first that it names; a peer that is seen at a public address counts only public ones,
+    because the others are behind its router. Without such an address the result is `seen`: the
+    port of a link that the peer dialled is one that nothing listens on.
+    """
     found = []
     for text in record.addresses:
         with suppress(TransportError):
             found.append(Address.parse(text))
     found = [each for each in found if each.relay is None]
+    if seen is not None and is_public(seen):
+        found = [each for each in found if is_public(each.host)]
     best = next((each for each in found if each.host == seen), next(iter(found), None))
     if best is None:
         return seen

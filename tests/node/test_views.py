@@ -10,6 +10,7 @@ from shoal.transport.identity import Identity
 PEER = Identity.from_seed(bytes([1]) * 32).peer
 RELAY = Identity.from_seed(bytes([2]) * 32).peer
 LAN, PUBLIC = f"/ip4/10.0.0.5/tcp/4001/p2p/{PEER}", f"/ip4/198.51.100.9/udp/4002/quic-v1/p2p/{PEER}"
+GLOBAL = f"/ip4/11.0.2.9/tcp/4002/p2p/{PEER}"
 RELAYED = f"/ip4/192.0.2.1/tcp/4001/p2p/{RELAY}/p2p-circuit/p2p/{PEER}"
 SIX = f"/ip6/2001:db8::5/tcp/4001/p2p/{PEER}"
 
@@ -18,9 +19,10 @@ SIX = f"/ip6/2001:db8::5/tcp/4001/p2p/{PEER}"
     ("addresses", "seen", "shown"),
     [
         ((PUBLIC, LAN), "10.0.0.5", "10.0.0.5:4001"),
-        ((PUBLIC, LAN), "203.0.113.1", "198.51.100.9:4002"),
+        ((LAN, GLOBAL), "11.0.2.1", "11.0.2.9:4002"),
         ((PUBLIC, LAN), None, "198.51.100.9:4002"),
         ((RELAYED,), "203.0.113.1", "203.0.113.1"),
+        ((LAN,), "11.0.2.1", "11.0.2.1"),
         ((RELAYED, SIX), None, "[2001:db8::5]:4001"),
         ((), None, None),
     ],

@@ -26,7 +26,7 @@ from shoal.transport.errors import ShoalError
 
 NATS = ("linux-drop", "linux-random", "full-cone", "port-restricted", "adm-apdf", "cgn")
 FILES = ("peers", "pid", "lock", "machine.json", "models/library.json", "control.sock")
-QUIET_S = 420.0  # a dial that failed for long is tried again after up to 300 s and a quarter
+QUIET_S = 660.0  # a failed dial is repeated after up to 375 s; a foreign epoch is shown for 600 s
 PROMPT = "Once upon a time"
 
 
