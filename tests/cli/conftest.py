@@ -127,7 +127,7 @@ DOCTOR: dict[str, Any] = {
 }  # fmt: skip
 FIND: dict[str, Any] = {
     "searches": [{
-        "about": "who serves layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
+        "about": "nodes that serve layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
         "records": [
             {"kind": "shard", "author": "12D3KooWNode", "age_s": 3.0, "by": "12D3KooWKeeper",
              "source": "dht", "says": {"root": "ab" * 32, "start": 0, "stop": 2,

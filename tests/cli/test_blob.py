@@ -27,7 +27,7 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr(client, "request", cut_off)
     assert invoke(["blob", "get", ROOT, str(tmp_path / "a b")]) == 130
     err = capsys.readouterr().err
-    assert "interrupted, 1.0 MiB of 2.0 MiB are here; what came is kept" in err
+    assert "interrupted, 1.0 MiB of 2.0 MiB are here; finished chunks are kept" in err
     assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` goes on" in err
 
 
@@ -35,7 +35,7 @@ def test_where_nothing_can_be_written_nothing_is_fetched(capsys: Captured, tmp_p
     (tmp_path / "file").touch()
     for folder in ("nowhere", "file"):
         assert invoke(["blob", "get", ROOT, str(tmp_path / folder / "out")]) == 1
-        assert "is no folder" in capsys.readouterr().err
+        assert "is not a folder" in capsys.readouterr().err
 
 
 def test_what_to_type_elsewhere(fake_daemon: Any, capsys: Captured, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_file_travels(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     one, two = pair
     path = tmp_path / "file"
     path.write_bytes(random.Random(1).randbytes(5_000_001))
-    assert "no blob is here" in run("blob", "list", "--data", one.data)
+    assert "there are no blobs here" in run("blob", "list", "--data", one.data)
     added = json.loads(run("blob", "add", path, "--data", one.data, "--json"))
     assert added["size"] == 5_000_001
     assert added["root"] in run("blob", "add", path, "--data", one.data)

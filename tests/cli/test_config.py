@@ -36,7 +36,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert shown["memory"]["text"] == "4GiB" and list(shown) == list(KEYS) and not err
     assert invoke(["config", "show", "memory"]) == 0
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 2 and "these hold at the next `shoal node" in err
+    assert len(out.splitlines()) == 2 and "these apply to the next `shoal node" in err
     assert invoke(["config", "unset", "memory"]) == 0
     assert invoke(["config", "set", "bootstrap", "default"]) == 0
     assert "memory: default" in capsys.readouterr().out

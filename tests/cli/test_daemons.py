@@ -226,7 +226,7 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
     first.wait_until(is_up)
     stranger = start(tmp_path / "2", "--bootstrap", first.address, "--memory", "1KiB")
-    stranger.wait_until(lambda status: any("not let" in c["sentence"] for c in status["health"]))
+    stranger.wait_until(lambda status: any("refused" in c["sentence"] for c in status["health"]))
     code = shoal("invite", "--data", str(first.data)).stdout.strip()
     joiner = start(tmp_path / "3", command=f"join {code}")
     joiner.wait_until(lambda _: (tmp_path / "3" / "group.json").exists())
@@ -307,7 +307,7 @@ def test_ports(start: Start, tmp_path: Path) -> None:
         (tmp_path / "1" / "port").write_text(str(port))
         daemon = start(tmp_path / "1", "--memory", "1KiB")
         daemon.wait_until(is_up)
-        assert f"port {port} of the last time is in use" in daemon.log.read_text()
+        assert f"port {port} of the last run is in use" in daemon.log.read_text()
         address = daemon.address
         assert f"/tcp/{port}/" not in address
     daemon.end()

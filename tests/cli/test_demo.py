@@ -126,7 +126,7 @@ def test_plan() -> None:
     assert plan(3, 6) == [(0, 2), (2, 4), (4, 6)]
     assert plan(1, 6) == [(0, 6)]
     assert len(set(plan(6, 6))) == 6
-    assert plan(8, 6)[6:] == plan(6, 6)[:2], "further nodes hold second copies"
+    assert plan(8, 6)[6:] == plan(6, 6)[:2], "further nodes serve replicas"
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,11 @@ def test_what_there_is_to_say_in_all() -> None:
     assert rows(DHT) == [
         ("mode", "fallback: this node is not publicly reachable"),
         ("network", "about 42 nodes that serve"),
-        ("contacts", "21, 3 of them reachable by all"),
-        ("links", "5 for look-ups alone"),
+        ("contacts", "21, 3 of them publicly reachable"),
+        ("links", "5 only for look-ups"),
         ("stored", "12 records of others, 6.0 KiB of 32.0 MiB"),
-        ("refused", "of what others asked and brought: 3 bad-signature, 1 expired"),
-        ("disbelieved", "of what others answered: nothing"),
+        ("refused", "requests and records of other nodes: 3 bad-signature, 1 expired"),
+        ("disbelieved", "replies of other nodes: none"),
         ("own", "2 records, last announced 1 min ago: 2 keys, 31 messages, 0.2 s"),
     ]
     assert rows({**DHT, "walk": None})[-1] == ("own", "2 records, not announced yet")

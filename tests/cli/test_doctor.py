@@ -15,17 +15,17 @@ def test_a_report_for_a_person() -> None:
     assert list(report(DOCTOR, 60)) == [
         "reachable: through 1 relay",
         "",
-        "what was found",
+        "findings",
         "  the router 192.168.1.1 maps no ports (UPnP: no answer)",
         "    → enable UPnP or NAT-PMP in the router",
         "  1 relay will carry what cannot come directly",
         "",
-        "ways to other nodes",
+        "strategies to reach other nodes",
         "  the local network  works",
         "  relays             not known yet",
         "",
         "measured 1 min ago with the help of 2 nodes; `shoal doctor",
-        "--again` measures anew",
+        "--again` measures again",
     ]
 
 
@@ -39,8 +39,8 @@ def test_long_sentences_are_wrapped_under_their_start() -> None:
 @pytest.mark.parametrize(
     ("links", "observers", "measured", "words"),
     [
-        (0, 0, None, "not measured yet: nobody is linked"),
-        (2, 0, None, "not measured yet: nobody was asked"),
+        (0, 0, None, "not measured yet: there are no links"),
+        (2, 0, None, "not measured yet: no node was asked"),
         (2, 1, 3.0, "measured 3 s ago with the help of 1 node;"),
         (2, 0, 3.0, "measured 3 s ago with the help of no other node;"),
     ],

@@ -18,7 +18,7 @@ def plain(text: str) -> list[str]:
 
 def test_records_for_a_person() -> None:
     assert plain(report(FIND, path=False)) == [
-        "who serves layers of tiny: 2 nodes asked, 12 ms",
+        "nodes that serve layers of tiny: 2 nodes asked, 12 ms",
         "KIND SAYS BY AGE TOLD BY",
         "shard layers 0:2 (float32), 7.5 tokens/s 12D3KooWNode 3 s 12D3KooWKeeper",
         "shard layers 2:6 (float32) 12D3KooWFar 1 min members",
@@ -36,7 +36,7 @@ def test_nothing_is_said_so() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": search["path"][:1]}]}
     assert report(empty, path=False) == (
-        "who serves layers of tiny: 1 node asked, 12 ms\nnothing is known"
+        "nodes that serve layers of tiny: 1 node asked, 12 ms\nno records found"
     )
 
 
@@ -88,4 +88,4 @@ def test_json_and_the_key_that_was_typed(
 def test_nobody_to_ask_is_said_so() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": []}]}
-    assert "no other node is there to be asked; `shoal doctor`" in report(empty, path=False)
+    assert "there is no other node to ask; `shoal doctor`" in report(empty, path=False)

@@ -161,7 +161,7 @@ def test_what_is_no_text(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     done = shoal("submit", "tiny", "--file", str(path))
     assert done.code == 1 and "not UTF-8" in done.err
     path.write_bytes(b"\n \n")
-    assert "there is no prompt" in shoal("submit", "tiny", "--file", str(path)).err
+    assert "the prompt is empty" in shoal("submit", "tiny", "--file", str(path)).err
 
 
 def test_where_there_is_no_room_it_says_how_many(
@@ -171,7 +171,7 @@ def test_where_there_is_no_room_it_says_how_many(
     path.write_text("x\n" * 100)
     daemon.room = 70
     done = shoal("submit", "tiny", "--file", str(path))
-    assert done.code == 1 and "64 of 100 jobs were submitted, those from prompt 65 on" in done.err
+    assert done.code == 1 and "64 of 100 jobs were submitted, but not those from prompt 65 on" in done.err
     assert len(done.out.splitlines()) == 64
 
 
@@ -223,8 +223,8 @@ def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
             "totals": empty | {"open": len(jobs)},
         }  # fmt: skip
         out = shoal("list").out
-        assert "does not keep others' jobs" in out and "there are no jobs" not in out
-        assert "does not keep" not in shoal("list", "--mine").out
+        assert "does not store other nodes' jobs" in out and "there are no jobs" not in out
+        assert "does not store" not in shoal("list", "--mine").out
 
 
 def test_a_job(daemon: Daemon, shoal: Shoal) -> None:
@@ -264,7 +264,7 @@ def test_a_result_that_is_none(daemon: Daemon, shoal: Shoal) -> None:
 def test_ctrl_c_leaves_the_job(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers |= {"job_show": {"job": JOB}, JOB: KeyboardInterrupt()}
     done = shoal("result", JOB, "--wait")
-    assert done.code == 130 and "the job goes on" in done.err
+    assert done.code == 130 and "the job continues" in done.err
     assert "`shoal job result abababababab --wait" in done.err
 
 
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path
     path = tmp_path / "prompts"
     path.write_text("one\ntwo\nthree\n")
     done = shoal("submit", "tiny", "--file", str(path), "--wait")
-    assert done.code == 130 and "3 jobs go on" in done.err
+    assert done.code == 130 and "3 jobs continue" in done.err
     assert "`shoal job list --mine" in done.err
 
 
@@ -301,13 +301,13 @@ def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path
 
 def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"job": JOB}
-    assert shoal("cancel", JOB[:6]).out == f"taken out: {JOB}\n"
+    assert shoal("cancel", JOB[:6]).out == f"cancelled: {JOB}\n"
     assert json.loads(shoal("cancel", JOB[:6], "--json").out) == {"job": JOB}
 
 
 def test_taking_all_out(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"jobs": [JOB, "cd" * 32], "results": 3}
-    assert shoal("cancel", "--all").out == "taken out: 2 jobs; 3 results stay\n"
+    assert shoal("cancel", "--all").out == "cancelled: 2 jobs; 3 results stay\n"
     assert daemon.asked[-1] == {"op": "job_cancel", "all": True}
     for args in ((), (JOB, "--all")):
         done = shoal("cancel", *args)
@@ -328,12 +328,12 @@ def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_p
         "message": None,
     }  # fmt: skip
     assert list(tmp_path.glob("*.part")) == []
-    daemon.outcomes[ids[1]] = {"error": "bad-spec", "message": "no prompt", "text": ""}
+    daemon.outcomes[ids[1]] = {"error": "bad-spec", "message": "the prompt is empty", "text": ""}
     done = shoal("result", "--file", str(batch))
     assert done.code == 1 and "1 of 3 jobs failed" in done.err
     assert json.loads(done.out.splitlines()[1]) == {
         "id": ids[1], "prompt": "On\x1bce", "text": None, "node": OTHER, "error": "bad-spec",
-        "message": "no prompt",
+        "message": "the prompt is empty",
     }  # fmt: skip
     daemon.outcomes[ids[2]] = {"error": "not-done", "message": "no", "text": "", "node": None}
     done = shoal("result", "--file", str(batch), "--json", "-o", str(output))

@@ -67,7 +67,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["stop"], 10, "no daemon is running on", "`shoal node --data"),
     (["model", "add"], 2, "missing argument `FOLDER`", "`shoal model add --help`"),
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
-    (["model", "show", "nothing"], 1, "no daemon is running that could", "`shoal node"),
+    (["model", "show", "nothing"], 1, "no daemon is running to ask", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),
     (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
     (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),
@@ -144,7 +144,7 @@ def test_examples_are_commands_that_exist(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("near", "words"),
-    [("public", None), ("private", "only a machine on this network"), ("loopback", "only this m")],
+    [("public", None), ("private", "only machines on this network"), ("loopback", "only this m")],
 )
 def test_a_code_that_not_everybody_can_follow_says_so(
     near: str, words: str | None, fake_daemon: Any, answers: dict[str, Any], capsys: Captured

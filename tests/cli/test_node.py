@@ -91,7 +91,7 @@ def test_a_used_folder_becomes_private_only_when_that_is_confirmed(
     (tmp_path / IDENTITY_FILE).touch()
     assert invoke(command) == 1 and len(started) == 1
     said = capsys.readouterr().err
-    assert "takes it out of that for good" in said and "--yes" in said
+    assert "takes it out of that swarm for good" in said and "--yes" in said
     assert "shoal node --private --data DIR" in said
     assert invoke([*command, "--yes"]) == 0 and len(started) == 2
     assert "for good" in capsys.readouterr().err

@@ -104,12 +104,12 @@ def test_how_to_go_on(name: str, again: str, tmp_path: Path) -> None:
 
 def test_interrupted_before_anything_is_known(tmp_path: Path) -> None:
     error = Seen(quiet=True).interrupted("tiny", tmp_path)
-    assert error.message == "interrupted; what came is kept"
+    assert error.message == "interrupted; finished chunks are kept"
     assert error.hint is not None and "pull tiny " in error.hint
 
 
 def test_who_vouches_in_few_words() -> None:
-    assert vouched([]) == "by its hash alone"
+    assert vouched([]) == "known only by its hash"
     assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "says this node"
     assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "says x, a member"
 
@@ -146,7 +146,7 @@ def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and out == "", err
-    assert "what came is kept" in err and f"hint: `shoal model pull {name}" in err
+    assert "finished chunks are kept" in err and f"hint: `shoal model pull {name}" in err
 
     done = shoal("model", "pull", name, "--json", *data)
     assert done.returncode == 0, done.stderr

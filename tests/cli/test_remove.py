@@ -80,15 +80,15 @@ def test_a_person_is_asked(
 def test_what_would_be_lost_in_words() -> None:
     assert lost(LOSS) == [
         f"model mine, root {ROOT[:16]}: 5.0 MiB on this disk",
-        "this is the last known copy: no other node says that it holds all of it",
+        "this is the last known copy: no other node claims to hold all of it",
     ]
     held = lost({**LOSS, "names": [], "shared": 3, "copies": 1, "partial": 2})
     assert held == [
         f"model root {ROOT[:16]}: 5.0 MiB on this disk",
-        "3 chunks more of it stay, because other models or blobs here have them too",
-        "1 other node says that it holds all of it",
-        "2 other nodes say that they hold parts of it",
+        "3 chunks more of it stay, because other models or blobs here need them",
+        "1 other node claims to hold all of it",
+        "2 other nodes claim to hold parts of it",
     ]
-    assert "linked with no other" in lost({**LOSS, "linked": False})[-1]
+    assert "has no links" in lost({**LOSS, "linked": False})[-1]
     assert "not known" in lost({**LOSS, "copies": None, "partial": None})[-1]
     assert "embedded" in lost({**LOSS, "embedded": True})[-1]

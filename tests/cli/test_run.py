@@ -22,7 +22,7 @@ def test_text_streams_to_standard_output(
     out, err = capsys.readouterr()
     assert out == "hello\n"
     assert err == (
-        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms a hop · cut at `--max-tokens`\n"
+        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms per hop · cut at `--max-tokens`\n"
     )
 
 
@@ -118,4 +118,4 @@ def test_a_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
     assert invoke(["run", "tiny", "x"]) == 10
     thread.join()
     listener.close()
-    assert "stopped before it had answered" in capsys.readouterr().err
+    assert "stopped before it replied" in capsys.readouterr().err

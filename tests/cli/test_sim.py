@@ -129,7 +129,7 @@ def test_seeds_of_the_file_and_of_the_line(here: Path, capsys: pytest.CaptureFix
     run("sweep", "echo.toml", "--seeds", "2..6", "-j", "1", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == 5
-    assert "3 of 5 seeds are done already" in err
+    assert "3 of 5 seeds are already done" in err
     lines = (here / "runs" / "echo-sweep" / "sweep.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["seed"] for line in lines[1:]) == [1, 2, 3, 4, 5, 6]
 
@@ -196,23 +196,23 @@ ARGUMENTS = [
     (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
     (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
     (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: no program `udp-ecko`"),
-    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
+    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is not UTF-8"),
     (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
     (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),
     (["run", "echo.toml", "--backend", "ns3"], USAGE, "ns3"),
-    (["run", "echo.toml", "--out", "."], FAILED, "is there and is no run folder"),
-    (["run", "echo.toml", "--out", "echo.toml"], FAILED, "is there and is no run folder"),
+    (["run", "echo.toml", "--out", "."], FAILED, "exists and is not a run folder"),
+    (["run", "echo.toml", "--out", "echo.toml"], FAILED, "exists and is not a run folder"),
     (["sweep", "echo.toml", "--seeds", "5..1"], USAGE, "first seed"),
     (["sweep", "echo.toml", "-j", "0"], USAGE, "0"),
     (["sweep", "echo.toml", "-j", "1", "--ray", "auto"], USAGE, "`-j`"),
-    (["replay", "examples"], FAILED, "no run folder"),
+    (["replay", "examples"], FAILED, "not a run folder"),
     (["replay", "damaged"], FAILED, "damaged"),
     (["replay", "echo.toml"], FAILED, "is a file"),
     (["sweep", "echo.toml", "--out", "echo.toml"], FAILED, "`echo.toml` cannot be written"),
     (["run", "echo.toml", "--out", "echo.toml/x"], FAILED, "`echo.toml/x` cannot be written"),
     (["replay", "examples", "--until", "3"], USAGE, "units of a time"),
     (["diff", "examples", "examples"], FAILED, "no trace"),
-    (["report", "examples"], FAILED, "no run folder"),
+    (["report", "examples"], FAILED, "not a run folder"),
     (["rnu"], USAGE, "no such command `rnu`"),
 ]
 
@@ -325,7 +325,7 @@ def test_latencies_beside_a_scenario_travel_with_it(
     (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
     run("replay", "out")  # with what it ran with
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
-    assert "its scenario, or a file beside it, differs" in capsys.readouterr().err
+    assert "its scenario, or a file of that scenario, differs" in capsys.readouterr().err
 
 
 def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
@@ -335,7 +335,7 @@ def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
     run("run", "places.toml", code=CANNOT_SIMULATE)
     err = capsys.readouterr().err
     assert err.startswith("error: places.toml:7: there is no file `rtt.txt`\n")
-    assert "hint: put it beside the scenario" in err
+    assert "hint: put it next to the scenario" in err
 
 
 def test_a_file_beside_a_scenario_lies_there(
@@ -344,7 +344,7 @@ def test_a_file_beside_a_scenario_lies_there(
     (here / "places.toml").write_text(PLACES)
     (here / "rtt.txt").symlink_to("/etc/passwd")
     run("run", "places.toml", code=CANNOT_SIMULATE)
-    assert "leads out of the scenario's folder" in capsys.readouterr().err
+    assert "is outside the scenario's folder" in capsys.readouterr().err
     (here / "rtt.txt").unlink()
     (here / "rtt.txt").write_text("0 40\n40\n")
     run("run", "places.toml", code=CANNOT_SIMULATE)
@@ -380,7 +380,7 @@ def test_what_is_no_plain_file_is_not_waited_for(
 ) -> None:
     os.mkfifo(here / "pipe")
     (here / "large").write_bytes(b"#" * (2 << 20))
-    for name, says in (("pipe", "no plain file"), ("/dev/zero", "no plain file"),
+    for name, says in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file"),
                        ("large", "more than 1 MiB")):  # fmt: skip
         run("run", name, code=CANNOT_SIMULATE)
         assert says in capsys.readouterr().err
@@ -520,7 +520,7 @@ def test_a_killed_sweep_goes_on(
     run("sweep", "echo.toml", "--seeds", f"1..{done}", "-j", "1", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == done
-    assert f"{done} of {done} seeds are done already" in err
+    assert f"{done} of {done} seeds are already done" in err
 
 
 def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:

@@ -91,4 +91,4 @@ def test_a_sweep_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_only_a_run_can_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
     sim("export", ".", code=FAILED)
-    assert "is no run folder" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_a_run_that_came_further_stays(
     monkeypatch.setattr(simrun.VirtualTime, "__call__", lambda self, now: interrupt(now))
     assert invoke(["sim", "run", "echo.toml", "--no-report"]) != OK
     err = capsys.readouterr().err
-    assert "keeps the earlier run, which came further" in err
+    assert "keeps the earlier run, which got further" in err
     assert "ended early, at virtual" in err and "kept in" not in err
     assert kept() == before and files() == {"echo-1"}
     monkeypatch.undo()
@@ -153,7 +153,7 @@ def test_a_real_kernel_s_run_is_not_repeated(capsys: pytest.CaptureFixture[str])
     sim("run", "echo.toml")
     Path(RUN, "run.json").write_text(json.dumps(kept() | {"backend": "netns"}))
     sim("run", "echo.toml", code=FAILED)
-    assert "a real kernel repeats no run" in capsys.readouterr().err
+    assert "runs in a real kernel are not repeatable" in capsys.readouterr().err
 
 
 def test_the_user_s_files_survive_force() -> None:
@@ -170,7 +170,7 @@ def test_a_sweep_of_another_scenario_is_refused(capsys: pytest.CaptureFixture[st
     Path("echo.toml").write_text(ECHO.replace('"3s"', '"4s"'))
     sim("sweep", "echo.toml", "--seeds", "1", code=FAILED)
     err = capsys.readouterr().err
-    assert "holds another sweep: its scenario, or a file beside it, differs" in err
+    assert "holds another sweep: its scenario, or a file of that scenario, differs" in err
     assert "`--out runs/echo-sweep.2` keeps both, `--force` replaces it" in err
     assert Path("runs/echo-sweep/sweep.jsonl").read_text() == lines
     sim("sweep", "echo.toml", "--seeds", "1", "--force")

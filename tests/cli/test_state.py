@@ -47,18 +47,19 @@ def test_what_a_small_node_keeps(monkeypatch: Any, capsys: Any) -> None:
     answer = {"feeds": 0, "own": OWN, "members": 2, "unreadable": 0}
     keeps = {"member": [0], "shards": [3, 11]}
     _, out = shown(monkeypatch, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
-    assert "this node keeps member, shards 3 b of others" in out and "nothing is known" not in out
+    assert "this node stores only what it needs of other nodes: member, shards 3 b" in out
+    assert "nothing is known" not in out
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": keeps}), "show")
-    assert "this node keeps" in out.splitlines()[-1]
+    assert "this node stores" in out.splitlines()[-1]
     alone = {"shards": [11]}
     told = Daemon([FEED], {**answer, "keeps": None, "alone": alone})
     _, out = shown(monkeypatch, capsys, told, "show")
-    assert out.splitlines()[-1] == "no node that it is linked with keeps shards b"
+    assert out.splitlines()[-1] == "no linked node stores shards b"
     every = {"shards": list(range(16))}
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
     assert "keeps shards of others" in out
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
-    assert "this node keeps" not in out
+    assert "this node stores" not in out
 
 
 def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
@@ -88,11 +89,11 @@ def test_the_log_is_in_order_of_time(monkeypatch: Any, capsys: Any) -> None:
     code, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "tiny")
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2
-    assert "ti\\x1bny  root ab, layers 6" in lines[0] and lines[1].endswith("taken back")
+    assert "ti\\x1bny  root ab, layers 6" in lines[0] and lines[1].endswith("withdrawn")
     _, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "--json")
     assert [each["seq"] for each in json.loads(out)] == [1, 1]
     _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "nobody")
-    assert out == "nothing is known of it since the feeds that this node keeps began\n"
+    assert out == "no recorded changes for this key\n"
     _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "--kind", "usage")
     assert out == "nothing of kind `usage` is known\n"
 

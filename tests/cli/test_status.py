@@ -22,13 +22,13 @@ from .conftest import LINK, PEER, STATUS
 def test_memory_counts_every_process() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["memory"] == "110.0 MiB resident: daemon 80.0 MiB, text of tiny 30.0 MiB"
-    assert rows["offered"] == "8.0 MiB set aside for layers and answers, of 1.0 GiB (`--memory`)"
+    assert rows["offered"] == "8.0 MiB reserved for layers and KV caches, of 1.0 GiB (`--memory`)"
 
 
 def test_reach_and_relays_stand_in_the_status() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["reachable"] == "through 1 relay"
-    assert rows["relays"] == "a place at 12D3KooWRelay (12.3 ms)"
+    assert rows["relays"] == "reservation at 12D3KooWRelay (12.3 ms)"
     assert rows["relaying"] == "2 places, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
 
@@ -38,7 +38,7 @@ def test_the_limit_on_the_disk_and_the_choice_of_a_model_are_told() -> None:
     rows = dict(status_rows({**STATUS, "serving": serving}))
     assert rows["chosen"] == "tiny: every node ships with it"
     assert rows["disk"] == (
-        "5.0 MiB by models and blobs, of at most 50.0 GiB, by what is free (`--disk` sets it)"
+        "5.0 MiB by models and blobs, of at most 50.0 GiB, depending on the free space (`--disk` sets it)"
     )
     assert "chosen" not in dict(status_rows({**STATUS, "serving": {**serving, "why": None}}))
     disk = {"used_bytes": 0, "limit_bytes": None, "set": True}

@@ -79,7 +79,7 @@ async def test_a_node_that_is_alone() -> None:
 
 async def test_a_node_of_this_computer_alone_is_told_nothing_else() -> None:
     _, diagnosis = make("127.0.0.1")
-    assert diagnosis.verdict().sentence == "by this computer alone: it listens on 127.0.0.1 only"
+    assert diagnosis.verdict().sentence == "only by this computer: it listens on 127.0.0.1 only"
     assert codes(diagnosis) == ["loopback"]
 
 
@@ -108,11 +108,11 @@ async def test_what_was_measured_does_not_count_while_nobody_answers(
 async def test_public() -> None:
     ladder, diagnosis = make()
     ladder.reach.reachability = PUBLIC
-    assert diagnosis.verdict().sentence == "by everybody, over TCP and UDP"
+    assert diagnosis.verdict().sentence == "from everywhere, over TCP and UDP"
     ladder.reach.reachability = replace(
         PUBLIC, dialled=(Dialled("udp", ("5.5.5.5", 1), Answer.REACHED, 2),)
     )
-    assert diagnosis.verdict().sentence == "by everybody, over UDP"
+    assert diagnosis.verdict().sentence == "from everywhere, over UDP"
 
 
 async def test_behind_a_router_with_a_relay_and_without() -> None:
@@ -120,7 +120,7 @@ async def test_behind_a_router_with_a_relay_and_without() -> None:
     ladder.reach.reachability = HOME
     assert diagnosis.verdict().code == "unreachable"
     hold_a_place(ladder)
-    assert diagnosis.verdict().sentence == "through 1 relay, and by hole punching from there on"
+    assert diagnosis.verdict().sentence == "through 1 relay, and then by hole punching"
 
 
 # Port mapping.

@@ -181,11 +181,11 @@ def test_who_says_that_this_node_is_out_is_named() -> None:
     assert node.sentences == []
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     (sentence,) = node.sentences
-    assert sentence == f"the group has revoked this node: by {OWNER}, so says {PEER}"
+    assert sentence == f"the group has revoked this node: by {OWNER}, according to {PEER}"
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {PEER}")
     assert node.sentences == [f"the group has revoked this node: by {PEER}"]
     node.endpoint.told["refused"](PEER, "revoked", "revoked")
-    assert node.sentences == [f"the group has revoked this node: so says {PEER}"]
+    assert node.sentences == [f"the group has revoked this node: according to {PEER}"]
     (condition,) = node.health.conditions()
     assert f"`shoal group role {OWN} ROLE`" in (condition.hint or "")
 

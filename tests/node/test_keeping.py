@@ -93,7 +93,7 @@ async def test_whoever_keeps_all_says_so(world: World) -> None:
     second = await world.host("b").start(engine=False, state="needed")
     with pytest.raises(ControlError, match=r"no peer .* is known") as caught:
         await second.ask("state_show", kind="usage", author=first.peer)
-    assert "does not keep all" in (caught.value.hint or "")
+    assert "does not store all" in (caught.value.hint or "")
     answer = await second.ask("state_show", kind="usage")
     assert answer["keeps"] == {"group": [0], "member": [0], "models": [0]}
     assert answer["alone"] == {}

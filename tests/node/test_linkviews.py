@@ -35,30 +35,30 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
     ("came", "words"),
     [
         (None, "has not been tried yet"),
-        (outcome(tcp=RungOutcome(Result.WORKED)), "was there and is lost"),
+        (outcome(tcp=RungOutcome(Result.WORKED)), "was lost"),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=BOTH_DRAW),
             SYMMETRIC,
         ),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=SPARED),
-            "nothing uses this link enough to search for it",
+            "this link carries too little traffic",
         ),
         (
             outcome(3, tcp=RungOutcome(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),
-            "did not come through in 3 rounds: over TCP a router answered with resets; "
-            "UDP had no answer",
+            "failed in 3 rounds: over TCP a router answered with resets; "
+            "UDP got no reply",
         ),
         (
             outcome(tcp=SILENT, udp=RungOutcome(Result.NOT_POSSIBLE, "udp-blocked")),
-            "TCP had no answer; UDP does not get out of one of the two networks",
+            "TCP got no reply; one of the two networks blocks outgoing UDP",
         ),
         (outcome(tcp=SILENT, udp=NO_UDP), "this node has no UDP"),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=RungOutcome(Result.NOT_POSSIBLE, "busy")),
-            "waits for another one to end",
+            "waits for another search to end",
         ),
-        (failed(PEER, Result.REFUSED, "busy"), "one of the two was busy"),
+        (failed(PEER, Result.REFUSED, "busy"), "one of the two nodes was busy"),
         (failed(PEER, Result.REFUSED, "unknown-method"), "cannot punch holes"),
         (failed(PEER, Result.REFUSED, "\x1b[31m" + "x" * 99), r"(code '\x1b[31mxxx"),
     ],

@@ -42,7 +42,7 @@ async def test_a_model_by_name_by_root_and_by_both(world: World) -> None:
         answer = await nodes[1].ask("find", key=key)
         assert by_kind(answer)["shard"] == by_kind(answer)["blob"] == everybody
         shards = answer["searches"][0]
-        assert shards["about"] == f"who serves layers of {key}"
+        assert shards["about"] == f"nodes that serve layers of {key}"
         assert {step["peer"] for step in shards["path"]} <= everybody
     shard = shards["records"][0]["says"]
     assert (shard["root"], shard["start"], shard["precision"]) == (root, 0, "float32")
@@ -66,7 +66,7 @@ async def test_what_only_the_index_names_is_followed_to_its_holders(world: World
     for key in ("far", "far@cdcd"):
         answer = await nodes[0].ask("find", key=key)
         assert abouts(answer) == [
-            f"who serves layers of {key}", f"who holds chunks of {key}", "what far means",
+            f"nodes that serve layers of {key}", f"providers of chunks of {key}", "what far means",
         ]  # fmt: skip
         assert by_kind(answer)["blob"] == by_kind(answer)["name"] == {nodes[2].peer}
     assert abouts(await nodes[0].ask("find", key="far@00")) == ["what far means"]
@@ -77,11 +77,11 @@ async def test_a_name_that_means_two_models_shows_both(world: World) -> None:
     nodes = await named(world, "tiny", by=2)
     answer = await nodes[0].ask("find", key="tiny")
     assert abouts(answer) == [
-        "who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd",
-        "who serves layers of tiny", "who holds chunks of tiny", "what tiny means",
+        "nodes that serve layers of tiny@cdcdcdcd", "providers of chunks of tiny@cdcdcdcd",
+        "nodes that serve layers of tiny", "providers of chunks of tiny", "what tiny means",
     ]  # fmt: skip
     shown = abouts(await nodes[0].ask("find", key="tiny@cdcdcdcd"))
-    assert shown[:2] == ["who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd"]
+    assert shown[:2] == ["nodes that serve layers of tiny@cdcdcdcd", "providers of chunks of tiny@cdcdcdcd"]
 
 
 async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
@@ -90,7 +90,7 @@ async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
     for key in (root.upper(), root[:12]):
         assert by_kind(await nodes[0].ask("find", key=key))["blob"] == {n.peer for n in nodes}
     assert (
-        abouts(await nodes[0].ask("find", key=root[:12]))[-1] == f"who holds chunks of {root[:12]}"
+        abouts(await nodes[0].ask("find", key=root[:12]))[-1] == f"providers of chunks of {root[:12]}"
     )
 
 

@@ -61,7 +61,7 @@ async def test_a_wrong_hash_is_told_the_right_one_and_a_wrong_name_the_nearest(
     alone = await world.host("alone").start(engine=False)
     with pytest.raises(ControlError) as raised:
         await alone.ask("model_pull", name="other")
-    assert raised.value.hint is not None and "linked with no other" in raised.value.hint
+    assert raised.value.hint is not None and "has no links" in raised.value.hint
 
 
 async def test_what_a_name_meant_before_is_said(world: World) -> None:

@@ -92,7 +92,7 @@ async def test_a_model_goes_with_its_name(world: World) -> None:
     await trio.sleep(10)
     assert [model["name"] for model in (await second.ask("models"))["models"]] == ["tiny"]
     error = await refusal(second, "model_rm", name="tiny")
-    assert error.code == "unknown-model" and "is no model on this node's disk" in error.message
+    assert error.code == "unknown-model" and "is not a model on this node's disk" in error.message
     loss = await first.ask("model_rm", name=root[:8])
     assert loss["names"] == ["tiny"] and loss["embedded"] and not loss["fetched"]
     gone = await first.ask("model_rm", name="tiny", sure=True)

@@ -102,7 +102,7 @@ def test_what_a_person_wrote_stays(folder: DataFolder) -> None:
         ("# x\nmemroy = 4GiB\n", 2, "`memroy`: there is no setting", "did you mean `memory`"),
         ("up = 1MB\nlinks\n", 2, "expected `KEY = VALUE`, got `links`", "edit `"),
         ("= 4\n", 1, "expected `KEY = VALUE`", "edit `"),
-        ("up = 1MB\n\nup = 2MB\n", 3, "`up` stands in line 1 already", "edit `"),
+        ("up = 1MB\n\nup = 2MB\n", 3, "`up` is already set in line 1", "edit `"),
         ("links = 1\n", 1, "`links`: `1` is not a whole number from 2 to 512", "unset links`"),
         ("lan = \x1b[2J\n", 1, "`lan`: expected 1 to 2000 printable characters", "unset lan`"),
         ("lan =\n", 1, "`lan`: expected 1 to 2000 printable characters", "unset lan`"),

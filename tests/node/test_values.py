@@ -191,6 +191,6 @@ def test_a_relay_of_the_libp2p_kind_is_named() -> None:
     ],
 )
 def test_nobody_knows_which_relay_that_is(text: str) -> None:
-    with pytest.raises(BadSetting, match="which relay") as raised:
+    with pytest.raises(BadSetting, match="peer id of a relay") as raised:
         parse_libp2p_relay(text)
     assert "/p2p/" in str(raised.value.hint)
