@@ -114,7 +114,7 @@ def run(
         click.echo(json.dumps({"folder": str(folder.path), **simrun.as_json(result)}))
     else:
         simrun.print_result(result)
-        click.echo(f"\nstored in {folder.path}")
+        click.echo(f"\nkept in {folder.path}")
     _exit_unless_met(result.met)
 
 

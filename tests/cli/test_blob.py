@@ -28,7 +28,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert invoke(["blob", "get", ROOT, str(tmp_path / "a b")]) == 130
     err = capsys.readouterr().err
     assert "interrupted, 1.0 MiB of 2.0 MiB are here; finished chunks are kept" in err
-    assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` goes on" in err
+    assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` continues" in err
 
 
 def test_where_nothing_can_be_written_nothing_is_fetched(capsys: Captured, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_who_sent_wrong_bytes_is_named(fake_daemon: Any, capsys: Captured, tmp_p
     for liars, said in (([], False), (["12D3KooWBad"], True)):
         with fake_daemon({"blob_get": got | {"liars": liars}}):
             assert invoke(["blob", "get", ROOT, str(tmp_path / "out")]) == 0
-        assert ("was dropped: 12D3KooWBad" in capsys.readouterr().out) is said
+        assert ("dropped for sending wrong bytes: 12D3KooWBad" in capsys.readouterr().out) is said
 
 
 @pytest.fixture

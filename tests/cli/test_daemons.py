@@ -116,7 +116,7 @@ def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
         if "shoal.tasks.engine.worker" in child.cmdline()
     )
     worker.kill()
-    daemon.wait_until(lambda status: any("came back" in c["sentence"] for c in status["health"]))
+    daemon.wait_until(lambda status: any("restarted" in c["sentence"] for c in status["health"]))
     daemon.wait_until(serves)
     answer = shoal("run", "tiny", "x", "--raw", "--max-tokens", "2", "--data", str(daemon.data))
     assert answer.returncode == 0, answer.stderr

@@ -17,7 +17,7 @@ def test_what_there_is_to_say_in_all() -> None:
         ("network", "about 42 nodes that serve"),
         ("contacts", "21, 3 of them publicly reachable"),
         ("links", "5 only for look-ups"),
-        ("stored", "12 records of others, 6.0 KiB of 32.0 MiB"),
+        ("stored", "12 records of other nodes, 6.0 KiB of 32.0 MiB"),
         ("refused", "requests and records of other nodes: 3 bad-signature, 1 expired"),
         ("disbelieved", "replies of other nodes: none"),
         ("own", "2 records, last announced 1 min ago: 2 keys, 31 messages, 0.2 s"),

@@ -52,7 +52,7 @@ def test_nothing_is_said_so() -> None:
          "tiny is abababababab, 6 layers"),
         ("kv", {"blocks": 5, "layers": [0, 4], "precision": "float32"},
          "5 blocks, layers 0:4 (float32)"),
-        ("new", {}, "of a kind that this version does not know"),
+        ("new", {}, "a record of a kind that this version does not know"),
     ],
 )  # fmt: skip
 def test_what_each_kind_says(kind: str, body: dict[str, Any], words: str) -> None:

@@ -171,7 +171,8 @@ def test_where_there_is_no_room_it_says_how_many(
     path.write_text("x\n" * 100)
     daemon.room = 70
     done = shoal("submit", "tiny", "--file", str(path))
-    assert done.code == 1 and "64 of 100 jobs were submitted, but not those from prompt 65 on" in done.err
+    assert done.code == 1
+    assert "64 of 100 jobs were submitted, but not those from prompt 65 on" in done.err
     assert len(done.out.splitlines()) == 64
 
 
@@ -235,7 +236,7 @@ def test_a_job(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_show"] = {**ITEM, "spec": None, "claims": claims}
     done = shoal("show", JOB[:8].upper())
     assert daemon.asked[-1]["job"] == JOB[:8]
-    assert "attempt 2: at it, step 7" in done.out and "attempt 1: refused" in done.out
+    assert "attempt 2: in progress, step 7" in done.out and "attempt 1: refused" in done.out
     assert "On\\x1bce" in done.out
 
 
@@ -307,7 +308,7 @@ def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:
 
 def test_taking_all_out(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"jobs": [JOB, "cd" * 32], "results": 3}
-    assert shoal("cancel", "--all").out == "cancelled: 2 jobs; 3 results stay\n"
+    assert shoal("cancel", "--all").out == "cancelled: 2 jobs; 3 results kept\n"
     assert daemon.asked[-1] == {"op": "job_cancel", "all": True}
     for args in ((), (JOB, "--all")):
         done = shoal("cancel", *args)

@@ -144,7 +144,11 @@ def test_examples_are_commands_that_exist(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("near", "words"),
-    [("public", None), ("private", "only machines on this network"), ("loopback", "only this m")],
+    [
+        ("public", None),
+        ("private", "only machines on this network"),
+        ("loopback", "only programs on this machine"),
+    ],
 )
 def test_a_code_that_not_everybody_can_follow_says_so(
     near: str, words: str | None, fake_daemon: Any, answers: dict[str, Any], capsys: Captured

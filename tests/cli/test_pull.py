@@ -40,7 +40,7 @@ def test_what_it_prints(fake_daemon: Any, capfd: Captured) -> None:
         out, err = capfd.readouterr()
         assert f"tiny: 8.0 MiB from 2 nodes in 2.5 s, root {ROOT}" in out
         assert "serve it with `shoal node --model tiny" in out
-        assert err == f"tiny is {ROOT}, says 12D3KooWFar, 1 min ago and 1 more\n"
+        assert err == f"tiny is {ROOT}, according to 12D3KooWFar, 1 min ago and 1 more\n"
         assert invoke(["model", "pull", "tiny", "--json"]) == 0
         out, err = capfd.readouterr()
         assert json.loads(out) == ANSWER and err == ""
@@ -50,7 +50,7 @@ def test_what_was_here_and_who_lied(fake_daemon: Any, capfd: Captured) -> None:
     with fake_daemon({"model_pull": ANSWER | {"peers": 0, "fetched": 0, "liars": ["12D3KooWBad"]}}):
         assert invoke(["model", "pull", "tiny"]) == 0
     out, _ = capfd.readouterr()
-    assert "tiny: was here already" in out and "was dropped: 12D3KooWBad" in out
+    assert "tiny: was here already" in out and "dropped for sending wrong bytes: 12D3KooWBad" in out
 
 
 @pytest.mark.parametrize("text", NASTY[:4])
@@ -110,8 +110,8 @@ def test_interrupted_before_anything_is_known(tmp_path: Path) -> None:
 
 def test_who_vouches_in_few_words() -> None:
     assert vouched([]) == "known only by its hash"
-    assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "says this node"
-    assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "says x, a member"
+    assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "according to this node"
+    assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "according to x, a member"
 
 
 # Real daemons.

@@ -90,5 +90,5 @@ def test_what_would_be_lost_in_words() -> None:
         "2 other nodes claim to hold parts of it",
     ]
     assert "has no links" in lost({**LOSS, "linked": False})[-1]
-    assert "not known" in lost({**LOSS, "copies": None, "partial": None})[-1]
+    assert "unknown" in lost({**LOSS, "copies": None, "partial": None})[-1]
     assert "embedded" in lost({**LOSS, "embedded": True})[-1]

@@ -381,7 +381,7 @@ def test_what_is_no_plain_file_is_not_waited_for(
     os.mkfifo(here / "pipe")
     (here / "large").write_bytes(b"#" * (2 << 20))
     for name, says in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file"),
-                       ("large", "more than 1 MiB")):  # fmt: skip
+                       ("large", "larger than 1 MiB")):  # fmt: skip
         run("run", name, code=CANNOT_SIMULATE)
         assert says in capsys.readouterr().err
 

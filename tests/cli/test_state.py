@@ -57,7 +57,7 @@ def test_what_a_small_node_keeps(monkeypatch: Any, capsys: Any) -> None:
     assert out.splitlines()[-1] == "no linked node stores shards b"
     every = {"shards": list(range(16))}
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
-    assert "keeps shards of others" in out
+    assert "of other nodes: shards (" in out
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
     assert "this node stores" not in out
 
@@ -126,7 +126,7 @@ def test_a_stranger_s_clock(monkeypatch: Any, capsys: Any) -> None:
 def test_verify(monkeypatch: Any, capsys: Any) -> None:
     whole = {"feeds": 3, "entries": 1, "bytes": 100, "damaged": []}
     code, out = shown(monkeypatch, capsys, Daemon([], whole), "verify")
-    assert (code, out) == (0, "3 feeds whole: 1 entry, 100 B\n")
+    assert (code, out) == (0, "3 feeds intact: 1 entry, 100 B\n")
     bad = {**whole, "damaged": [{"author": OTHER, "kind": "jobs", "part": 0}]}
     code, out = shown(monkeypatch, capsys, Daemon([], bad), "verify")
     assert code == 1

@@ -29,7 +29,7 @@ def test_reach_and_relays_stand_in_the_status() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["reachable"] == "through 1 relay"
     assert rows["relays"] == "reservation at 12D3KooWRelay (12.3 ms)"
-    assert rows["relaying"] == "2 places, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
+    assert rows["relaying"] == "2 reservations, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
 
 
@@ -38,7 +38,8 @@ def test_the_limit_on_the_disk_and_the_choice_of_a_model_are_told() -> None:
     rows = dict(status_rows({**STATUS, "serving": serving}))
     assert rows["chosen"] == "tiny: every node ships with it"
     assert rows["disk"] == (
-        "5.0 MiB by models and blobs, of at most 50.0 GiB, depending on the free space (`--disk` sets it)"
+        "5.0 MiB by models and blobs, of at most 50.0 GiB, depending on the free space "
+        "(`--disk` sets it)"
     )
     assert "chosen" not in dict(status_rows({**STATUS, "serving": {**serving, "why": None}}))
     disk = {"used_bytes": 0, "limit_bytes": None, "set": True}
@@ -66,7 +67,7 @@ def test_links_and_why_one_is_not_direct() -> None:
     assert text.splitlines()[3:] == [
         "12D3KooWOther is not direct: a direct path has not been tried yet"
     ]
-    assert links_text([]) == "no other node is linked"
+    assert links_text([]) == "there are no links"
 
 
 def test_a_link_without_a_path() -> None:

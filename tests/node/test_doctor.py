@@ -66,7 +66,7 @@ async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> No
     assert links[public.peer]["path"] == "direct" and links[public.peer]["why_relayed"] is None
     relayed = links[other.peer]
     assert (relayed["path"], relayed["medium"]) == ("relayed", "circuit")
-    assert "it cannot be direct" in relayed["why_relayed"]
+    assert "no direct path is possible" in relayed["why_relayed"]
     assert relayed["rtt_ms"] > links[public.peer]["rtt_ms"] and relayed["rate_in"] is not None
     peers = {peer["peer"]: peer["path"] for peer in (await one.ask("peers"))["peers"]}
     assert peers[other.peer] == "relayed"
