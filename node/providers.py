@@ -98,7 +98,7 @@ class Providers:
 
     def _nearness(self, found: FoundRecord) -> Nearness:
         """Return how near the peer is that delivered a record. For a record stored on this node
-        the deliverer is unknown, so the nearest linked peer counts."""
+        the deliverer is unknown, so the farthest linked peer counts."""
         links = self._ladder.endpoint.links()
         handed = [link for link in links if link.peer == found.by] or links
         return min(

@@ -53,7 +53,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["set", "lan", "\x1b[2J"], "printable characters", "hint: "),
     ],
 )
-def test_what_is_refused(
+def test_invalid_settings_are_refused(
     words: list[str], error: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["config", *words]) == 1
@@ -63,7 +63,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.trio
-async def test_a_folder_that_another_process_holds(
+async def test_folder_locked_by_another_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A daemon that has not opened its socket yet."""

@@ -107,7 +107,7 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
+def test_dead_worker_is_restarted(start: Start, tmp_path: Path) -> None:
     daemon = start(tmp_path / "1")
     daemon.wait_until(serves)
     (worker,) = (
@@ -134,7 +134,7 @@ def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:
     assert first.end(signal.SIGINT) == 0
 
 
-def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
+def test_model_that_fits_on_no_node(start: Start, tmp_path: Path) -> None:
     """Who asks is told which layers, how much memory they take, and what each node offers."""
     small = start(tmp_path / "1", "--memory", "2MiB")
     small.wait_until(lambda status: status["serving"]["phase"] == "failed" and status["models"])
@@ -173,7 +173,7 @@ def chunk_files(data: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.ci
-def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) -> None:
+def test_daemon_killed_during_a_fetch_continues_it(start: Start, tmp_path: Path) -> None:
     write_model(tmp_path / "big")
     holder = start(tmp_path / "1", torch=False)
     holder.wait_until(is_up)
@@ -241,7 +241,7 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
+def test_revoked_member_is_refused(start: Start, tmp_path: Path) -> None:
     """Found, invite, join, look, revoke, be refused; also by a node that was not running then."""
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
     first.wait_until(is_up)
@@ -280,7 +280,7 @@ def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None:
+def test_invitation_answered_by_another_node(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--memory", "1KiB")
     other = start(tmp_path / "2", "--memory", "1KiB")
     first.wait_until(is_up)
@@ -339,7 +339,7 @@ def test_a_node_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_fetch_is_a_bar_on_a_terminal_and_the_cursor_comes_back(
+def test_fetch_shows_a_bar_on_a_terminal_and_restores_the_cursor(
     start: Start, tmp_path: Path
 ) -> None:
     """Ctrl-C in the middle of it, as a person does."""

@@ -96,7 +96,7 @@ def test_interrupted_while_a_daemon_starts(monkeypatch: pytest.MonkeyPatch) -> N
     assert not swarm.folder.exists()
 
 
-def test_kept(tmp_path: Path) -> None:
+def test_keep_leaves_the_daemons_running(tmp_path: Path) -> None:
     ended = shoal("demo", "--nodes", "1", "--keep", "--json", "--max-tokens", "4",
                   env=environment(tmp_path))  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -112,7 +112,7 @@ def test_kept(tmp_path: Path) -> None:
     assert processes_with(tmp_path) == []
 
 
-def test_a_daemon_that_ends_is_told() -> None:
+def test_daemon_that_ends_is_reported() -> None:
     """The demo says what the daemon said, instead of waiting for it."""
     with LocalSwarm() as swarm:
         node = swarm.start(["--listen", "nowhere"])

@@ -11,7 +11,7 @@ from shoal.cli.main import invoke
 from .conftest import DHT
 
 
-def test_what_there_is_to_say_in_all() -> None:
+def test_summary() -> None:
     assert rows(DHT) == [
         ("mode", "fallback: this node is not publicly reachable"),
         ("network", "about 42 nodes that serve"),
@@ -36,7 +36,7 @@ def test_the_tables() -> None:
     ]
 
 
-def test_what_is_withdrawn_everywhere_is_not_announced_again() -> None:
+def test_fully_withdrawn_record_is_not_announced_again() -> None:
     assert own_row({**DHT["own"][1], "due_s": None})[-1] == "never"
 
 
@@ -48,7 +48,7 @@ def test_a_long_list_is_cut() -> None:
     assert "SHARED" not in text
 
 
-def test_nothing_rewrites_the_screen() -> None:
+def test_peer_text_is_escaped() -> None:
     assert "\x1b" not in report({**DHT, "own": [{**DHT["own"][0], "about": "\x1b[2J"}]})
     assert "\x1b" not in report({**DHT, "disbelieved": {"\x1b[2J": 1}})
 

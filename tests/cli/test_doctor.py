@@ -45,18 +45,20 @@ def test_long_sentences_are_wrapped_under_their_start() -> None:
         (2, 0, 3.0, "measured 3 s ago with the help of no other node;"),
     ],
 )
-def test_who_measured(links: int, observers: int, measured: float | None, words: str) -> None:
+def test_line_about_the_measurement(
+    links: int, observers: int, measured: float | None, words: str
+) -> None:
     answer = {**DOCTOR, "links": links, "observers": observers, "measured_s": measured}
     assert words in " ".join(report(answer, 100))
 
 
 @pytest.mark.parametrize("code", ["loopback", "offline"])
-def test_nobody_measures_a_node_of_this_computer_alone(code: str) -> None:
+def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
     answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
     assert list(report(answer, 80)) == ["reachable: through 1 relay"]
 
 
-def test_the_wait_is_told_apart_from_the_answer(
+def test_progress_note_goes_to_standard_error(
     fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []

@@ -89,9 +89,7 @@ def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path:
     assert not (tmp_path / "control.sock").exists()
 
 
-def test_a_node_that_a_script_started_in_the_background_hears_ctrl_c(
-    start: Start, tmp_path: Path
-) -> None:
+def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_path: Path) -> None:
     """A shell without job control has it ignore SIGINT; `nohup` has it ignore SIGHUP, and means
     it."""
     process = start("-c", NODE, ignored=(signal.SIGINT, signal.SIGHUP))
@@ -104,7 +102,9 @@ def test_a_node_that_a_script_started_in_the_background_hears_ctrl_c(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_simulation_keeps_what_it_has(start: Start, tmp_path: Path, number: int) -> None:
+def test_interrupted_simulation_keeps_its_figures(
+    start: Start, tmp_path: Path, number: int
+) -> None:
     """Also the second signal that a closed terminal sends does not interrupt the writing."""
     ours, theirs = pty.openpty()
     (tmp_path / "long.toml").write_text(LONG)
@@ -125,7 +125,7 @@ def test_a_simulation_keeps_what_it_has(start: Start, tmp_path: Path, number: in
     assert kept["ended"] == "interrupted" and kept["virtual"] > 0
 
 
-def test_what_ends_a_command_once_counts_once() -> None:
+def test_repeated_signals_count_once() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with endings_as_interrupt():
         with pytest.raises(KeyboardInterrupt):

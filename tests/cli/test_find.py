@@ -25,14 +25,14 @@ def test_records_for_a_person() -> None:
     ]
 
 
-def test_the_path_is_told_where_it_is_asked_for() -> None:
+def test_path_is_shown_on_request() -> None:
     text = report(FIND, path=True)
     assert "key " + "cd" * 32 in text
     assert "12D3KooWDead 1 0 bits 0.0 ms - timeout" in plain(text)
     assert "12D3KooWDead" not in report(FIND, path=False)
 
 
-def test_nothing_is_said_so() -> None:
+def test_no_records_found() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": search["path"][:1]}]}
     assert report(empty, path=False) == (
@@ -55,11 +55,11 @@ def test_nothing_is_said_so() -> None:
         ("new", {}, "a record of a kind that this version does not know"),
     ],
 )  # fmt: skip
-def test_what_each_kind_says(kind: str, body: dict[str, Any], words: str) -> None:
+def test_summary_of_each_kind_of_record(kind: str, body: dict[str, Any], words: str) -> None:
     assert says({"kind": kind, "says": body}) == words
 
 
-def test_nothing_of_a_peer_rewrites_the_screen() -> None:
+def test_peer_text_is_escaped() -> None:
     (search, *_) = FIND["searches"]
     (step, *_) = search["path"]
     record = {**search["records"][0], "author": "\x1b[2J", "kind": "peer",
@@ -85,7 +85,7 @@ def test_json_and_the_key_that_was_typed(
     assert asked == ["tiny", "tiny@ab"]
 
 
-def test_nobody_to_ask_is_said_so() -> None:
+def test_no_node_to_ask() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": []}]}
     assert "there is no other node to ask; `shoal doctor`" in report(empty, path=False)

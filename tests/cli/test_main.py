@@ -108,7 +108,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("word", "code"), REFUSALS)
-def test_refusals_of_the_daemon(word: str, code: int, fake_daemon: Any, capsys: Captured) -> None:
+def test_errors_of_the_daemon(word: str, code: int, fake_daemon: Any, capsys: Captured) -> None:
     refusal = ControlError(word, "it cannot be done", hint="`shoal status`")
     with fake_daemon({"run": refusal}):
         assert invoke(["run", "tiny", "x"]) == code
@@ -131,7 +131,7 @@ def test_every_command_has_help_with_an_example(path: str, capsys: Captured) -> 
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
-def test_examples_are_commands_that_exist(path: str) -> None:
+def test_examples_are_existing_commands(path: str) -> None:
     """What an example shows can be typed: the command and every option are real."""
     known = dict(commands())
     for line in re.findall(r"^ +(shoal .*)$", known[path].epilog or "", re.MULTILINE):
@@ -150,7 +150,7 @@ def test_examples_are_commands_that_exist(path: str) -> None:
         ("loopback", "only programs on this machine"),
     ],
 )
-def test_a_code_that_not_everybody_can_follow_says_so(
+def test_invite_explains_a_code_with_a_local_address(
     near: str, words: str | None, fake_daemon: Any, answers: dict[str, Any], capsys: Captured
 ) -> None:
     with fake_daemon({"invite": answers["invite"] | {"near": near}}):
@@ -190,7 +190,7 @@ def failing(error: BaseException) -> Any:
         (ExceptionGroup("", [CommandError("x", "y"), ValueError("boom")]), 1, "internal: ValueErr"),
     ],
 )
-def test_the_edge(
+def test_exit_codes_of_exceptions(
     error: BaseException, code: int, message: str | None, capsys: Captured,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -276,6 +276,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_edge_is_named() -> None:
+def test_catch_all_has_a_reason() -> None:
     """One catch-all in this process, and it says why."""
     assert "except Exception" in Path(edge.__file__).read_text()

@@ -53,7 +53,7 @@ def lines(shown: str) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_it_takes_one_line_and_gives_the_cursor_back(columns: int) -> None:
+def test_bar_takes_one_line_and_restores_the_cursor(columns: int) -> None:
     shown, _ = run(columns)
     bars = [line for line in lines(shown) if "MiB" in line]
     assert any("of 196.0 MiB" in line and "%" in line for line in bars)
@@ -63,12 +63,12 @@ def test_it_takes_one_line_and_gives_the_cursor_back(columns: int) -> None:
     assert CURSOR_BACK in shown and "said meanwhile" in shown
 
 
-def test_what_is_piped_does_not_go_to_the_terminal() -> None:
+def test_piped_output_does_not_go_to_the_terminal() -> None:
     shown, out = run(80, piped=True)
     assert out == "said meanwhile\n" and "said" not in shown
 
 
-def test_without_a_terminal_it_is_silent() -> None:
+def test_silent_without_a_terminal() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("said meanwhile\n", "")
 

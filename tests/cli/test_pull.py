@@ -34,7 +34,7 @@ PROGRESS = {"event": "progress", "done": 1 << 20, "total": 8 << 20}
 Captured = pytest.CaptureFixture[str]
 
 
-def test_what_it_prints(fake_daemon: Any, capfd: Captured) -> None:
+def test_output(fake_daemon: Any, capfd: Captured) -> None:
     with fake_daemon({"model_pull": [RESOLVED, PROGRESS, ANSWER]}):
         assert invoke(["model", "pull", "tiny"]) == 0
         out, err = capfd.readouterr()
@@ -46,7 +46,7 @@ def test_what_it_prints(fake_daemon: Any, capfd: Captured) -> None:
         assert json.loads(out) == ANSWER and err == ""
 
 
-def test_what_was_here_and_who_lied(fake_daemon: Any, capfd: Captured) -> None:
+def test_output_with_local_chunks_and_a_liar(fake_daemon: Any, capfd: Captured) -> None:
     with fake_daemon({"model_pull": ANSWER | {"peers": 0, "fetched": 0, "liars": ["12D3KooWBad"]}}):
         assert invoke(["model", "pull", "tiny"]) == 0
     out, _ = capfd.readouterr()
@@ -54,9 +54,7 @@ def test_what_was_here_and_who_lied(fake_daemon: Any, capfd: Captured) -> None:
 
 
 @pytest.mark.parametrize("text", NASTY[:4])
-def test_nothing_of_peers_reaches_the_terminal_as_it_is(
-    text: str, fake_daemon: Any, capfd: Captured
-) -> None:
+def test_peer_text_is_escaped(text: str, fake_daemon: Any, capfd: Captured) -> None:
     bad = poisoned({"resolved": RESOLVED, "answer": ANSWER}, text)
     events = [{**bad["resolved"], "event": "resolved"}, {**bad["answer"], "liars": [text]}]
     with fake_daemon({"model_pull": events}):
@@ -75,7 +73,7 @@ def test_errors(code: str, status: int, fake_daemon: Any, capfd: Captured) -> No
     assert err.splitlines() == ["error: no such thing", "hint: do this"]
 
 
-def test_nobody_holds_it(fake_daemon: Any, capfd: Captured) -> None:
+def test_no_provider(fake_daemon: Any, capfd: Captured) -> None:
     error = FetchFailed("no-source", "nobody holds it", hint="try again")
     with fake_daemon({"model_pull": [RESOLVED, error]}):
         pass
@@ -93,7 +91,7 @@ def test_without_a_daemon(capfd: Captured) -> None:
     ("name", "again"),
     [("tiny", f"tiny@{ROOT[:16]}"), ("tiny@ab", "tiny@ab"), (ROOT, ROOT), (ROOT[:9], ROOT)],
 )
-def test_how_to_go_on(name: str, again: str, tmp_path: Path) -> None:
+def test_interruption_prints_how_to_continue(name: str, again: str, tmp_path: Path) -> None:
     seen = Seen(quiet=True)
     seen.resolved(RESOLVED)
     seen.done, seen.total = 1 << 20, 8 << 20
@@ -102,13 +100,13 @@ def test_how_to_go_on(name: str, again: str, tmp_path: Path) -> None:
     assert error.hint is not None and error.hint.startswith(f"`shoal model pull {again} ")
 
 
-def test_interrupted_before_anything_is_known(tmp_path: Path) -> None:
+def test_interrupted_before_the_name_is_resolved(tmp_path: Path) -> None:
     error = Seen(quiet=True).interrupted("tiny", tmp_path)
     assert error.message == "interrupted; finished chunks are kept"
     assert error.hint is not None and "pull tiny " in error.hint
 
 
-def test_who_vouches_in_few_words() -> None:
+def test_vouchers_in_few_words() -> None:
     assert vouched([]) == "known only by its hash"
     assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "according to this node"
     assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "according to x, a member"

@@ -46,7 +46,7 @@ def shoal(capsys: pytest.CaptureFixture[str]) -> Shoal:
 @pytest.mark.parametrize(
     ("args", "named"), [(("model", "rm"), {"name": "x"}), (("blob", "rm"), {"root": "x"})]
 )
-def test_nothing_goes_without_a_terminal(
+def test_nothing_is_removed_without_a_terminal(
     args: tuple[str, ...], named: dict[str, str], asked: list[dict[str, Any]], shoal: Shoal
 ) -> None:
     done = shoal(*args, "x")
@@ -61,7 +61,7 @@ def test_nothing_goes_without_a_terminal(
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_a_person_is_asked(
+def test_removal_asks_for_confirmation(
     agrees: bool, asked: list[dict[str, Any]], shoal: Shoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions: list[str] = []
@@ -77,7 +77,7 @@ def test_a_person_is_asked(
     assert (done.code, len(asked)) == ((0, 2) if agrees else (1, 1))
 
 
-def test_what_would_be_lost_in_words() -> None:
+def test_sentences_about_the_loss() -> None:
     assert lost(LOSS) == [
         f"model mine, root {ROOT[:16]}: 5.0 MiB on this disk",
         "this is the last known copy: no other node claims to hold all of it",

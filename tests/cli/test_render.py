@@ -209,7 +209,7 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
     assert render.as_json("\x7f\x9b") == r'"\u007f\u009b"'
 
 
-def test_commands_write_json_by_the_one_function() -> None:
+def test_commands_write_json_with_one_function() -> None:
     """Another call might leave characters unescaped, as `state export` once did."""
     free = {"render.py", "client.py", "swarm.py", "jobsubmit.py"}  # those to a socket or a file
     folder = Path(render.__file__).parent
@@ -258,7 +258,7 @@ def test_rates() -> None:
     ]  # fmt: skip
 
 
-def test_status_tells_conditions() -> None:
+def test_status_shows_conditions() -> None:
     from shoal.cli.status import status_rows
 
     rows = dict(status_rows(STATUS))
@@ -268,7 +268,7 @@ def test_status_tells_conditions() -> None:
 
 
 @pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])
-def test_where_ids_alone_are_too_wide_the_cells_stand_below_each_other(
+def test_cells_are_stacked_if_ids_are_too_wide(
     columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -291,7 +291,7 @@ def test_the_widest_column_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_without_a_terminal_it_is_written_for_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_without_a_terminal_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     shown = render.table(("A", "B"), [("word " * 40, "other " * 40)])
     assert 70 < max(map(len, shown.splitlines())) <= 80

@@ -30,7 +30,7 @@ def test_text_streams_to_standard_output(
     ("reason", "words"),
     [("stop", "complete"), ("context", "cut: the model's context is full"), ("\x1bx", "\\x1bx")],
 )
-def test_why_an_answer_ended(reason: str, words: str) -> None:
+def test_reason_why_an_answer_ended(reason: str, words: str) -> None:
     assert figures({**ANSWER, "reason": reason}).endswith(f" · {words}")
 
 
@@ -84,7 +84,7 @@ def test_prompt_from_standard_input(
     assert asked == (["Grüße"] if code == 0 else [])
 
 
-def test_a_refusal_amid_the_text_is_an_error(
+def test_error_in_the_middle_of_the_text(
     fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shoal.node.errors import ControlError
@@ -100,7 +100,7 @@ def test_a_refusal_amid_the_text_is_an_error(
     assert err == "error: node B with layers 2:4 is gone\nhint: run it again\n"
 
 
-def test_a_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import socket
     import threading
 

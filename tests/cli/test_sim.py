@@ -123,7 +123,9 @@ def test_a_replay_that_differs_says_so(here: Path, capsys: pytest.CaptureFixture
     assert "digests differ" in out and "trio was 0.1 then" in out
 
 
-def test_seeds_of_the_file_and_of_the_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_of_the_file_and_of_the_option(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("sweep", "echo.toml", "-j", "1", "--json")
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
     run("sweep", "echo.toml", "--seeds", "2..6", "-j", "1", "--json")
@@ -134,7 +136,9 @@ def test_seeds_of_the_file_and_of_the_line(here: Path, capsys: pytest.CaptureFix
     assert sorted(json.loads(line)["seed"] for line in lines[1:]) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_sweep_is_what_single_runs_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_gives_the_figures_of_single_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("sweep", "echo.toml", "--seeds", "4", "-j", "1")
     line = json.loads((here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()[1])
     capsys.readouterr()
@@ -142,7 +146,7 @@ def test_a_sweep_is_what_single_runs_are(here: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["digest"] == line["digest"]
 
 
-def test_a_failed_expectation_is_an_exit_code(
+def test_failed_expectation_sets_the_exit_code(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "bad.toml").write_text(ECHO.replace(">=", "<"))
@@ -170,13 +174,13 @@ def test_a_failed_sweep_names_each_expectation_and_its_seeds(
     assert [(item["line"], item["seeds"]) for item in found["unmet"]] == [(15, [1, 2, 3])]
 
 
-def test_a_seed_that_ended_early_says_why(here: Path) -> None:
+def test_seed_that_ended_early_gives_the_reason(here: Path) -> None:
     lines = [{"seed": 3, "met": False, "ended": "failed: its process ended with 1"}]
     text = simsummary.print_summary(simsummary.summary(lines))
     assert "failed  seed 3: its process ended with 1" in text
 
 
-def test_a_half_written_line_is_done_again(here: Path) -> None:
+def test_incomplete_line_is_run_again(here: Path) -> None:
     run("sweep", "echo.toml", "--seeds", "1..2", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     whole = file.read_text()
@@ -185,7 +189,7 @@ def test_a_half_written_line_is_done_again(here: Path) -> None:
     assert {json.loads(line).get("seed") for line in file.read_text().splitlines()} == {None, 1, 2}
 
 
-def test_a_worker_that_dies_is_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_gives_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     lines = list(simsweep.here(parse(ECHO), None, [1, 2], 2))
     assert {line["seed"] for line in lines} == {1, 2}
@@ -272,7 +276,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch, **versions: str) -> Any:
     return ray
 
 
-def test_a_node_of_a_cluster_that_dies_is_a_line(
+def test_dead_cluster_node_gives_a_line(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_ray(monkeypatch).dead.add(2)
@@ -293,7 +297,7 @@ def test_a_node_with_another_version_is_refused(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_no_cluster_is_noticed_at_once(
+def test_missing_cluster_is_detected_at_once(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     ray = fake_ray(monkeypatch)
@@ -302,7 +306,7 @@ def test_no_cluster_is_noticed_at_once(
     assert ray.told == []
 
 
-def test_strict_cannot_be_had_on_a_cluster(
+def test_strict_is_refused_on_a_cluster(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_ray(monkeypatch)
@@ -314,7 +318,7 @@ def test_strict_cannot_be_had_on_a_cluster(
 PLACES = ECHO.replace("[[host]]", '[world]\nlatency = "planetlab:rtt.txt"\n\n[[host]]', 1)
 
 
-def test_latencies_beside_a_scenario_travel_with_it(
+def test_latency_file_is_copied_with_the_scenario(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "sub").mkdir()
@@ -328,7 +332,7 @@ def test_latencies_beside_a_scenario_travel_with_it(
     assert "its scenario, or a file of that scenario, differs" in capsys.readouterr().err
 
 
-def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
+def test_missing_file_is_reported_with_the_scenario_line(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "places.toml").write_text(PLACES)
@@ -338,7 +342,7 @@ def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
     assert "hint: put it next to the scenario" in err
 
 
-def test_a_file_beside_a_scenario_lies_there(
+def test_file_of_a_scenario_must_be_in_its_folder(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "places.toml").write_text(PLACES)
@@ -351,9 +355,7 @@ def test_a_file_beside_a_scenario_lies_there(
     assert "places.toml:7: rtt.txt:2: 1 values where" in capsys.readouterr().err
 
 
-def test_a_disk_that_fills_ends_a_run_in_order(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_disk_ends_a_run_cleanly(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     (here / "out").mkdir()
@@ -366,7 +368,7 @@ def test_a_disk_that_fills_ends_a_run_in_order(
     trace.close()
 
 
-def test_a_folder_with_somebodys_scenario_is_left_alone(
+def test_folder_with_a_users_scenario_is_untouched(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "mine").mkdir()
@@ -375,9 +377,7 @@ def test_a_folder_with_somebodys_scenario_is_left_alone(
     assert (here / "mine" / "scenario.toml").read_text() == "# mine\n"
 
 
-def test_what_is_no_plain_file_is_not_waited_for(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_are_refused_without_waiting(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(here / "pipe")
     (here / "large").write_bytes(b"#" * (2 << 20))
     for name, says in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file"),
@@ -390,7 +390,7 @@ def test_what_is_no_plain_file_is_not_waited_for(
     "change", [{"metrics": None}, {"seed": "x"}, {"series": 3}, {"hosts_given": "a"},
                {"pairs": {"classes": ["a"], "cells": [], "what": ""}}],
 )  # fmt: skip
-def test_a_damaged_run_is_said_to_be(
+def test_damaged_run_is_reported(
     here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
     run("run", "echo.toml", "--out", "out", "--no-report")
@@ -400,7 +400,7 @@ def test_a_damaged_run_is_said_to_be(
     assert "is damaged" in capsys.readouterr().err
 
 
-def test_a_sweep_killed_while_it_began_begins_anew(here: Path) -> None:
+def test_sweep_killed_at_its_start_starts_again(here: Path) -> None:
     run("sweep", "echo.toml", "--seeds", "1", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     whole = file.read_text()
@@ -410,7 +410,7 @@ def test_a_sweep_killed_while_it_began_begins_anew(here: Path) -> None:
         assert len(file.read_text().splitlines()) == 2
 
 
-def test_without_root_there_is_a_reason(
+def test_kernel_backend_without_root_gives_a_reason(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -438,7 +438,7 @@ def test_without_root_there_is_a_reason(
          "netns.toml:11: the kernel backend has no [[group]]"),
     ],
 )  # fmt: skip
-def test_what_the_kernel_backend_cannot_do(
+def test_limits_of_the_kernel_backend(
     here: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
     (here / "netns.toml").write_text(text)
@@ -481,7 +481,7 @@ def wait_for(path: Path, size: int) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_leaves_what_there_is(here: Path, start: Start) -> None:
+def test_ctrl_c_keeps_the_figures_so_far(here: Path, start: Start) -> None:
     process = start("run", "long.toml", "--out", "out", "--trace", "--no-report")
     wait_for(here / "out" / "trace.msgpack", 100_000)
     process.send_signal(signal.SIGINT)
@@ -491,7 +491,7 @@ def test_ctrl_c_leaves_what_there_is(here: Path, start: Start) -> None:
     process.communicate()
 
 
-def test_a_strict_scenario_starts_anew(here: Path) -> None:
+def test_strict_scenario_restarts_the_process(here: Path) -> None:
     (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
     for command in ("run", "sweep"):
         process = subprocess.run(
@@ -506,7 +506,7 @@ def test_a_strict_scenario_starts_anew(here: Path) -> None:
     assert first["digest"] == kept["digest"]
 
 
-def test_a_killed_sweep_goes_on(
+def test_killed_sweep_continues(
     here: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its seeds so far are lines, and its processes end with it."""

@@ -69,7 +69,7 @@ def test_a_run_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(hosts[2]["sent"]) > 0
 
 
-def test_a_run_writes_them_itself() -> None:
+def test_run_writes_csv_itself() -> None:
     sim("run", "echo.toml", "--no-report", "--csv")
     sim("run", "echo.toml", "--no-report", "--csv")  # by way of another folder
     names = {path.name for path in Path("runs/echo-1").iterdir()}

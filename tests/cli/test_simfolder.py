@@ -45,7 +45,7 @@ def files() -> set[str]:
     return {path.name for path in Path("runs").iterdir()}
 
 
-def test_the_same_run_replaces_itself_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_run_replaces_itself_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     sim("run", "echo.toml", "--trace")
     before = kept()
     capsys.readouterr()
@@ -56,7 +56,7 @@ def test_the_same_run_replaces_itself_and_says_so(capsys: pytest.CaptureFixture[
     assert files() == {"echo-1"}
 
 
-def test_a_changed_scenario_is_refused_with_the_right_calls(
+def test_changed_scenario_is_refused_with_commands_that_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sim("run", "echo.toml")
@@ -92,7 +92,7 @@ def test_each_input_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "its `p.txt` differs" in capsys.readouterr().err
 
 
-def test_other_packets_of_the_same_inputs_are_kept_beside(
+def test_same_inputs_with_other_packets_keep_both_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As after a change of the code."""
@@ -106,7 +106,7 @@ def test_other_packets_of_the_same_inputs_are_kept_beside(
     assert kept() == old and kept("runs/echo-1.2")["digest"] != old["digest"]
 
 
-def test_a_run_that_came_further_stays(
+def test_run_that_got_further_stays(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim("run", "echo.toml")
@@ -124,7 +124,7 @@ def test_a_run_that_came_further_stays(
     monkeypatch.undo()
 
 
-def test_a_run_that_was_cut_short_is_replaced_with_its_trace() -> None:
+def test_interrupted_run_is_replaced_with_its_trace() -> None:
     sim("run", "echo.toml", "--trace")
     cut = kept() | {"ended": "interrupted", "virtual": 1.0, "digest": "0" * 32}
     Path(RUN, "run.json").write_text(json.dumps(cut))
@@ -140,7 +140,7 @@ def test_a_killed_run_is_run_again() -> None:
     assert kept()["ended"] == "done"
 
 
-def test_a_damaged_run_is_not_replaced_by_chance(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_run_is_not_replaced_without_force(capsys: pytest.CaptureFixture[str]) -> None:
     sim("run", "echo.toml")
     Path(RUN, "run.json").write_text("{}")
     sim("run", "echo.toml", code=FAILED)

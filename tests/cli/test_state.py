@@ -43,7 +43,7 @@ def shown(
     return code, capsys.readouterr().out
 
 
-def test_what_a_small_node_keeps(monkeypatch: Any, capsys: Any) -> None:
+def test_parts_stored_by_a_small_node(monkeypatch: Any, capsys: Any) -> None:
     answer = {"feeds": 0, "own": OWN, "members": 2, "unreadable": 0}
     keeps = {"member": [0], "shards": [3, 11]}
     _, out = shown(monkeypatch, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
@@ -78,13 +78,13 @@ def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_what_they_say(monkeypatch: Any, capsys: Any) -> None:
+def test_facts(monkeypatch: Any, capsys: Any) -> None:
     daemon = Daemon([{**FEED, "facts": {"ti\x1bny": {"layers": 6}}}], {"feeds": 1, "own": OWN})
     _, out = shown(monkeypatch, capsys, daemon, "show", "--author", "me")
     assert out.splitlines()[-1] == "models  ti\\x1bny  layers 6"
 
 
-def test_the_log_is_in_order_of_time(monkeypatch: Any, capsys: Any) -> None:
+def test_log_is_sorted_by_time(monkeypatch: Any, capsys: Any) -> None:
     later = {**SAID, "made": 1_700_000_009.0, "value": None}
     code, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "tiny")
     lines = out.splitlines()
@@ -98,7 +98,7 @@ def test_the_log_is_in_order_of_time(monkeypatch: Any, capsys: Any) -> None:
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_what_a_feed_began_with_may_be_older(monkeypatch: Any, capsys: Any) -> None:
+def test_first_facts_of_a_feed_may_be_older(monkeypatch: Any, capsys: Any) -> None:
     first = {**SAID, "seq": 0, "earlier": True}
     later = {**SAID, "made": 1_700_000_009.0}
     _, out = shown(monkeypatch, capsys, Daemon([first, later], {"changes": 2}), "log")
@@ -117,7 +117,7 @@ def test_a_key_can_be_copied(monkeypatch: Any, capsys: Any) -> None:
     assert f"  {key}  start 0" in out
 
 
-def test_a_stranger_s_clock(monkeypatch: Any, capsys: Any) -> None:
+def test_clock_of_a_stranger(monkeypatch: Any, capsys: Any) -> None:
     strange = {**SAID, "made": 2**62 / 1000}
     code, out = shown(monkeypatch, capsys, Daemon([strange], {"changes": 1}), "log")
     assert code == 0 and out.startswith("at no time")

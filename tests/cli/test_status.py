@@ -25,7 +25,7 @@ def test_memory_counts_every_process() -> None:
     assert rows["offered"] == "8.0 MiB reserved for layers and KV caches, of 1.0 GiB (`--memory`)"
 
 
-def test_reach_and_relays_stand_in_the_status() -> None:
+def test_status_shows_reachability_and_relays() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["reachable"] == "through 1 relay"
     assert rows["relays"] == "reservation at 12D3KooWRelay (12.3 ms)"
@@ -33,7 +33,7 @@ def test_reach_and_relays_stand_in_the_status() -> None:
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
 
 
-def test_the_limit_on_the_disk_and_the_choice_of_a_model_are_told() -> None:
+def test_status_shows_the_disk_limit_and_the_choice_of_a_model() -> None:
     serving = {**STATUS["serving"], "why": "tiny: every node ships with it"}
     rows = dict(status_rows({**STATUS, "serving": serving}))
     assert rows["chosen"] == "tiny: every node ships with it"
@@ -77,7 +77,7 @@ def test_a_link_without_a_path() -> None:
     assert said == "12D3KooWOther cannot be reached now; the node keeps trying"
 
 
-def test_links_are_asked_for_only_where_they_are_wanted(
+def test_links_are_requested_only_with_the_option(
     fake_daemon: Any, answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_daemon(answers):
@@ -90,7 +90,7 @@ def test_links_are_asked_for_only_where_they_are_wanted(
 
 
 @pytest.mark.parametrize("may", [True, False])
-def test_who_may_not_invite_is_not_told_to(
+def test_hint_for_a_node_that_may_not_invite(
     may: bool, fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_daemon({"peers": {"peers": [], "may_invite": may}}):
@@ -98,14 +98,14 @@ def test_who_may_not_invite_is_not_told_to(
     assert ("`shoal invite`" in capsys.readouterr().out) == may
 
 
-def test_the_place_in_a_group() -> None:
+def test_role_in_a_group() -> None:
     place = {"role": "owner", "members": 4}
     assert swarm_line({**STATUS, "private": True, "group": place}) == "private, owner, 4 members"
     alone = {"role": "client", "members": 1}
     assert swarm_line({**STATUS, "private": True, "group": alone}) == "private, client, 1 member"
 
 
-def test_room_stands_in_status_and_peers() -> None:
+def test_status_and_peers_show_room() -> None:
     model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
     rows = dict(status_rows({**STATUS, "models": [model]}))
     assert rows["models"] == "tiny: 6 layers, complete, room for 1,792 tokens of prompt and answer"
@@ -120,7 +120,7 @@ def test_room_stands_in_status_and_peers() -> None:
     assert peer_row({**PEER, "shards": []})[1:3] == ["-", "-"]
 
 
-def test_peers_and_links_fit_80_columns_and_no_id_stands_whole(
+def test_peers_and_links_fit_80_columns_with_short_ids(
     fake_daemon: Any,
     answers: dict[str, Any],
     capsys: pytest.CaptureFixture[str],

@@ -34,7 +34,7 @@ def shown(
     return capsys.readouterr().out
 
 
-def test_what_was_had_and_what_was_given(monkeypatch: Any, capsys: Any) -> None:
+def test_used_and_provided(monkeypatch: Any, capsys: Any) -> None:
     out = shown(monkeypatch, capsys, ROWS)
     had, gave = out.split("\n\n")
     assert "used, as reported by" in had and "provided, as reported by" in gave
@@ -51,7 +51,7 @@ def test_nothing_yet(monkeypatch: Any, capsys: Any) -> None:
     assert "no node has reported" in shown(monkeypatch, capsys, [])
 
 
-def test_what_is_not_kept_is_not_nothing(monkeypatch: Any, capsys: Any) -> None:
+def test_usage_of_a_node_that_does_not_store_reports(monkeypatch: Any, capsys: Any) -> None:
     for rows in ([], ROWS):
         out = shown(monkeypatch, capsys, rows, kept=False)
         assert "does not store the usage reports" in out.splitlines()[-1]

@@ -138,7 +138,7 @@ async def test_joining_a_private_swarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_an_invitation_that_was_taken_back_grants_nothing(tmp_path: Path) -> None:
+async def test_revoked_invitation_grants_nothing(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
@@ -150,7 +150,9 @@ async def test_an_invitation_that_was_taken_back_grants_nothing(tmp_path: Path) 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("private", [True, False])
-async def test_a_folder_of_another_group_uses_no_code_up(tmp_path: Path, private: bool) -> None:
+async def test_folder_of_another_group_does_not_use_up_the_code(
+    tmp_path: Path, private: bool
+) -> None:
     """Red where the folder is looked at after the code: a ghost would be a member."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=private)
@@ -167,7 +169,7 @@ async def test_a_folder_of_another_group_uses_no_code_up(tmp_path: Path, private
 
 
 @pytest.mark.trio
-async def test_a_revoked_node_is_told_that_no_code_helps(tmp_path: Path) -> None:
+async def test_revoked_node_learns_that_a_new_code_does_not_help(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
@@ -219,7 +221,7 @@ async def test_a_code_is_used_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_folder_that_has_joined_before_needs_no_code(tmp_path: Path) -> None:
+async def test_folder_that_joined_before_needs_no_code(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
@@ -234,7 +236,7 @@ async def test_a_folder_that_has_joined_before_needs_no_code(tmp_path: Path) -> 
 
 
 @pytest.mark.trio
-async def test_somebody_else_answers(tmp_path: Path) -> None:
+async def test_another_node_answers_at_the_address(tmp_path: Path) -> None:
     """Red without the fingerprint: anybody at the address could hand out a key of his own."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
@@ -255,7 +257,7 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_silent_inviter(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         code = await inviter.code()
@@ -267,7 +269,7 @@ async def test_nobody_answers(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("same", [True, False])
-async def test_joining_by_the_web_port(
+async def test_joining_over_port_443(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
     """Only the inviter is accepted on the second port."""
@@ -291,7 +293,7 @@ async def test_joining_by_the_web_port(
 
 
 @pytest.mark.trio
-async def test_the_key_goes_to_the_invited_only(tmp_path: Path) -> None:
+async def test_only_invited_peers_receive_the_secret(tmp_path: Path) -> None:
     """Red without the check on how the link was admitted."""
     async with swarm(tmp_path) as make:
         first = await make.peer()
@@ -303,7 +305,7 @@ async def test_the_key_goes_to_the_invited_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_strangers_stay_out_of_a_private_swarm(tmp_path: Path) -> None:
+async def test_private_swarm_refuses_strangers(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer(private=True)
         for stranger in (await make.peer(), await make.peer(private=True)):
@@ -327,7 +329,7 @@ async def condition(health: Health) -> str:
 
 
 @pytest.mark.trio
-async def test_another_identity_is_told(tmp_path: Path) -> None:
+async def test_wrong_identity_is_reported(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         somebody = await make.peer()
         meant = Identity.generate(HOST).peer
@@ -337,7 +339,7 @@ async def test_another_identity_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_private_swarm_is_told(tmp_path: Path) -> None:
+async def test_refusal_by_a_private_swarm_is_reported(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer(private=True)
         async with bootstrapping(make, member.address) as (_, health):
@@ -345,7 +347,9 @@ async def test_a_private_swarm_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_silence_is_told_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_reported_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(defaults, "BOOTSTRAP_PAUSE", 0.02)
     async with swarm(tmp_path) as make:
         late = await make.peer()
@@ -365,7 +369,7 @@ async def test_silence_is_told_and_cleared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.trio
-async def test_a_lost_link_is_dialled_again(tmp_path: Path) -> None:
+async def test_lost_link_is_redialled(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer()
         async with bootstrapping(make, member.address) as (peer, _):

@@ -49,7 +49,7 @@ async def has_another(node: DaemonHandle) -> str:
     return root
 
 
-def test_a_stranger_chooses_nothing_and_an_invitation_is_consent() -> None:
+def test_invitation_is_consent_and_a_stranger_is_not() -> None:
     async def body(world: World) -> None:
         first = await world.host("first").start(engine=False)
         root = await has_another(first)
@@ -71,7 +71,7 @@ def test_a_stranger_chooses_nothing_and_an_invitation_is_consent() -> None:
     run(body)
 
 
-def test_what_is_served_in_several_networks_is_served_by_newcomers() -> None:
+def test_new_nodes_serve_a_model_that_several_networks_serve() -> None:
     """A swarm of volunteers grows by itself."""
 
     async def body(world: World) -> None:
@@ -107,7 +107,7 @@ def test_the_inviter_is_trusted_after_a_restart() -> None:
     run(body)
 
 
-def test_neighbours_are_trusted_and_others_are_known_by_their_networks() -> None:
+def test_neighbours_are_trusted_and_other_peers_count_by_network() -> None:
     async def body(world: World) -> None:
         home = world.gateway("home")
         a = await world.host("a", behind=home).start(engine=False)
@@ -185,7 +185,7 @@ def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | Non
     )
 
 
-def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
+def test_incoming_link_from_a_local_address_is_not_a_neighbour() -> None:
     """A router or a container may give a stranger's connection an address of its own."""
     backing = backing_of(
         fake_node(
@@ -200,7 +200,7 @@ def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
 
 
 @pytest.mark.parametrize("medium", ["tcp", "udp"])
-def test_a_near_path_that_a_stranger_adds_makes_it_no_neighbour(medium: str) -> None:
+def test_local_path_added_by_a_stranger_does_not_make_it_a_neighbour(medium: str) -> None:
     """This node dialled its public address. It came back through a container's port. Of a UDP path
     that both sides punched, either side may count as the one that dialled."""
     near = LegStatus(Way.LAN, medium, ("172.17.0.1", 9), None, True, medium == "udp")
@@ -209,7 +209,7 @@ def test_a_near_path_that_a_stranger_adds_makes_it_no_neighbour(medium: str) -> 
     assert not backing_of(fake_node(stranger)).trusted
 
 
-def test_one_machine_is_not_several_networks() -> None:
+def test_one_machine_counts_as_one_network() -> None:
     """It has an address of each version, tunnels of a broker, comes through relays as well, and
     through this node's own container."""
     backing = backing_of(
@@ -224,6 +224,6 @@ def test_one_machine_is_not_several_networks() -> None:
     assert set(backing.networks.values()) == {"11.0.0.0/24", "2600:1::/32"}
 
 
-def test_a_group_trusts_its_members_but_no_client() -> None:
+def test_group_trusts_members_but_not_clients() -> None:
     roles = {"owner": Role.OWNER, "operator": Role.OPERATOR, "client": Role.CLIENT}
     assert set(backing_of(fake_node(roles=roles)).trusted) == {"owner", "operator"}

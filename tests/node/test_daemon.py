@@ -140,7 +140,7 @@ async def test_a_first_node_serves_the_embedded_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_identity_and_port_stay(tmp_path: Path) -> None:
+async def test_identity_and_port_are_stable(tmp_path: Path) -> None:
     addresses = []
     for _ in range(2):
         async with running(config(tmp_path)) as node:
@@ -149,7 +149,7 @@ async def test_identity_and_port_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_two_nodes_meet_and_remember(tmp_path: Path) -> None:
+async def test_two_nodes_link_and_remember_each_other(tmp_path: Path) -> None:
     async with running(config(tmp_path / "a")) as first:
         bootstrap = (Address.parse((await first.ask("status"))["ok"]["addresses"][0]),)
         async with running(config(tmp_path / "b", bootstrap=bootstrap)) as second:
@@ -164,7 +164,7 @@ async def test_two_nodes_meet_and_remember(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_start_says_what_is_given_and_which_settings_hold(tmp_path: Path) -> None:
+async def test_start_prints_what_is_offered_and_the_settings(tmp_path: Path) -> None:
     options = {"memory": "120MiB", "up": "4Mbit", "relay": "none", "port-mapping": "no"}
     async with running(config(tmp_path), options) as node:
         pass
@@ -215,7 +215,7 @@ async def test_settings_change_while_a_daemon_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_log_tells_of_peers_and_answers(
+async def test_log_reports_peers_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "JOURNAL_PAUSE", 0.02)
@@ -239,14 +239,14 @@ async def test_a_log_tells_of_peers_and_answers(
 
 
 @pytest.mark.trio
-async def test_a_second_daemon_on_the_folder(tmp_path: Path) -> None:
+async def test_second_daemon_on_the_folder_is_refused(tmp_path: Path) -> None:
     async with running(config(tmp_path)):
         with pytest.raises(DataFolderInUse):
             await run_node(HOST, config(tmp_path), engine_factory=FakeEngine)
 
 
 @pytest.mark.trio
-async def test_a_given_port_in_use(tmp_path: Path) -> None:
+async def test_configured_port_in_use_is_an_error(tmp_path: Path) -> None:
     async with running(config(tmp_path / "a")) as first:
         port = first.node.endpoint.port
         with pytest.raises((NodeError, ExceptionGroup)) as raised:
@@ -264,7 +264,7 @@ async def test_a_given_port_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_stopping_node_lets_running_requests_end(tmp_path: Path) -> None:
+async def test_stopping_node_finishes_running_requests(tmp_path: Path) -> None:
     async with running(config(tmp_path)) as node:
         await node.until(lambda status: status["serving"]["phase"] == "serving")
         stream = await node.stream("run", model="tiny", prompt="x", raw=True)

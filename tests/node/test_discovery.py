@@ -39,7 +39,7 @@ def heard(one: Discovery, key: Key) -> list[Body]:
     return [each.record.body for each in Discovery.told_by_members(one, key)]
 
 
-def test_members_words_are_records_of_the_same_keys() -> None:
+def test_member_records_give_records_of_the_same_keys() -> None:
     one = told(Directory(MEMBER))
     assert heard(one, record_key("name", "tiny")) == [NameBody("tiny", ROOT, 6, 9)]
     (shard,) = heard(one, record_key("shard", ROOT))
@@ -47,12 +47,12 @@ def test_members_words_are_records_of_the_same_keys() -> None:
     assert heard(one, record_key("name", "other")) == []
 
 
-def test_holdings_are_hearsay_beside_what_their_holder_says() -> None:
+def test_provider_record_takes_precedence_over_holdings() -> None:
     (found,) = Discovery.told_by_members(told(Directory(MEMBER)), record_key("blob", ROOT))
     assert found.record.made == 1 and found.record.body == BlobBody(ROOT, 0, 1, ())
 
 
-def test_a_records_keys_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_a_member_record_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of members with hundreds of names must not hold the loop at each look-up."""
     looked: list[PeerId] = []
 
@@ -73,7 +73,7 @@ def test_a_records_keys_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert heard(one, record_key("name", "other")) == [] and not one._keys
 
 
-async def test_a_node_says_what_it_holds_names_and_serves(world: World) -> None:
+async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     daemon = await world.host("alone").start()
     await daemon.serving()
     await daemon.generate("Once", max_tokens=40)
@@ -99,7 +99,7 @@ async def test_a_node_says_what_it_holds_names_and_serves(world: World) -> None:
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_many_members_say_is_read_little_by_little(
+def test_member_records_are_read_in_small_steps(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
     """A thousand full records take a second. Twin: without the bound the first question takes it;

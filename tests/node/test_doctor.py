@@ -9,7 +9,7 @@ from shoal.netsim.world import World
 from shoal.transport.ladder import Rungs
 
 
-async def town(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
+async def simulated_nodes(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
     """Three public nodes that relay, and one home behind each NAT."""
     nodes: list[DaemonHandle] = []
     for number in range(3):
@@ -27,7 +27,7 @@ def codes(answer: dict[str, Any]) -> set[str]:
 
 
 async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
-    *_, home = await town(world, "linux-drop")
+    *_, home = await simulated_nodes(world, "linux-drop")
     began = trio.current_time()
     answer = await home.ask("doctor")
     assert 1 < trio.current_time() - began < 25
@@ -40,7 +40,7 @@ async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
     assert trio.current_time() - began > 1
 
 
-async def test_doctor_does_not_wait_for_nobody(world: World) -> None:
+async def test_doctor_does_not_wait_without_links(world: World) -> None:
     alone = await world.host("alone").start(Daemon(engine=False))
     began = trio.current_time()
     answer = await alone.ask("doctor")
@@ -51,8 +51,8 @@ async def test_doctor_does_not_wait_for_nobody(world: World) -> None:
     assert trio.current_time() - began < 0.1
 
 
-async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> None:
-    public, _, _, one, other = await town(world, *["linux-fully-random"] * 2)
+async def test_status_and_links_of_two_nodes_without_a_direct_path(world: World) -> None:
+    public, _, _, one, other = await simulated_nodes(world, *["linux-fully-random"] * 2)
     await trio.sleep(60)
     status = await one.ask("status")
     assert status["reach"]["code"] == "relayed"
@@ -72,9 +72,9 @@ async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> No
     assert peers[other.peer] == "relayed"
 
 
-async def test_what_the_owner_switched_off_is_said(world: World) -> None:
+async def test_strategies_switched_off_are_shown(world: World) -> None:
     rungs = Rungs(udp=False, lan=False, mapping=False)
-    *_, home = await town(world, "linux-drop", rungs=rungs)
+    *_, home = await simulated_nodes(world, "linux-drop", rungs=rungs)
     answer = await home.ask("doctor")
     said = {each["code"]: each["sentence"] for each in answer["findings"]}
     for code, flag in (("lan", "lan"), ("mapped", "port-mapping"), ("udp-punch", "udp")):
@@ -82,7 +82,7 @@ async def test_what_the_owner_switched_off_is_said(world: World) -> None:
     assert not codes(answer) & {"no-map", "port-mapping", "no-udp-port"}
 
 
-async def test_two_on_one_network_have_nobody_to_try_from_outside(world: World) -> None:
+async def test_two_nodes_on_one_network_are_lan_only(world: World) -> None:
     gateway = world.gateway("router", "linux-drop")
     first, second = (world.host(name, behind=gateway) for name in ("desk", "sofa"))
     desk = await first.start(Daemon(engine=False))
@@ -94,7 +94,7 @@ async def test_two_on_one_network_have_nobody_to_try_from_outside(world: World) 
     assert link["path"] == "lan"
 
 
-async def test_port_443_is_that_of_the_address_listened_on(world: World) -> None:
+async def test_port_443_uses_the_listen_address(world: World) -> None:
     everywhere = await world.host("all").start(Daemon(engine=False, port_443=True))
     assert ("0.0.0.0", 443) in everywhere.node.endpoint.listening
     local = await world.host("one").start(Daemon(engine=False, port_443=True, listen="127.0.0.1"))

@@ -27,7 +27,7 @@ def outcome(rounds: int = 1, **rungs: RungOutcome) -> Outcome:
 
 
 @pytest.mark.parametrize("way", [None, *(way for way in Way if way is not Way.RELAYED)])
-def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
+def test_direct_link_needs_no_reason(way: Way | None) -> None:
     assert why_relayed(way, None, ALL_RUNGS) is None
 
 
@@ -69,13 +69,13 @@ def test_why_a_link_is_relayed(came: Outcome | None, words: str) -> None:
     assert why.isascii() and why.isprintable() and len(why) < 200
 
 
-def test_nothing_was_allowed() -> None:
+def test_reason_when_hole_punching_is_switched_off() -> None:
     rungs = Rungs(punch_tcp=False, udp=False)
     assert why_relayed(Way.RELAYED, None, rungs) == "hole punching is switched off on this node"
 
 
 @pytest.mark.trio
-async def test_rates_are_of_the_time_between_two_looks() -> None:
+async def test_rates_cover_the_time_between_two_samples() -> None:
     a, b = make_node(1), make_node(2)
     ladder = Ladder(RealHost(), a.endpoint)
     async with running(a, b):

@@ -61,7 +61,7 @@ def abouts(answer: dict[str, Any]) -> list[str]:
     return [search["about"] for search in answer["searches"]]
 
 
-async def test_what_only_the_index_names_is_followed_to_its_holders(world: World) -> None:
+async def test_name_known_only_to_the_dht_leads_to_its_providers(world: World) -> None:
     nodes = await named(world, "far", by=2)
     for key in ("far", "far@cdcd"):
         answer = await nodes[0].ask("find", key=key)
@@ -86,7 +86,7 @@ async def test_a_name_that_means_two_models_shows_both(world: World) -> None:
     ]  # fmt: skip
 
 
-async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
+async def test_hash_in_capitals_and_shortened_hash(world: World) -> None:
     nodes = await swarm(world)
     root = next(iter(nodes[0].node.library.roots()))
     for key in (root.upper(), root[:12]):
@@ -96,7 +96,7 @@ async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
 
 
 @pytest.mark.parametrize("key", ["a/b c", "tiny@zz", "@ab", "x\x1b[2J"])
-async def test_what_can_be_no_key_is_refused_with_what_can(world: World, key: str) -> None:
+async def test_invalid_key_is_refused_with_valid_forms(world: World, key: str) -> None:
     node = await world.host("alone").start()
     with pytest.raises(ControlError) as raised:
         await node.ask("find", key=key)
@@ -117,7 +117,7 @@ async def test_a_peer_and_a_key(world: World) -> None:
     assert [each["author"] for each in again["searches"][-1]["records"]] == [nodes[2].peer]
 
 
-async def test_who_stops_takes_back_what_it_said(world: World) -> None:
+async def test_stopped_node_withdraws_its_records(world: World) -> None:
     nodes = await swarm(world)
     gone = nodes[2].peer
     await nodes[2].stop()
@@ -128,7 +128,7 @@ async def test_who_stops_takes_back_what_it_said(world: World) -> None:
 
 
 @pytest.mark.long
-async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
+async def test_crashed_node_is_found_until_its_records_expire(world: World) -> None:
     """Nobody takes them back; at its next start it does so itself, before it serves again."""
     nodes = await swarm(world)
     gone = nodes[2]
@@ -141,7 +141,7 @@ async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
     assert gone.peer not in by_kind(await nodes[0].ask("find", key="tiny"))["shard"]
 
 
-async def test_a_name_that_nobody_knows(world: World) -> None:
+async def test_unknown_name(world: World) -> None:
     (node,) = [await world.host("alone").start()]
     (search,) = (await node.ask("find", key="no-such-model"))["searches"]
     assert search["records"] == [] and search["about"] == "what no-such-model means"
@@ -154,7 +154,7 @@ async def test_nonsense_is_refused(world: World, key: object) -> None:
         await node.ask("find", key=key)
 
 
-async def test_the_part_in_the_index(world: World) -> None:
+async def test_view_of_the_dht(world: World) -> None:
     nodes = await swarm(world)
     await trio.sleep(defaults.SAY_AFTER + 5)  # these records go out in the background
     view = await nodes[1].ask("dht")
@@ -164,7 +164,7 @@ async def test_the_part_in_the_index(world: World) -> None:
     assert view["stored"]["records"] >= 4 and view["walk"]["messages"] > 0
 
 
-async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
+async def test_full_disk_is_a_condition(world: World) -> None:
     nodes = await swarm(world, 2)
     nodes[0].node.discovery._trouble(OSError(28, "No space left on device"))
     status = await nodes[0].status()
@@ -173,7 +173,7 @@ async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
     assert (await nodes[0].status())["health"] == []
 
 
-async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(world: World) -> None:
+async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
     """The first may go at once, and an announcement's life is two hours."""
     first = await world.host("d0").start(engine=False)
     second = await world.host("d1").start(bootstrap=[first], engine=False)
@@ -187,7 +187,7 @@ async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(wor
     assert own["kept"] >= 4, "when there were twice as many, and twice as many again"
 
 
-async def test_what_members_know_is_announced_in_the_background(world: World) -> None:
+async def test_facts_known_to_members_are_announced_in_the_background(world: World) -> None:
     """Not for each address that a node learns of itself while it starts."""
     first = await world.host("d0").start()
     second = await world.host("d1").start(bootstrap=[first])

@@ -85,7 +85,7 @@ class Net:
 
 
 @pytest.mark.trio
-async def test_those_who_hold_all_come_first() -> None:
+async def test_complete_providers_come_first() -> None:
     net = Net()
     some = net.says(1, BlobBody(ROOT, 9, 4, ((0, 2),)))
     whole = net.says(2, BlobBody(ROOT, 9, 4))
@@ -96,7 +96,7 @@ async def test_those_who_hold_all_come_first() -> None:
 
 
 @pytest.mark.trio
-async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
+async def test_connect_uses_a_link_then_the_address_book_then_the_dht() -> None:
     net = Net()
     peer = net.says(1, PeerBody(identity(1).peer, ("/ip4/8.8.4.4/tcp/4001",)))
     await net.providers.connect(peer)
@@ -121,7 +121,7 @@ NEAR = ("/ip4/127.0.0.1/tcp/4022", "/ip4/192.168.1.1/tcp/4080", "/ip4/8.8.4.4/tc
         ("127.0.0.1", ["127.0.0.1", "192.168.1.1", "8.8.4.4"]),
     ],
 )
-async def test_an_address_counts_for_as_much_as_where_it_came_from(
+async def test_address_is_trusted_as_far_as_its_source_is_near(
     seen: str, dialled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer's own record must not make this node knock at its owner's machines."""
@@ -138,7 +138,7 @@ async def test_an_address_counts_for_as_much_as_where_it_came_from(
 
 
 @pytest.mark.trio
-async def test_what_was_kept_here_counts_as_the_farthest_link() -> None:
+async def test_locally_stored_record_counts_as_the_farthest_link() -> None:
     net = Net()
     peer = net.says(1, PeerBody(identity(1).peer, NEAR))
     await net.providers.connect(peer)
@@ -152,7 +152,7 @@ async def test_what_was_kept_here_counts_as_the_farthest_link() -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_here_is_told_until_it_is_not() -> None:
+async def test_announced_root_is_withdrawn() -> None:
     net = Net()
     swarm = net.providers.swarm
     swarm.announce(ROOT, 9, 4, pack_indexes([0, 1, 3]))

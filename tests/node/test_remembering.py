@@ -38,20 +38,20 @@ def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
     return Remembering(RealHost(), DataFolder(data), parts, parts, health)
 
 
-async def test_who_is_linked_is_known_at_the_next_start(tmp_path: Path) -> None:
+async def test_linked_members_are_known_at_the_next_start(tmp_path: Path) -> None:
     assert await remembering(tmp_path, Swarm(), Health()).write()
     assert await remembering(tmp_path, Swarm(), Health()).known() == [PLACE]
 
 
 @pytest.mark.parametrize("nobody", [Swarm(there=False), Swarm(linked=False)])
-async def test_an_empty_view_forgets_nobody(tmp_path: Path, nobody: Swarm) -> None:
+async def test_empty_view_keeps_the_remembered_members(tmp_path: Path, nobody: Swarm) -> None:
     await remembering(tmp_path, Swarm(), Health()).write()
     later = remembering(tmp_path, nobody, Health())
     assert not await later.write()
     assert await later.known() == [PLACE]
 
 
-async def test_a_disk_that_refuses_is_a_condition_until_it_takes_it(tmp_path: Path) -> None:
+async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) -> None:
     health = Health()
     kept = remembering(tmp_path / "gone", Swarm(), health)
     assert await kept.write()

@@ -45,7 +45,7 @@ async def refusal(node: DaemonHandle, op: str, **more: object) -> ControlError:
     return raised.value
 
 
-async def test_a_blob_goes_and_others_keep_theirs(world: World) -> None:
+async def test_removed_blob_stays_on_other_nodes(world: World) -> None:
     first, second = await pair(world)
     before = used(first)
     root = await added(first)
@@ -64,7 +64,7 @@ async def test_a_blob_goes_and_others_keep_theirs(world: World) -> None:
     await first.ask("blob_get", root=root, path=str(first.node.config.data / "out"))
 
 
-async def test_what_another_content_needs_stays(world: World) -> None:
+async def test_chunks_that_other_content_needs_stay(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(5)  # the embedded model is in
     short, longer = await added(node), await added(node, DATA * 2 + b"more")
@@ -76,7 +76,7 @@ async def test_what_another_content_needs_stays(world: World) -> None:
     assert node.node.host.files.read(out, limit=1 << 24) == DATA
 
 
-def test_the_beginning_of_a_root() -> None:
+def test_prefix_of_a_root() -> None:
     roots = ["ab" * 32, "ac" * 32]
     assert blob_meant("ab", roots) == roots[0]
     for text, code in (("a", "ambiguous-blob"), ("", "unknown-blob"), ("ff", "unknown-blob")):
@@ -85,7 +85,7 @@ def test_the_beginning_of_a_root() -> None:
         assert raised.value.code == code
 
 
-async def test_a_model_goes_with_its_name(world: World) -> None:
+async def test_removed_model_loses_its_name(world: World) -> None:
     first, second = await pair(world)
     root = await import_embedded(first.node.library)
     await first.node.holdings.announce()
@@ -105,7 +105,7 @@ async def test_a_model_goes_with_its_name(world: World) -> None:
     assert (await refusal(first, "model_rm", name="tiny")).code == "unknown-model"
 
 
-async def test_what_is_served_is_refused_with_what_is_served_only_here(world: World) -> None:
+async def test_served_model_is_refused_with_layers_served_only_here(world: World) -> None:
     first = await world.host("a").start(model="tiny", layers=(0, 4))
     second = await world.host("b").start(bootstrap=[first], model="tiny", layers=(2, 6))
     for node in (first, second):
@@ -118,7 +118,7 @@ async def test_what_is_served_is_refused_with_what_is_served_only_here(world: Wo
     assert first.node.directory.own().shards and first.node.library.names()
 
 
-async def test_what_is_being_fetched_is_refused(world: World) -> None:
+async def test_model_that_is_being_fetched_is_refused(world: World) -> None:
     first, second = await pair(world)
     root = await added(first, random.Random(6).randbytes(4 << 20))
     out = str(second.node.config.data / "out")

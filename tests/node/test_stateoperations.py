@@ -32,7 +32,7 @@ async def asked(node: DaemonHandle, op: str, **more: Any) -> tuple[list[Any], An
     return events, await operation(more, emit)
 
 
-async def test_each_sees_what_the_other_says(world: World) -> None:
+async def test_nodes_see_each_others_feeds(world: World) -> None:
     first, second = await pair(world)
     me = first.node.identity.peer
     events, answer = await asked(second, "state_show", author=me[:14])
@@ -50,7 +50,7 @@ async def test_each_sees_what_the_other_says(world: World) -> None:
     assert [event["facts"]["tiny"]["layers"] for event in exported if event["author"] == me] == [6]
 
 
-async def test_who_said_what_and_when(world: World) -> None:
+async def test_log_has_author_value_and_time(world: World) -> None:
     first, second = await pair(world)
     said, answer = await asked(second, "state_log", kind="shards")
     assert answer["changes"] == len(said) == 1
@@ -63,7 +63,7 @@ async def test_who_said_what_and_when(world: World) -> None:
     assert none == []
 
 
-async def test_what_is_served_no_more_is_taken_back(world: World) -> None:
+async def test_shard_that_is_no_longer_served_is_withdrawn(world: World) -> None:
     first, second = await pair(world)
     peer = first.node.identity.peer
     assert second.node.state.views.placements.of(peer)
@@ -86,7 +86,7 @@ async def test_requests_write_nothing(world: World) -> None:
     assert feed.head == before
 
 
-async def test_the_store_is_whole(world: World) -> None:
+async def test_verify_finds_no_damage(world: World) -> None:
     first, _ = await pair(world)
     _, answer = await asked(first, "state_verify")
     assert answer["feeds"] >= 4 and answer["entries"] >= 4 and answer["damaged"] == []
@@ -102,14 +102,14 @@ async def test_the_store_is_whole(world: World) -> None:
         ({"kind": "x" * 300}, "not a text"),
     ],
 )
-async def test_what_cannot_be_asked(world: World, more: dict[str, Any], said: str) -> None:
+async def test_invalid_requests_are_refused(world: World, more: dict[str, Any], said: str) -> None:
     node = await world.host("a").start(engine=False)
     for op in ("state_show", "state_log", "state_export"):
         with pytest.raises(ShoalError, match=said):
             await asked(node, op, **more)
 
 
-async def test_a_copy_of_the_folder_is_told(world: World) -> None:
+async def test_copied_data_folder_is_reported(world: World) -> None:
     node = await world.host("a").start(engine=False)
     assert node.node.state._writer is not None
     node.node.state._writer.contested_at = trio.current_time()
@@ -122,7 +122,7 @@ async def test_a_copy_of_the_folder_is_told(world: World) -> None:
     assert not any("identity" in c["sentence"] for c in status["health"]), "it was stopped"
 
 
-async def test_a_name_that_only_a_feed_says(world: World) -> None:
+async def test_name_known_only_from_a_feed(world: World) -> None:
     """The index has it not."""
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
@@ -135,7 +135,7 @@ async def test_a_name_that_only_a_feed_says(world: World) -> None:
     assert meaning.vouchers[0].peer == third.node.identity.peer
 
 
-async def test_what_was_served_in_an_earlier_run_is_taken_back(world: World) -> None:
+async def test_shard_of_an_earlier_run_is_withdrawn(world: World) -> None:
     first, second = await pair(world)
     peer = first.node.identity.peer
     assert second.node.state.views.placements.of(peer)
@@ -147,7 +147,7 @@ async def test_what_was_served_in_an_earlier_run_is_taken_back(world: World) -> 
     assert not second.node.state.views.placements.of(peer)
 
 
-async def test_a_feed_that_takes_nothing_silences_no_other(world: World) -> None:
+async def test_failing_feed_does_not_affect_other_feeds(world: World) -> None:
     node = (await world.host("a").start(engine=False)).node
     feed = node.state.replica.feed(node.identity.public_key, ("models", 0))
     assert feed is not None
