@@ -1,4 +1,4 @@
-"""`shoal blob` over two real daemons: a file goes in at one and comes out at the other."""
+"""`shoal blob` over two real daemons: a file is added on one and fetched on the other."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""`shoal config`, with a daemon and without."""
+"""`shoal config`, with and without a daemon."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_invalid_settings_are_refused(
 async def test_folder_locked_by_another_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A daemon that has not opened its socket yet."""
+    """The daemon has not opened its socket yet."""
     import trio
 
     lock = await open_folder(RealHost(), DataFolder(tmp_path))

@@ -1,4 +1,4 @@
-"""What `shoal dht` prints."""
+"""Output of `shoal dht`."""
 
 import json
 from typing import Any

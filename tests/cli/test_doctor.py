@@ -1,4 +1,4 @@
-"""What `shoal doctor` prints."""
+"""Output of `shoal doctor`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""How commands end: Ctrl-C, `kill`, a closed terminal, also in the background of a script."""
+"""Ends of commands: Ctrl-C, SIGTERM, a closed terminal, even in the background of a script."""
 
 import fcntl
 import json
@@ -41,7 +41,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """A process with these arguments, in a session of its own, which ends with the test."""
+    """Yield a function that starts a process in its own session, which ends with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*words: str, ignored: tuple[int, ...] = (), tty: int | None = None,
@@ -79,7 +79,7 @@ def is_up(data: Path) -> bool:
 
 
 def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
-    """It fails where SIGHUP kills the node, and where writing to the closed terminal does."""
+    """Neither SIGHUP nor writing to the closed terminal may kill the node."""
     ours, theirs = pty.openpty()
     process = start("-c", NODE, tty=theirs)
     os.close(theirs)
@@ -90,8 +90,8 @@ def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path:
 
 
 def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_path: Path) -> None:
-    """A shell without job control has it ignore SIGINT; `nohup` has it ignore SIGHUP, and means
-    it."""
+    """A shell without job control makes it ignore SIGINT, unintentionally. `nohup` makes it ignore
+    SIGHUP, intentionally."""
     process = start("-c", NODE, ignored=(signal.SIGINT, signal.SIGHUP))
     until(lambda: is_up(tmp_path))
     process.send_signal(signal.SIGHUP)
@@ -105,7 +105,7 @@ def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_pat
 def test_interrupted_simulation_keeps_its_figures(
     start: Start, tmp_path: Path, number: int
 ) -> None:
-    """Also the second signal that a closed terminal sends does not interrupt the writing."""
+    """The second signal of a closed terminal does not interrupt the writing either."""
     ours, theirs = pty.openpty()
     (tmp_path / "long.toml").write_text(LONG)
     process = start(

@@ -1,4 +1,4 @@
-"""What `shoal find` prints."""
+"""Output of `shoal find`."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from .conftest import FIND
 
 
 def plain(text: str) -> list[str]:
-    """Lines without the columns' spaces."""
+    """Return the lines without the spaces between columns."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""What a daemon's process asks of the system."""
+"""System limits that a daemon's process raises."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""`shoal group`: what it prints and asks for."""
+"""`shoal group`: its requests and its output."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ ANSWER = {
 
 
 class Daemon:
-    """Stands for the control socket."""
+    """Replaces the control socket."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""`shoal job`: what it asks and prints."""
+"""`shoal job`: its requests and its output."""
 
 import io
 import json
@@ -29,7 +29,7 @@ FAILED = {**FOUND, "state": "failed", "error": "bad-spec", "message": "no\x1b pr
 
 
 class Daemon:
-    """Stands for the control socket; gives each job a number."""
+    """Replaces the control socket; gives each job a number."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ class Daemon:
         return {**said, "node": OTHER, **self.outcomes.get(job, {})}
 
     def results(self, on_event: Callable[[dict[str, Any]], None], jobs: list[str]) -> Any:
-        """The last job first, so that the order is the command's to make."""
+        """Emit the last job first, so that the command has to sort."""
         if self.ends and len(self.asked) > 1:
             raise self.ends.pop()
         on_event({"event": "jobs", "jobs": jobs})
@@ -279,7 +279,7 @@ def test_ctrl_c_does_not_cancel_several_jobs(daemon: Daemon, shoal: Shoal, tmp_p
 
 
 def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
-    """What the daemon made of the request that was under way is not known."""
+    """Whether the interrupted request submitted a job is unknown."""
     path = tmp_path / "prompts"
     path.write_text("x" * 100_000 + "\n" + "y" * 600_000 + "\nlast\n")
     sent = 0

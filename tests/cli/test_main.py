@@ -1,4 +1,4 @@
-"""Every way a command can fail: its exit code, its error line, its hint, and no traceback."""
+"""Every way in which a command can fail: exit code, error line, hint, and no traceback."""
 
 import errno
 import json
@@ -94,7 +94,7 @@ def test_failure(line: list[str], code: int, message: str, hint: str, capsys: Ca
     assert_two_lines(err, message, hint)
 
 
-# What the daemon may answer -> exit code
+# Error of the daemon -> exit code
 REFUSALS = [
     ("unknown-model", 1),
     ("no-route", 13),
@@ -132,7 +132,7 @@ def test_every_command_has_help_with_an_example(path: str, capsys: Captured) -> 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
 def test_examples_are_existing_commands(path: str) -> None:
-    """What an example shows can be typed: the command and every option are real."""
+    """Every command and option in an example is real."""
     known = dict(commands())
     for line in re.findall(r"^ +(shoal .*)$", known[path].epilog or "", re.MULTILINE):
         words = line.split()
@@ -156,7 +156,7 @@ def test_invite_explains_a_code_with_a_local_address(
     with fake_daemon({"invite": answers["invite"] | {"near": near}}):
         assert invoke(["invite"]) == 0
     out, err = capsys.readouterr()
-    assert out == "ABCDE-FGHJK\n", "nothing but the code, for scripts"
+    assert out == "ABCDE-FGHJK\n", "only the code, for scripts"
     first, *more = err.splitlines()
     assert first == "on the other machine: run `shoal join` and enter this code"
     assert len(more) == (words is not None)
@@ -200,7 +200,7 @@ def test_exit_codes_of_exceptions(
     err = capsys.readouterr().err
     assert "Traceback" not in err
     if message is None:
-        assert err == "", "silent"
+        assert err == "", "no output"
     else:
         assert_two_lines(err, message, ".")
     reports = list(tmp_path.glob("shoal-error-*.txt"))
@@ -248,7 +248,7 @@ def test_a_broken_pipe_is_quiet() -> None:
 
 
 def test_ctrl_c_is_130_and_silent(tmp_path: Path) -> None:
-    """A daemon that accepts and never answers; the command waits, and is interrupted."""
+    """A daemon accepts and never replies; the command waits and is interrupted."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "control.sock"))
     listener.listen()
@@ -277,5 +277,5 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_catch_all_has_a_reason() -> None:
-    """One catch-all in this process, and it says why."""
+    """This process has one catch-all, with a reason."""
     assert "except Exception" in Path(edge.__file__).read_text()

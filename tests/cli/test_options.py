@@ -1,4 +1,4 @@
-"""What a person types becomes the daemon's settings."""
+"""Command-line options become the daemon's settings."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
-    """The settings of every daemon that would have been run."""
+    """Return the list of configurations with which a daemon would have run."""
     found: list[NodeConfig] = []
 
     def run(config: NodeConfig, options: dict[str, str], _parent_fd: int | None) -> None:

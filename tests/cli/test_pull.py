@@ -1,4 +1,4 @@
-"""`shoal model pull`: what it prints, how it is interrupted, and real daemons."""
+"""`shoal model pull`: its output, interruptions, and real daemons."""
 
 import json
 import signal
@@ -74,12 +74,12 @@ def test_errors(code: str, status: int, fake_daemon: Any, capfd: Captured) -> No
 
 
 def test_no_provider(fake_daemon: Any, capfd: Captured) -> None:
-    error = FetchFailed("no-source", "nobody holds it", hint="try again")
+    error = FetchFailed("no-source", "no node holds it", hint="try again")
     with fake_daemon({"model_pull": [RESOLVED, error]}):
         pass
     with fake_daemon({"model_pull": error}):
         assert invoke(["model", "pull", "tiny"]) == 1
-    assert "error: nobody holds it" in capfd.readouterr().err
+    assert "error: no node holds it" in capfd.readouterr().err
 
 
 def test_without_a_daemon(capfd: Captured) -> None:
@@ -123,7 +123,7 @@ def start() -> Iterator[Callable[..., Daemon]]:
 
 @pytest.mark.ci
 def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
-    """Ctrl-C in the middle, then the rest; list and show say who vouches."""
+    """Interrupt a pull, complete it, and check the vouchers in list and show."""
     holder = start(tmp_path / "1", "--up", "1MB", "--no-lan", torch=False)
     holder.wait_until(lambda status: bool(status["models"]))
     puller = start(

@@ -1,4 +1,4 @@
-"""`shoal model rm` and `shoal blob rm`: what they show, and that nothing goes unasked."""
+"""`shoal model rm` and `shoal blob rm`: their output, and that they always ask."""
 
 import json
 from collections.abc import Callable

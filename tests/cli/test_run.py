@@ -1,4 +1,4 @@
-"""`shoal run`: what is asked, what is streamed, what ends up where."""
+"""`shoal run`: its request, its streamed answer, and its output streams."""
 
 import io
 import json
@@ -91,13 +91,13 @@ def test_error_in_the_middle_of_the_text(
 
     async def run(_request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         await emit({"event": "text", "text": "half"})
-        raise ControlError("stage-lost", "node B with layers 2:4 is gone", hint="run it again")
+        raise ControlError("stage-lost", "node B with layers 2:4 has failed", hint="run it again")
 
     with fake_daemon({"run": run}):
         assert invoke(["run", "tiny", "x"]) == 1
     out, err = capsys.readouterr()
-    assert out == "half\n", "the error starts on a line of its own"
-    assert err == "error: node B with layers 2:4 is gone\nhint: run it again\n"
+    assert out == "half\n", "the error starts on a new line"
+    assert err == "error: node B with layers 2:4 has failed\nhint: run it again\n"
 
 
 def test_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and every wrong argument."""
+"""`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and all wrong arguments."""
 
 import importlib.util
 import json
@@ -58,7 +58,7 @@ value = 0.5
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run in, with the examples, and a scenario of our own."""
+    """Return a folder to run in, with the examples and a scenario of our own."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "echo.toml").write_text(ECHO)
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_of_the_guide(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # 1 s each
+    monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # saves 1 s each
     monkeypatch.setenv("COLUMNS", "100")
     outputs = script(ROOT / "docs" / "outputs.py")
     shown = {block["command"]: block for block in outputs.BLOCK.finditer(GUIDE)}
@@ -246,7 +246,7 @@ def test_ray_is_optional(
 def test_a_sweep_on_ray(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The calls that we make of ray, answered in this process."""
+    """The ray functions that we call are replaced in this process."""
     ray = fake_ray(monkeypatch)
     run("sweep", "echo.toml", "--ray", "auto", "--json")
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
@@ -293,7 +293,7 @@ def test_a_node_with_another_version_is_refused(
     assert "a node of the cluster has trio 0.1, and this machine" in capsys.readouterr().err
     assert ray.told[-1] == "down"
     kept = (here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()
-    assert len(kept) == 1  # nothing of it counts
+    assert len(kept) == 1  # its line is not stored
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
@@ -327,7 +327,7 @@ def test_latency_file_is_copied_with_the_scenario(
     run("run", "sub/places.toml", "--out", "out", "--no-report")
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1")
     (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
-    run("replay", "out")  # with what it ran with
+    run("replay", "out")  # with the file it ran with
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
     assert "its scenario, or a file of that scenario, differs" in capsys.readouterr().err
 
@@ -455,7 +455,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(here: Path) -> Iterator[Start]:
-    """`shoal sim` with these arguments; it and all that it started end with the test."""
+    """Yield a function that starts `shoal sim`; it and its children end with the test."""
     started: list[subprocess.Popen[str]] = []
     (here / "long.toml").write_text(LONG)
 
@@ -509,14 +509,14 @@ def test_strict_scenario_restarts_the_process(here: Path) -> None:
 def test_killed_sweep_continues(
     here: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its seeds so far are lines, and its processes end with it."""
+    """The finished seeds are in the file, and the worker processes end with the sweep."""
     (here / "echo.toml").write_text(ECHO.replace('"1..4"', '"1..2000"'))
     process = start("sweep", "echo.toml", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     wait_for(file, 3000)
     process.kill()
     process.communicate()
-    done = len(file.read_text().splitlines()) - 2  # the last one may be cut
+    done = len(file.read_text().splitlines()) - 2  # the last line may be incomplete
     run("sweep", "echo.toml", "--seeds", f"1..{done}", "-j", "1", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == done
@@ -534,7 +534,7 @@ def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 
 def test_ctrl_c_in_a_sweep_is_quiet(start: Start) -> None:
-    """Its processes are in the terminal's session: they do not hear it, and end with it."""
+    """The worker processes share the terminal's session, but ignore Ctrl-C and end with it."""
     process = start("sweep", "long.toml", "-j", "2")
     end = time.monotonic() + 20
     while not psutil.Process(process.pid).children():

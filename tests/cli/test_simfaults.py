@@ -1,4 +1,4 @@
-"""Steps on a real kernel: what is refused, and that packets are really lost and come again."""
+"""Steps on a real kernel: which are refused, and that packets are really lost and recover."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""No run is lost: a folder is replaced by the same run, or with `--force`; sweeps too."""
+"""No run is lost: only the same run, or `--force`, replaces a folder; the same for sweeps."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def test_same_run_replaces_itself_with_a_note(capsys: pytest.CaptureFixture[str]
     sim("run", "echo.toml")
     assert "replaced the run in `runs/echo-1`: it had the same inputs" in capsys.readouterr().err
     assert kept()["digest"] == before["digest"] and kept()["real"] != before["real"]
-    assert Path(RUN, "trace.msgpack").exists()  # of the same packets
+    assert Path(RUN, "trace.msgpack").exists()  # it has the same packets
     assert files() == {"echo-1"}
 
 
@@ -95,7 +95,7 @@ def test_each_input_counts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_same_inputs_with_other_packets_keep_both_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As after a change of the code."""
+    """This happens after a change of the code."""
     sim("run", "echo.toml")
     old = kept() | {"digest": "0" * 32}
     Path(RUN, "run.json").write_text(json.dumps(old))

@@ -1,4 +1,4 @@
-"""`shoal state`: what it prints."""
+"""Output of `shoal state`."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ SAID = {
 
 
 class Daemon:
-    """Stands for the control socket."""
+    """Replaces the control socket."""
 
     def __init__(self, events: list[dict[str, Any]], answer: dict[str, Any]) -> None:
         self.events, self.answer = events, answer

@@ -1,4 +1,4 @@
-"""What `shoal status` and `shoal peers` say of reachability and of links."""
+"""Reachability and links in `shoal status` and `shoal peers`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`shoal usage`: what it prints."""
+"""Output of `shoal usage`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which addresses a node tells others."""
+"""Addresses that a node publishes."""
 
 from shoal.node.addresses import own_addresses
 from shoal.transport.host import Interface

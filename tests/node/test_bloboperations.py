@@ -1,4 +1,4 @@
-"""Blobs by the control socket, on simulated daemons."""
+"""Blob operations of the control socket, on simulated daemons."""
 
 import random
 from pathlib import Path
@@ -65,7 +65,7 @@ async def test_get_of_an_unannounced_blob_from_a_linked_node(
 ) -> None:
     first, second = await pair(world)
     root = await added(first)
-    await trio.sleep(5)  # a node that starts announces all that it holds
+    await trio.sleep(5)  # a starting node announces everything in its library
     first.node.exchange.swarm.withdraw(root)
     await trio.sleep(5)
     assert not await second.node.providers.providers(root)

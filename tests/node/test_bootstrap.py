@@ -1,4 +1,4 @@
-"""Joining by a code over real lanes, and what is told of bootstrap addresses that fail."""
+"""Joining with a code over real links, and reports about bootstrap addresses that fail."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ HOST = RealHost()
 
 
 class Peer:
-    """A node's credentials, endpoint and state, without the rest."""
+    """A node with credentials, endpoint and state, but without its other parts."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Peer:
             task_status.started()
 
     async def join(self, code: str) -> tuple[Link, Handed | None]:
-        """As a daemon does."""
+        """Join like a daemon."""
         link, handed = await join(self.endpoint, decode(code), box_of(self.identity))
         self.endpoint.admission = await self.credentials.adopt(handed)
         await self.grouping.enter()
@@ -84,7 +84,7 @@ class Peer:
 
 
 class Swarm:
-    """Makes peers that run as long as the test."""
+    """Creates peers that run until the end of the test."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._folder = folder
@@ -153,7 +153,7 @@ async def test_revoked_invitation_grants_nothing(tmp_path: Path) -> None:
 async def test_folder_of_another_group_does_not_use_up_the_code(
     tmp_path: Path, private: bool
 ) -> None:
-    """Red where the folder is looked at after the code: a ghost would be a member."""
+    """Fails if the folder is checked after the code is used: a ghost would be a member."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=private)
         code = await inviter.code()
@@ -237,13 +237,13 @@ async def test_folder_that_joined_before_needs_no_code(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_another_node_answers_at_the_address(tmp_path: Path) -> None:
-    """Red without the fingerprint: anybody at the address could hand out a key of his own."""
+    """Fails without the fingerprint: any node at the address could hand out a key of its own."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         invitation = decode(await inviter.code())
         other = await make.peer()
         await other.code()
-        # The other node even knows the secret; only its key is another one.
+        # This node even knows the secret; only its key differs.
         other.credentials.book.add(invitation.secret, 1, 100.0)
         invitation = replace(invitation, port=other.endpoint.port)
         me, folder = Identity.generate(HOST), other.folder / "again"
@@ -272,13 +272,13 @@ async def test_silent_inviter(tmp_path: Path) -> None:
 async def test_joining_over_port_443(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
-    """Only the inviter is accepted on the second port."""
+    """The second port accepts only the inviter."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         code = await inviter.code()
         joiner, other = await make.peer(code=code), await make.peer()
         await other.code()
-        # The other node even knows the secret; only its key differs.
+        # This node even knows the secret; only its key differs.
         other.credentials.book.add(decode(code).secret, 1, 100.0)
         answers = inviter if same else other
         monkeypatch.setattr(bootstrap, "HTTPS_PORT", answers.endpoint.port)
@@ -294,7 +294,7 @@ async def test_joining_over_port_443(
 
 @pytest.mark.trio
 async def test_only_invited_peers_receive_the_secret(tmp_path: Path) -> None:
-    """Red without the check on how the link was admitted."""
+    """Fails without the check how the link was admitted."""
     async with swarm(tmp_path) as make:
         first = await make.peer()
         member = await make.peer()

@@ -1,4 +1,4 @@
-"""Browsers come in where the owner opened a page for them, and become links."""
+"""Browsers are accepted on the configured address, and become links."""
 
 import pytest
 import trio

@@ -1,4 +1,4 @@
-"""The owner's caps reach the shaper of the node's links."""
+"""The owner's bandwidth limits reach the shaper of the node's links."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which models whole daemons serve unasked, on simulated hosts."""
+"""Which models daemons on simulated hosts serve without being told to."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ def run(body: Body, *, seed: int = 1) -> Any:
 
 
 async def has_another(node: DaemonHandle) -> str:
-    """Give a node a model of its own: the embedded one under another root."""
+    """Give a node another model: the embedded one under another root."""
     await node.until(lambda status: status["models"])
     library = node.node.library
     real = await library.manifest(EMBEDDED_ROOT)
@@ -115,7 +115,7 @@ def test_neighbours_are_trusted_and_other_peers_count_by_network() -> None:
         far = await world.host("far").start(engine=False)
         c = await world.host("c").start(engine=False, bootstrap=[far])
         await b.until(lambda status: status["peers"] == 1)
-        await trio.sleep(10)  # they have heard each other's multicasts
+        await trio.sleep(10)  # until they have heard each other's multicasts
         await c.until(lambda status: status["peers"] == 1)
         assert backing_of(b.node).trusted == {a.peer: "on the same network"}
         assert backing_of(c.node) == Backing(
@@ -148,7 +148,7 @@ def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
 
 
 class FakeLink:
-    """The peer added `further`, a path that this node did not dial or that is not over TCP."""
+    """A link with `further`, a path that the peer added or that is not over TCP."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class FakeLink:
 
 
 def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | None = None) -> Any:
-    """A node of which only what speaks for models is there."""
+    """A node with only the parts that `backing_of` reads."""
     standings = [SimpleNamespace(peer=peer, role=role) for peer, role in (roles or {}).items()]
     order = SimpleNamespace(members=lambda: iter(standings))
     upkeep = None if roles is None else SimpleNamespace(group=SimpleNamespace(order=order))
@@ -186,7 +186,7 @@ def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | Non
 
 
 def test_incoming_link_from_a_local_address_is_not_a_neighbour() -> None:
-    """A router or a container may give a stranger's connection an address of its own."""
+    """A router or a container may give a stranger's connection a local address."""
     backing = backing_of(
         fake_node(
             FakeLink("dialled", Way.LAN, dialled=True),
@@ -201,8 +201,8 @@ def test_incoming_link_from_a_local_address_is_not_a_neighbour() -> None:
 
 @pytest.mark.parametrize("medium", ["tcp", "udp"])
 def test_local_path_added_by_a_stranger_does_not_make_it_a_neighbour(medium: str) -> None:
-    """This node dialled its public address. It came back through a container's port. Of a UDP path
-    that both sides punched, either side may count as the one that dialled."""
+    """This node dialled the peer's public address, and the peer came back through a container's
+    port. For a UDP path that both sides punched, either side may count as the dialling one."""
     near = LegStatus(Way.LAN, medium, ("172.17.0.1", 9), None, True, medium == "udp")
     stranger = FakeLink("stranger", Way.DIRECT, dialled=True, ip="11.0.0.1", further=near)
     assert stranger.way is Way.LAN
@@ -210,8 +210,8 @@ def test_local_path_added_by_a_stranger_does_not_make_it_a_neighbour(medium: str
 
 
 def test_one_machine_counts_as_one_network() -> None:
-    """It has an address of each version, tunnels of a broker, comes through relays as well, and
-    through this node's own container."""
+    """The machine has an address of each IP version and tunnels of a broker, and also appears
+    through relays and through this node's own container."""
     backing = backing_of(
         fake_node(
             FakeLink("four", Way.DIRECT, ip="11.0.0.1"),

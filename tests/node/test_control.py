@@ -1,4 +1,4 @@
-"""The control socket: what it answers, and what it makes of garbage and of clients that go."""
+"""The control socket: replies, invalid requests, and clients that disconnect."""
 
 import json
 import random
@@ -25,7 +25,7 @@ HOST = RealHost()
 
 
 class Operations:
-    """A daemon's operations, faked: each shows one way an operation can go."""
+    """Fake operations of a daemon, one for each way in which an operation can end."""
 
     def __init__(self) -> None:
         self.cancelled = trio.Event()
@@ -101,7 +101,7 @@ async def test_events_precede_the_reply(tmp_path: Path) -> None:
             {"event": "hello", "number": 1},
             {"ok": {"request": {"op": "echo", "x": [1]}}},
         ]
-    assert not path.exists(), "the socket goes with the daemon"
+    assert not path.exists(), "the socket is removed with the daemon"
 
 
 @pytest.mark.trio
@@ -134,7 +134,7 @@ async def test_invalid_request_is_refused(tmp_path: Path, line: bytes, code: str
         (answer,) = await ask(path, line)
         assert answer["error"]["code"] == code
         assert "\x1b" not in answer["error"]["message"]
-        assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1], "it serves on"
+        assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1], "it still serves"
 
 
 @pytest.mark.trio
@@ -179,7 +179,7 @@ async def test_disconnecting_client_cancels_a_flood_of_events(tmp_path: Path) ->
 async def test_client_that_does_not_read_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red without the deadline: the operation would hold its session for ever."""
+    """Fails without the deadline: the operation would hold its session forever."""
     monkeypatch.setattr(defaults, "CONTROL_WRITE_TIMEOUT", 0.05)
     async with serving(tmp_path) as (path, operations):
         async with await trio.open_unix_socket(str(path)) as stream:
@@ -214,7 +214,7 @@ async def test_clients_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 async def test_socket_in_a_folder_with_a_long_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
 ) -> None:
-    """On Linux by the folder's descriptor, elsewhere by a symbolic link that goes again."""
+    """Linux uses the folder's descriptor; other systems use a symbolic link that is removed."""
     if not proc:
         monkeypatch.setattr(localname, "DESCRIPTORS", tmp_path / "no-proc")
     data = tmp_path / ("d" * 120) / ("e" * 120)
@@ -228,7 +228,7 @@ async def test_socket_in_a_folder_with_a_long_path(
 
 @pytest.mark.trio
 async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
-    """A daemon that was killed removes nothing."""
+    """A daemon that was killed does not remove its socket."""
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(tmp_path / "control.sock"))
         killed.listen()

@@ -1,4 +1,4 @@
-"""The files of a data folder that say which group a node is in, and whom it invited."""
+"""The files of a data folder with the node's group and its invitations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ async def test_group_is_created_once(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_founder_is_alone_until_its_first_invitation(tmp_path: Path) -> None:
-    """From then on others may hold what it said, and it waits for them where it has lost it."""
+    """After that, other nodes may hold its records; if it loses them, it waits for those nodes."""
     assert (await load(tmp_path, private=True)).alone
     founder = await load(tmp_path, private=True)
     assert founder.alone

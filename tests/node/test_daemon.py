@@ -1,4 +1,4 @@
-"""`run_node` as the simulator starts it: in this process, with another engine."""
+"""`run_node` as the simulator uses it: in this process, with another engine."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ HOST = RealHost()
 
 
 class FakeEngine:
-    """Loads anything at once, and answers every span with the next token id."""
+    """An engine that loads at once and answers every span with the next token id."""
 
     pid: int | None = None
 
@@ -40,7 +40,7 @@ class FakeEngine:
         await trio.sleep_forever()
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """It never crashes."""
+        """Do nothing: this engine never crashes."""
 
     async def load(self, shard: LoadShard) -> Loaded:
         self.loaded.append(shard)
@@ -53,10 +53,10 @@ class FakeEngine:
         return 0
 
     def submit(self, span: Span) -> None:
-        """Never answers: a session lasts until somebody ends it."""
+        """Never answer: a session lasts until it is closed."""
 
     def cancel(self, session: SessionId) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
     async def close(self, session: SessionId) -> None:
         self.events.pop(session, None)
@@ -75,7 +75,7 @@ class FakeEngine:
 
 
 class Running:
-    """A node under test, what it said, and its control socket."""
+    """A node under test, the lines it printed, and its control socket."""
 
     def __init__(self, node: Node, said: list[str]) -> None:
         self.node = node
@@ -273,7 +273,7 @@ async def test_stopping_node_finishes_running_requests(tmp_path: Path) -> None:
         refused = await node.ask("run", model="tiny", prompt="x")
         assert refused["error"]["code"] == "stopping"
         assert (await node.ask("status"))["ok"]["sessions"]["gateway"] == 1
-        await stream.aclose()  # a client that goes frees its session, and the node can end
+        await stream.aclose()  # a disconnected client frees its session, so the node can end
     assert not tmp_path.joinpath("control.sock").exists()
 
 

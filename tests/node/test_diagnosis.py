@@ -1,4 +1,4 @@
-"""The verdict, the findings and the rungs of one node, from what its ladder knows."""
+"""Verdict, findings and strategies of a node, computed from the state of its dialer."""
 
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ def make(
     port_443: bool = False,
     interfaces: list[Interface] | None = None,
 ) -> tuple[Ladder, Diagnosis]:
-    """A ladder that does not run, which knows what a test tells it."""
+    """Return a dialer that does not run, whose state the test sets."""
     host = RealHost()
     endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint, rungs=rungs, relaying=relaying)
@@ -48,7 +48,7 @@ def make(
 
 @dataclass
 class Carried:
-    """A link, as far as a diagnosis looks at it."""
+    """A link with the attributes that a diagnosis reads."""
 
     peer: PeerId
     way: Way | None
@@ -85,7 +85,7 @@ async def test_loopback_node_has_one_finding() -> None:
 
 async def test_offline_computer_has_one_finding() -> None:
     ladder, diagnosis = make(interfaces=LOOPBACKS)
-    ladder.reach.reachability = PUBLIC  # as it was before
+    ladder.reach.reachability = PUBLIC  # the result of an earlier measurement
     assert diagnosis.verdict().code == "offline"
     assert codes(diagnosis) == ["offline"]
     assert make()[1].verdict().code != "offline"
@@ -133,7 +133,7 @@ async def test_port_mapping_refused_by_the_router() -> None:
     ladder, diagnosis = make()
     assert diagnosis.situation().portmap is None, "not asked yet"
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers={"pcp": "no answer"})
-    assert diagnosis.situation().portmap is None, "others have not answered yet"
+    assert diagnosis.situation().portmap is None, "other protocols have not answered yet"
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=dict.fromkeys(ANSWERS, "no answer"))
     assert diagnosis.situation().portmap == PortMap()
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
@@ -161,10 +161,10 @@ async def test_reason_why_no_port_was_requested() -> None:
     ladder.mapper.outcome = MapOutcome(note="no router leads out of here")
     assert sentence(diagnosis, "port-mapping") == "no router leads out of here"
     ladder.reach.reachability = PUBLIC
-    assert "port-mapping" not in codes(diagnosis), "who is public needs none"
+    assert "port-mapping" not in codes(diagnosis), "a public node needs none"
 
 
-# Rungs.
+# Strategies.
 
 
 def tried(ladder: Ladder, peer: str, **rungs: Tried) -> None:
@@ -180,7 +180,7 @@ async def test_tried_strategies() -> None:
     assert diagnosis.situation().worked == {Rung.PREDICTION}
     assert Rung.PREDICTION not in diagnosis.situation().failed
     tried(ladder, "c", tcp=Tried(Result.WORKED))
-    assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "one that worked has not failed"
+    assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "a strategy that worked has not failed"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_strategies_that_the_owner_switched_off(rungs: Rungs, code: str, w
     assert words not in sentence(make()[1], code)
 
 
-# What is wrong on this machine, and what the owner could do.
+# Problems of this machine, and advice for the owner.
 
 
 async def test_conditions_of_this_machine() -> None:
@@ -212,7 +212,7 @@ async def test_conditions_of_this_machine() -> None:
     assert found["no-udp-port"].endswith(ladder.ports.without_udp)
     assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("::", 443)]
-    assert "no-443" in codes(diagnosis), "most come by IPv4"
+    assert "no-443" in codes(diagnosis), "most peers connect over IPv4"
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("0.0.0.0", 443)]
     assert "no-443" not in codes(diagnosis)
     assert make()[1].conditions() == []

@@ -1,4 +1,4 @@
-"""What members say besides, and what this node says of itself."""
+"""DHT records of this node, and the records of members as a second source."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ class Directory:
 
 
 def told(directory: Directory) -> Discovery:
-    """Its second path alone."""
+    """Return a discovery that has only its second source."""
     found: Any = SimpleNamespace(_directory=directory, _keys={})
     return found  # type: ignore[no-any-return]
 
@@ -53,7 +53,7 @@ def test_provider_record_takes_precedence_over_holdings() -> None:
 
 
 def test_keys_of_a_member_record_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of members with hundreds of names must not hold the loop at each look-up."""
+    """Hundreds of members with hundreds of names must not block the event loop at each look-up."""
     looked: list[PeerId] = []
 
     def counted(record: MemberRecord) -> Any:
@@ -92,7 +92,7 @@ async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     measured = daemon.node.stage.speed.tokens_per_s
     assert shard.speed == pytest.approx(measured, rel=0.05)
     daemon.node.discovery.speed = lambda: measured * 1.2
-    assert daemon.node.discovery._measured(shard) == shard, "a little is not told anew"
+    assert daemon.node.discovery._measured(shard) == shard, "a small change is not published"
     daemon.node.discovery.speed = lambda: measured * 2
     faster = daemon.node.discovery._measured(shard)
     assert isinstance(faster, ShardBody) and faster.speed == pytest.approx(2 * measured, rel=0.05)
@@ -102,8 +102,8 @@ async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
 def test_member_records_are_read_in_small_steps(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A thousand full records take a second. Twin: without the bound the first question takes it;
-    all are known in the end, and who has gone or says something else is no longer."""
+    """A thousand full records take a second. Without the bound, the first look-up would take that
+    long. In the end all are known, except members that left or changed their records."""
     if not defended:
         monkeypatch.setattr(defaults, "MEMBERS_READ", 10_000)
     members = [replace(MEMBER, peer=PeerId(f"m{n}")) for n in range(100)]

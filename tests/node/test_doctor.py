@@ -35,7 +35,7 @@ async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
     assert {"nat-easy", "no-map", "rung-relay"} <= codes(answer)
     began = trio.current_time()
     answer = await home.ask("doctor")
-    assert trio.current_time() - began < 0.1, "the last measurement will do"
+    assert trio.current_time() - began < 0.1, "the last measurement is used"
     await home.ask("doctor", again=True)
     assert trio.current_time() - began > 1
 
@@ -44,7 +44,7 @@ async def test_doctor_does_not_wait_without_links(world: World) -> None:
     alone = await world.host("alone").start(Daemon(engine=False))
     began = trio.current_time()
     answer = await alone.ask("doctor")
-    assert trio.current_time() - began < 6, "somebody may still come while it starts"
+    assert trio.current_time() - began < 6, "a peer may still link while the node starts"
     assert answer["verdict"]["code"] == "alone" and answer["measured_s"] is None
     began = trio.current_time()
     await alone.ask("doctor", again=True)
@@ -87,7 +87,7 @@ async def test_two_nodes_on_one_network_are_lan_only(world: World) -> None:
     first, second = (world.host(name, behind=gateway) for name in ("desk", "sofa"))
     desk = await first.start(Daemon(engine=False))
     await second.start(Daemon(engine=False))
-    await trio.sleep(30)  # they find each other by themselves
+    await trio.sleep(30)  # they find each other by multicast
     answer = await desk.ask("doctor")
     assert answer["verdict"]["code"] == "lan-only" and "no-relay" not in codes(answer)
     (link,) = (await desk.ask("links"))["links"]

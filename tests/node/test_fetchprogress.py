@@ -1,4 +1,4 @@
-"""Lines about what a node fetches to serve."""
+"""Progress lines of a node that fetches layers."""
 
 from typing import Any
 

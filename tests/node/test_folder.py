@@ -1,4 +1,4 @@
-"""The data folder: private, held by one daemon at a time, its small files."""
+"""The data folder: its mode, its lock and its small files."""
 
 import os
 from pathlib import Path

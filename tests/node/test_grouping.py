@@ -1,4 +1,4 @@
-"""What a node makes of its place in a group: who joins, and what it tells its user."""
+"""A node's role in a group: which peers join, and what it reports to its owner."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,7 @@ BOX = b"b" * 32
 
 
 class FakeEndpoint:
-    """Remembers whom to call."""
+    """Records the callbacks."""
 
     def __init__(self) -> None:
         self.peer = OWN
@@ -144,7 +144,7 @@ async def test_uninvited_peer_cannot_join(admitted: Admitted | None, payload: by
 
 @pytest.mark.trio
 async def test_code_raises_a_role_only_once() -> None:
-    """Red where each call counts: on its first link, whose role was lowered would raise it."""
+    """Fails if each call counts: a peer whose role was lowered could raise it on its first link."""
     node = Node()
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     node.upkeep.refuses = True
@@ -152,10 +152,10 @@ async def test_code_raises_a_role_only_once() -> None:
     node.upkeep.refuses = False
     for _ in range(3):
         assert isinstance(await node.join(), Reply)
-    assert len(node.upkeep.admitted) == 1, "who did not get the answer has it anew, and no more"
+    assert len(node.upkeep.admitted) == 1, "a repeated call gets the reply again, and no more"
     del node.upkeep.roles[PEER]
     assert isinstance(await node.join(), Reply)
-    assert len(node.upkeep.admitted) == 2, "who is no member any more, and was not revoked, joins"
+    assert len(node.upkeep.admitted) == 2, "a former member that was not revoked joins again"
 
 
 @pytest.mark.trio
@@ -191,7 +191,7 @@ def test_revocation_names_the_peer_that_reported_it() -> None:
 
 
 def test_open_swarm_ignores_claims_of_revocation() -> None:
-    """Red where there need be no group: nothing would take a stranger's lie back."""
+    """Fails if no group is required: nothing would clear a stranger's false claim."""
     node = Node(private=False)
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     node.endpoint.told["lost"](link(PEER, Admitted("open")), "revoked")
@@ -204,7 +204,7 @@ def test_false_revocation_is_cleared_when_a_member_admits_this_node() -> None:
     assert len(node.sentences) == 1
     node.endpoint.told["link"](link(OWNER, Admitted(INVITATION, b"code")))
     node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark"), dialled=False))
-    assert len(node.sentences) == 1, "who dials has not looked at its list yet"
+    assert len(node.sentences) == 1, "a dialling peer has not checked its member list yet"
     node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark")))
     assert node.sentences == []
 
@@ -213,7 +213,7 @@ def test_revocation_is_cleared_by_a_link_to_its_reporter() -> None:
     node = Node()
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     assert len(node.sentences) == 1
-    node.endpoint.admitted = Admitted(SWARM, b"mark")  # it has dialled here
+    node.endpoint.admitted = Admitted(SWARM, b"mark")  # the peer has dialled this node
     node.grouping._report()
     assert node.sentences == []
 

@@ -1,4 +1,4 @@
-"""A private group by the control socket, on simulated daemons."""
+"""Group operations of the control socket, on simulated daemons."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is handed to a joiner: typed and bounded, whoever hands it."""
+"""Group credentials for a joining node: typed and bounded, whichever peer sends them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a node's library holds: what must stay, and what the swarm is told when something went."""
+"""The contents of a node's library: which roots must stay, and what evictions announce."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,7 @@ SERVED, FETCHED, IDLE = "a" * 64, "b" * 64, "c" * 64
 
 
 class Parts:
-    """Stands for the exchange and the directory."""
+    """Replaces the exchange and the directory."""
 
     def __init__(self) -> None:
         self.withdrawn: list[str] = []

@@ -1,4 +1,4 @@
-"""Invitation codes: round trip, typing errors, and the book of codes given out."""
+"""Invitation codes: round trip, typing errors, and the book of issued codes."""
 
 import random
 
@@ -42,7 +42,7 @@ def test_fingerprint() -> None:
 
 
 def test_every_single_typing_error_is_detected() -> None:
-    """Red without the check: a wrong letter in the secret or the address would go unnoticed."""
+    """Fails without the check: a wrong letter in the secret or the address would go unnoticed."""
     code = encode(V4).replace("-", "")
     for at in range(len(code)):
         for letter in ALPHABET[:: 5 if at % 7 else 1]:
@@ -93,7 +93,7 @@ IDENT = invitation_ident(invitation_key(SECRET))
 
 
 class Clock:
-    """Wall seconds that a test moves."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -113,13 +113,13 @@ def test_code_admits_its_number_of_uses() -> None:
 
 
 def test_revoked_code_grants_nothing_on_an_existing_link() -> None:
-    """Red where only the code goes: a guest would join when it likes."""
+    """Fails if only the code is removed: an admitted peer could still join at any time."""
     book = InviteBook(Clock())
     book.add(SECRET, uses=1, lifetime=100.0)
     assert not book.remove(b"other123")
     book.used(IDENT)
     assert book.role(IDENT) is not None
-    assert book.remove(IDENT), "also one that is used up"
+    assert book.remove(IDENT), "a used code can be revoked too"
     assert book.role(IDENT) is None
     assert not book.remove(IDENT)
 

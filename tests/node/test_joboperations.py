@@ -1,4 +1,4 @@
-"""Jobs and usage by the control socket, on simulated daemons."""
+"""Job and usage operations of the control socket, on simulated daemons."""
 
 import time
 from typing import Any
@@ -163,7 +163,7 @@ async def test_listing_expensive_jobs_does_not_block_the_event_loop(
 
 
 async def turns_during(operation: Operation) -> int:
-    """How often another task has its turn while this is answered."""
+    """Count how often another task runs during this operation."""
     turns = 0
 
     async def another() -> None:
@@ -228,7 +228,7 @@ async def test_results_of_many_jobs_come_as_events(world: World) -> None:
     assert results[jobs[0]]["prompt"] == "é" * 200 and results[jobs[0]]["text"]
     assert events[-1] == {"event": "progress", "done": 2, "failed": 0}
     await trio.sleep(60)
-    assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are taken out"
+    assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are removed from the feed"
     events.clear()
     await operation({}, emit)
     assert [e["result"]["prompt"] for e in events[1:3]] == ["é" * 200, "Two"]

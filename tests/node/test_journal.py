@@ -1,4 +1,4 @@
-"""The log of what changes."""
+"""The log of a running node."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a small node keeps of the state, on simulated daemons."""
+"""State that a small node stores, on simulated daemons."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ async def test_small_node_can_run_a_model_that_it_knows_by_name(world: World) ->
 
 
 async def test_group_owner_stores_all_state(world: World) -> None:
-    """Or a revocation by it would let go of all that the revoked had said elsewhere."""
+    """Otherwise its revocation would drop everything that the revoked peer said in other feeds."""
     owner = await world.host("a").start(engine=False, state="needed", private=True)
     await trio.sleep(3)
     assert owner.node.state.interest.kept == set(all_parts())

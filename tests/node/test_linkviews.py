@@ -1,4 +1,4 @@
-"""What is told of links: paths, rates, and why one is not direct."""
+"""Views of links: paths, rates, and why a link is not direct."""
 
 from types import MappingProxyType
 
@@ -87,7 +87,7 @@ async def test_rates_cover_the_time_between_two_samples() -> None:
         assert 50_000 < view["rate_out"] < 60_000 and 50_000 < view["rate_in"] < 60_000
         assert [leg["used"] for leg in view["legs"]] == [True]
         fresh = link_view(link, ladder, {}, 2.0, 100.0)
-        assert fresh["rate_in"] is None, "a link that came since has no rate yet"
+        assert fresh["rate_in"] is None, "a link that began since then has no rate yet"
         other = {b.endpoint.peer: (b"another life", 0, 0)}
         assert link_view(link, ladder, other, 2.0, 100.0)["rate_in"] is None
 

@@ -1,4 +1,4 @@
-"""`find` and `dht` of the control socket, on simulated daemons; what a daemon says in the DHT."""
+"""`find` and `dht` of the control socket on simulated daemons, and a daemon's own DHT records."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shoal.node.errors import ControlError
 
 
 async def swarm(world: World, count: int = 3) -> list[DaemonHandle]:
-    """Daemons that serve the embedded model and have announced it."""
+    """Start daemons that serve the embedded model, and wait until they have announced it."""
     first = await world.host("d0").start()
     others = [await world.host(f"d{n}").start(bootstrap=[first]) for n in range(1, count)]
     nodes = [first, *others]
@@ -26,7 +26,7 @@ async def swarm(world: World, count: int = 3) -> list[DaemonHandle]:
 
 
 def by_kind(answer: dict[str, Any]) -> dict[str, set[str]]:
-    """Authors by kind of record."""
+    """Return the authors by kind of record."""
     found: dict[str, set[str]] = {}
     for search in answer["searches"]:
         for record in search["records"]:
@@ -49,7 +49,7 @@ async def test_a_model_by_name_by_root_and_by_both(world: World) -> None:
 
 
 async def named(world: World, name: str, *, by: int) -> list[DaemonHandle]:
-    """As `swarm`; in the index a stranger gives `name` to a root of its own."""
+    """Start a swarm in which a stranger's DHT record gives `name` to a root of its own."""
     nodes = await swarm(world)
     nodes[by].node.discovery.dht.publish(NameBody(name, "cd" * 32, 4, 1 << 20), lasting=False)
     nodes[by].node.discovery.dht.publish(BlobBody("cd" * 32, 1 << 20, 3, ((1, 2),)), lasting=False)
@@ -73,7 +73,7 @@ async def test_name_known_only_to_the_dht_leads_to_its_providers(world: World) -
 
 
 async def test_a_name_that_means_two_models_shows_both(world: World) -> None:
-    """Whom the nearest voucher means comes first; the other is told apart by its hash."""
+    """The model of the nearest voucher comes first; a hash distinguishes the other one."""
     nodes = await named(world, "tiny", by=2)
     answer = await nodes[0].ask("find", key="tiny")
     assert abouts(answer) == [
@@ -129,7 +129,7 @@ async def test_stopped_node_withdraws_its_records(world: World) -> None:
 
 @pytest.mark.long
 async def test_crashed_node_is_found_until_its_records_expire(world: World) -> None:
-    """Nobody takes them back; at its next start it does so itself, before it serves again."""
+    """No node withdraws them. At its next start it does so itself, before it serves again."""
     nodes = await swarm(world)
     gone = nodes[2]
     await Faults(world).crash(gone.host)
@@ -174,7 +174,7 @@ async def test_full_disk_is_a_condition(world: World) -> None:
 
 
 async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
-    """The first may go at once, and an announcement's life is two hours."""
+    """The first node may leave at once, and an announcement lives for two hours."""
     first = await world.host("d0").start(engine=False)
     second = await world.host("d1").start(bootstrap=[first], engine=False)
     await trio.sleep(30)
@@ -184,11 +184,11 @@ async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
         await world.host(f"d{number}").start(bootstrap=[first], engine=False)
     await trio.sleep(60)
     (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
-    assert own["kept"] >= 4, "when there were twice as many, and twice as many again"
+    assert own["kept"] >= 4, "announced again after each doubling of the number of nodes"
 
 
 async def test_facts_known_to_members_are_announced_in_the_background(world: World) -> None:
-    """Not for each address that a node learns of itself while it starts."""
+    """Announcements do not repeat for each address that a node learns while it starts."""
     first = await world.host("d0").start()
     second = await world.host("d1").start(bootstrap=[first])
     await second.until(lambda status: status["peers"] == 1)
@@ -201,7 +201,7 @@ async def test_facts_known_to_members_are_announced_in_the_background(world: Wor
     index.publish(NameBody("mine", "cd" * 32, 4, 1 << 20), lasting=False)
     with trio.fail_after(defaults.SAY_AFTER / 2):
         await index.flushed(10)
-    assert "name" in announced(), "the index alone knows this"
+    assert "name" in announced(), "only the DHT knows this"
     assert "peer" not in announced()
     await trio.sleep(2 * defaults.SAY_AFTER)
     assert "peer" in announced()

@@ -1,4 +1,4 @@
-"""What is said of the memory that an owner offers."""
+"""Warnings about the memory that an owner offers."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_warning_about_too_little_and_too_much_memory(
 ) -> None:
     found = memory_condition(asked, machine(free))
     assert found is not None and sentence in found.sentence and hint in str(found.hint)
-    assert "400 MiB" in found.sentence, "the programs take memory as well"
+    assert "400 MiB" in found.sentence, "the programs need memory as well"
 
 
 def test_no_warning_about_enough_memory() -> None:

@@ -1,4 +1,4 @@
-"""Mistakes that peers find become one condition, and few lines."""
+"""Bugs that peers trigger become one condition and few lines."""
 
 from shoal.node import defaults
 from shoal.node.health import Condition, Health

@@ -1,4 +1,4 @@
-"""What a daemon answers about models, with others around it."""
+"""Model operations of a daemon with other nodes around it."""
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ from shoal.node.errors import ControlError
 
 
 async def pair(world: World) -> list[DaemonHandle]:
-    """One with `tiny`, and one that has met it."""
+    """Start a node with `tiny`, and one that is linked to it."""
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(bootstrap=[first], engine=False)
     await second.until(lambda status: status["peers"] == 1 and status["models"])
@@ -73,18 +73,18 @@ async def test_added_model_reports_the_previous_meaning_of_its_name(world: World
         if path.is_file():
             files.write(folder / path.name, path.read_bytes())
     assert (await first.ask("model_add", path=str(folder), name="tiny"))["replaced"] is None
-    first.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    first.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
     again = await first.ask("model_add", path=str(folder), name="tiny")
     assert again["replaced"] == "cd" * 32
 
 
 async def test_missing_model_is_reported_once(world: World) -> None:
-    """And tried again and again all the same."""
+    """The node keeps retrying."""
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(bootstrap=[first], model="nope")
     await trio.sleep(1_800)
     said = [line for line in second.said if "no model 'nope'" in line]
-    assert len(said) == 2, "that it waits, and the warning"
+    assert len(said) == 2, "a line that it waits, and the warning"
     assert (await second.status())["health"][0]["name"] == "serving"
 
 
@@ -109,7 +109,7 @@ async def test_added_model_is_published(world: World) -> None:
 async def test_local_meaning_of_a_name_is_preserved(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
-    second.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    second.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
     got = await second.ask("model_pull", name=f"tiny@{root[:8]}")
     assert (got["name"], got["root"]) == (root[:16], root)
     assert second.node.library.names() == {"tiny": "cd" * 32}
@@ -119,7 +119,7 @@ async def test_pull_from_a_member_needs_no_dht_lookup(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
     assert (await second.ask("model_pull", name=root[:10]))["root"] == root
-    assert second.node.library.names() == {}, "asked for by its hash it gets no name"
+    assert second.node.library.names() == {}, "a model requested by its hash gets no name"
     assert (await second.node.library.holdings(root)).complete
 
 

@@ -1,4 +1,4 @@
-"""Names that members give."""
+"""Model names that members give."""
 
 from shoal.node.naming import name_bodies
 from shoal.state.record import ModelName

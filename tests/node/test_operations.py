@@ -1,4 +1,4 @@
-"""Values of a request, typed and bounded."""
+"""Typed and bounded values of a request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where other members were: kept, never forgotten for nobody, and a disk that refuses told of."""
+"""Remembered members: stored, kept by an empty view, and a failing disk is reported."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ PLACE = Address("127.0.0.1", 4001, PEER)
 
 
 class Swarm:
-    """Stands for the directory and the endpoint: one member, which is linked or not."""
+    """Replaces the directory and the endpoint; has one member, which is linked or not."""
 
     def __init__(self, *, there: bool = True, linked: bool = True) -> None:
         self.there = there

@@ -1,4 +1,4 @@
-"""Models and blobs go: on simulated daemons."""
+"""Removal of models and blobs, on simulated daemons."""
 
 import random
 from dataclasses import replace
@@ -60,13 +60,13 @@ async def test_removed_blob_stays_on_other_nodes(world: World) -> None:
     assert (await first.ask("blobs"))["blobs"] == []
     assert (await refusal(first, "blob_rm", root=root)).code == "unknown-blob"
     await trio.sleep(10)
-    assert (await second.ask("blob_rm", root=root))["copies"] == 0, "it says so no longer"
+    assert (await second.ask("blob_rm", root=root))["copies"] == 0, "the record was withdrawn"
     await first.ask("blob_get", root=root, path=str(first.node.config.data / "out"))
 
 
 async def test_chunks_that_other_content_needs_stay(world: World) -> None:
     node = await world.host("a").start(engine=False)
-    await trio.sleep(5)  # the embedded model is in
+    await trio.sleep(5)  # until the embedded model is imported
     short, longer = await added(node), await added(node, DATA * 2 + b"more")
     alone = used(node)
     loss = await node.ask("blob_rm", root=longer, sure=True)

@@ -1,4 +1,4 @@
-"""Nodes that serve a model and are strangers: found in the DHT, linked with, and kept."""
+"""Unknown nodes that serve a model: found in the DHT, linked to, and kept."""
 
 from random import Random
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def said(number: int, start: int, stop: int) -> FoundRecord:
 
 
 class Net:
-    """A DHT, a directory and dials that take a second."""
+    """A DHT, a directory, and dials that take a second."""
 
     def __init__(self, *records: FoundRecord) -> None:
         self.records = records
@@ -80,7 +80,7 @@ async def test_no_node_serves_the_model(autojump_clock: object) -> None:
 
 @pytest.mark.trio
 async def test_each_range_of_layers_gets_links(autojump_clock: object) -> None:
-    """Many that say they serve one range leave room for those of another."""
+    """Many providers of one range do not crowd out those of another."""
     crowd = [said(number, 0, 3) for number in range(1, 41)]
     net = Net(*crowd, said(50, 3, 6))
     assert await net.seeking.seek(ROOT)
@@ -95,7 +95,7 @@ async def test_concurrent_requests_share_one_search(autojump_clock: object) -> N
         for _ in range(5):
             nursery.start_soon(net.seeking.seek, ROOT)
     assert net.finds == 1
-    assert not await net.seeking.seek(ROOT), "just looked for"
+    assert not await net.seeking.seek(ROOT), "a search has just ended"
     await trio.sleep(defaults.SEEK_PAUSE + 1)
     assert await net.seeking.seek(ROOT)
     assert net.finds == 2

@@ -1,4 +1,4 @@
-"""Settings: their keys, their file, and where each value comes from."""
+"""Settings: their keys, their file, and the origin of each value."""
 
 import os
 import re
@@ -120,7 +120,7 @@ def test_errors_name_file_line_and_key(
     assert hint in str(raised.value.hint)
     with pytest.raises(BadSetting):
         remember(HOST, folder, {"threads": "1"})
-    assert folder.settings.read_text() == text, "nothing is written over it"
+    assert folder.settings.read_text() == text, "the file is not overwritten"
 
 
 def test_invalid_line_can_be_removed_and_replaced(folder: DataFolder) -> None:

@@ -1,4 +1,4 @@
-"""The swarm's state by the control socket, on simulated daemons."""
+"""State operations of the control socket, on simulated daemons."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ async def test_shard_that_is_no_longer_served_is_withdrawn(world: World) -> None
 
 
 async def test_requests_write_nothing(world: World) -> None:
-    """What changes with each request is in no fact."""
+    """Facts do not contain values that change with each request."""
     first, second = await pair(world)
     key = first.node.identity.public_key
     shard = first.node.directory.own().shards[0]
@@ -119,15 +119,15 @@ async def test_copied_data_folder_is_reported(world: World) -> None:
     assert any("identity" in c["sentence"] for c in status["health"])
     await trio.sleep(CONTESTED + SETTLE_AGAIN)
     status = await node.ask("status")
-    assert not any("identity" in c["sentence"] for c in status["health"]), "it was stopped"
+    assert not any("identity" in c["sentence"] for c in status["health"]), "the copy was stopped"
 
 
 async def test_name_known_only_from_a_feed(world: World) -> None:
-    """The index has it not."""
+    """The DHT does not have the name."""
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
     await trio.sleep(WRITE_HOLD + 10)
-    del third.node.state._own_facts._said["models"]  # else it is taken out: the library has none
+    del third.node.state._own_facts._said["models"]  # else the name, unknown here, is withdrawn
     third.node.state.set("models", "far", model_fact(ModelName("far", "ab" * 32, 6, 1000)))
     await trio.sleep(10)
     (meaning,) = second.node.names.near("far")
@@ -159,7 +159,7 @@ async def test_failing_feed_does_not_affect_other_feeds(world: World) -> None:
     node.directory.publish(models=(ModelName("tiny", root, 6, 1000),), shards=(shard,))
     await trio.sleep(WRITE_HOLD + 10)
     assert node.state.views.placements.of(node.identity.peer)
-    assert [each.name for each in node.health.conditions()] == ["state"], "its owner is told"
+    assert [each.name for each in node.health.conditions()] == ["state"], "the owner is told"
     node.directory.publish(shards=())
     await trio.sleep(5)
     assert not node.state.views.placements.of(node.identity.peer)

@@ -1,4 +1,4 @@
-"""Settings in the words a person types."""
+"""Parsers of setting values."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_disk() -> None:
     [("4", "4GiB"), ("511.5", "511.5GiB"), ("4096", "4096MiB"), ("4294967296", "4294967296B")],
 )
 def test_a_size_without_a_unit_is_refused(text: str, hint: str) -> None:
-    """`--memory 4` was four bytes."""
+    """`--memory 4` used to mean four bytes."""
     for option, read in (("memory", parse_memory), ("disk", parse_disk)):
         with pytest.raises(BadSetting, match="has no unit") as raised:
             read(text)
