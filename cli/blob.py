@@ -17,7 +17,7 @@ from .remove import remove_blob
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
 def blob() -> None:
-    """Share files by the hash of their content, and get files from other nodes."""
+    """Share and get files by the hash of their content."""
 
 
 blob.add_command(remove_blob)

@@ -27,10 +27,11 @@ def config() -> None:
 @data_option
 @json_option
 def show(key: str | None, data: Path, as_json: bool) -> None:
-    """Show all settings, or only KEY: its value, its origin, and when a change takes effect.
+    """Show all settings, or only KEY.
 
-    FROM is default, file (stored by an earlier start), option (of this start) or command (`shoal
-    config` since then). Works with and without a running daemon.
+    The table has the value of each setting, its origin, and when a change takes effect. FROM is
+    default, file (stored by an earlier start), option (of this start) or command (`shoal config`
+    since then). Works with and without a running daemon.
     """
     answer = _ask(data, "config")
     if key is not None:
@@ -62,8 +63,9 @@ def _row(each: dict[str, Any]) -> list[str]:
 @data_option
 @json_option
 def set_(key: str, value: str, data: Path, as_json: bool) -> None:
-    """Set KEY to VALUE: from now on if the setting can change live, else from the next start.
+    """Set KEY to VALUE for this node.
 
+    The change applies at once if the daemon can make it while it runs, else from the next start.
     The value `default` removes the setting, like `shoal config unset KEY`. Give several addresses
     as one VALUE, separated by spaces. Works with and without a running daemon.
     """

@@ -34,8 +34,8 @@ Statuses = list[dict[str, Any] | None]
 def demo(nodes: int, prompt: str, max_tokens: int, seed: int, keep: bool, as_json: bool) -> None:
     """Start daemons on this machine, split the embedded model between them, generate text.
 
-    The daemons are real processes that talk over the encrypted transport. All but the first fetch
-    their layers from other daemons. Afterwards they are stopped and their files removed, unless
+    The daemons are real processes that talk over the encrypted transport. The others fetch
+    their layers from the first one. Afterwards all are stopped and their files removed, unless
     you give `--keep`.
     """
     _need_engine()

@@ -14,7 +14,7 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     OK: "done",
-    FAILED: "failed; the error line says what",
+    FAILED: "failed; see the error line",
     USAGE: "the command line is wrong",
     NOT_RUNNING: "no daemon runs on this data folder, or it does not answer",
     LOCKED: "another daemon already runs on this data folder",

@@ -26,11 +26,12 @@ ROLES = ("client", "operator", "owner")
 @json_option
 @click.pass_context
 def group(context: click.Context, data: Path, as_json: bool) -> None:
-    """Show the members of a private swarm, their roles, and this node's invitations.
+    """Show or change the members of a private swarm.
 
-    An owner invites members with any role, changes roles and revokes members. An operator serves
-    models and invites clients. A client only sends requests. `shoal node --private` creates a
-    group, `shoal invite` adds members. Needs a running daemon.
+    Without a command, shows the members, their roles and this node's invitations. An owner invites
+    members with any role, changes roles and revokes members. An operator serves models and invites
+    clients. A client only sends requests. `shoal node --private` creates a group, `shoal invite`
+    adds members. Needs a running daemon.
     """
     if context.invoked_subcommand is not None:
         return
@@ -65,9 +66,10 @@ def role(peer: str, role: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def revoke(peer: str, data: Path, as_json: bool) -> None:
-    """Revoke the member PEER: its links end, and the swarm ignores what it says from now on.
+    """Revoke the membership of PEER.
 
-    The remaining members get a new key. Only owners can do this.
+    Its links end, and the swarm ignores what it says from now on. The remaining members get a new
+    key. Only owners can do this.
     """
     from .client import request
 
@@ -80,7 +82,10 @@ def revoke(peer: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def uninvite(invitation: str, data: Path, as_json: bool) -> None:
-    """Revoke an INVITATION of this node, given as a code or as an id from `shoal group`."""
+    """Revoke an INVITATION of this node.
+
+    INVITATION is its code, or its id from `shoal group`.
+    """
     from .client import request
 
     answer = request(data, "group_uninvite", wait=True, invitation=invitation)

@@ -27,10 +27,11 @@ job_argument = click.argument("job_id", metavar="ID")
     ),
 )
 def job() -> None:
-    """Have prompts answered by idle nodes of the swarm, even while this computer is off.
+    """Submit prompts that idle nodes of the swarm answer later.
 
-    Jobs and results are not secret: every node of the swarm stores and can read them. A result is
-    only as trustworthy as the node that made it. Interactive requests take precedence over jobs.
+    A job continues while this computer is off. Jobs and results are not secret: every node of the
+    swarm stores and can read them. A result is only as trustworthy as the node that made it.
+    Interactive requests take precedence over jobs.
     """
 
 
@@ -68,10 +69,11 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submit PROMPT as a job for MODEL, or one job for each line of a file. Prints the ids.
+    """Submit PROMPT as a job for MODEL, and print its id.
 
-    The PROMPT `-` reads one prompt from standard input. When an id is printed, its job is stored on
-    this node's disk. Every node of the swarm can read the jobs. Needs a running daemon.
+    With --file, every line of the file becomes a job. The PROMPT `-` reads one prompt from standard
+    input. When an id is printed, its job is stored on this node's disk. Every node of the swarm can
+    read the jobs. Needs a running daemon.
     """
     prompts = prompts_of(prompt, file)
     options["stop"] = list(options["stop"])
@@ -134,9 +136,9 @@ def list_(
 @data_option
 @json_option
 def show(job_id: str, data: Path, as_json: bool) -> None:
-    """Show what a job asks for, and which nodes claim it. The beginning of its ID is enough.
+    """Show what a job asks for, and which nodes claim it.
 
-    Needs a running daemon.
+    The beginning of its ID is enough. Needs a running daemon.
     """
     from .client import request
 
@@ -186,7 +188,9 @@ def result(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Print the result of a job of this node, or of many jobs. Results are deleted a day later.
+    """Print the result of a job of this node, or of many jobs.
+
+    Results are deleted a day after they were printed.
 
     For many jobs, each line is an object with `id`, `prompt`, `text`, `node`, `error` and
     `message`, in the order of the ids, or with --all in the order of submission. The results are

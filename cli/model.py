@@ -19,7 +19,7 @@ SHOWN = 8  # vouchers, and other models of the same name, that are printed
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
-    """Add models, list and inspect them, get them from other nodes, remove them."""
+    """Add, list, show, get and remove models."""
 
 
 model.add_command(pull.pull)

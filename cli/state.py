@@ -27,7 +27,7 @@ author_option = click.option(
     epilog=example("shoal state show", "shoal state log tiny --kind models", "shoal state verify"),
 )
 def state() -> None:
-    """Inspect the swarm's shared state: what each node says, since when, and its integrity.
+    """Inspect the shared state of the swarm.
 
     Each node writes its own signed and numbered feeds. The other nodes store copies of them.
     """
@@ -65,11 +65,11 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
 @data_option
 @json_option
 def log(key: str | None, kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
-    """Show the changes of KEY with author and time; without KEY, all changes. Oldest first.
+    """Show the changes of KEY, or all changes, oldest first.
 
-    A feed reaches back to its last restart: when its author's node started, or when most of its
-    entries were outdated. Facts from before that are marked `or earlier`. Times are by the authors'
-    clocks. Needs a running daemon.
+    Each change has its author and time, by the author's clock. An author begins its feed anew when
+    its node starts, or when most entries are outdated. Facts from before that are marked `or
+    earlier`. Needs a running daemon.
     """
     from .client import request
 
@@ -123,7 +123,7 @@ def verify(data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
-    """Write all feeds with their facts to standard output, as one JSON document.
+    """Write all feeds to standard output, as one JSON document.
 
     The document is indented; with --json, it is one line in ASCII. Needs a running daemon.
     """
