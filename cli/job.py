@@ -71,9 +71,9 @@ def submit(
 ) -> None:
     """Submit PROMPT as a job for MODEL, and print its id.
 
-    With --file, every line of the file becomes a job. The PROMPT `-` reads one prompt from standard
-    input. When an id is printed, its job is stored on this node's disk. Every node of the swarm can
-    read the jobs. Needs a running daemon.
+    With --file, every non-empty line of the file becomes a job. The PROMPT `-` reads one prompt
+    from standard input. When an id is printed, its job is stored on this node's disk. Every node of
+    the swarm can read the jobs. Needs a running daemon.
     """
     prompts = prompts_of(prompt, file)
     options["stop"] = list(options["stop"])
