@@ -178,7 +178,7 @@ def describe(error: ShoalError) -> dict[str, Any]:
 
 
 def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
-    """Return the only ShoalError of a group. Reraise a group that holds anything else."""
+    """Return the first error of a group that holds only ShoalErrors. Reraise any other group."""
     ours, rest = group.split(ShoalError)
     if ours is None or rest is not None:
         raise group

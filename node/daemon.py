@@ -122,10 +122,10 @@ async def run_node(
 ) -> None:
     """Run one daemon until `Node.stop` or cancellation. Starts when its sockets answer.
 
-    `options` are settings by key, as a person typed them; the settings file is read as well, and
-    stores them. With None, `config` alone counts. `say` receives lines for a person, including the
-    progress of a fetch unless `bar` is given. Raises DataFolderInUse, NodeError, HostError,
-    TransportError.
+    `options` are settings by key, as a person typed them. They are written to the settings file,
+    which is read as well. With None, `config` alone counts. `say` receives lines for a person,
+    including the progress of a fetch unless `bar` is given. Raises DataFolderInUse, NodeError,
+    HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
