@@ -142,7 +142,7 @@ class Diagnosis:
         return Finding("unknown", "unknown: no linked node could test it from outside")
 
     def _offline(self) -> bool:
-        """Whether this computer has only loopback addresses."""
+        """Whether this computer has only addresses that no other computer can reach."""
         return all(way_to(each.address) is Way.LOOPBACK for each in self._interfaces())
 
     def _cut_off(self) -> bool:
