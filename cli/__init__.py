@@ -1,1 +1,1 @@
-"""Commands a person types; they talk to a running daemon through its local socket."""
+"""Commands for the terminal. Most talk to a running daemon through its local socket."""

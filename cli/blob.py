@@ -17,7 +17,7 @@ from .remove import remove_blob
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
 def blob() -> None:
-    """Share files by the hash of their content, get them from whoever has them."""
+    """Share and get files by the hash of their content."""
 
 
 blob.add_command(remove_blob)
@@ -28,7 +28,7 @@ blob.add_command(remove_blob)
 @data_option
 @json_option
 def add(file: Path, data: Path, as_json: bool) -> None:
-    """Share FILE: prints its root, by which others get it. Needs a running daemon."""
+    """Share FILE and print its root, with which other nodes get it. Needs a running daemon."""
     from .client import request
     from .progress import Bar
 
@@ -56,8 +56,8 @@ def add(file: Path, data: Path, as_json: bool) -> None:
 def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     """Get the blob ROOT from other nodes and write it to FILE, verified.
 
-    What has come stays when it is interrupted: the same command goes on. Where the disk fills, it
-    waits until there is space. Needs a running daemon.
+    If the command is interrupted, repeat it to continue where it stopped. If the disk fills up, it
+    waits for free space. Needs a running daemon.
     """
     from .client import request
     from .progress import Bar
@@ -82,8 +82,8 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
             again = f"shoal blob get {shlex.quote(root)} {shlex.quote(str(file))}{data_flag(data)}"
             raise CommandError(
                 "interrupted",
-                f"interrupted{came}; what came is kept",
-                hint=f"`{again}` goes on from there",
+                f"interrupted{came}; finished chunks are kept",
+                hint=f"`{again}` continues from there",
             ) from None
     if as_json:
         click.echo(render.as_json(answer))
@@ -97,16 +97,16 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Before anything is fetched for a file in it. Raises CommandError."""
+    """Check before a download that its folder exists and is writable. Raises CommandError."""
     if not folder.is_dir():
         raise CommandError(
             "no-folder",
-            f"`{folder}` is no folder",
-            hint=f"make it first: `mkdir -p {shlex.quote(str(folder))}`",
+            f"`{folder}` is not a folder",
+            hint=f"create it first: `mkdir -p {shlex.quote(str(folder))}`",
         )
     if not os.access(folder, os.W_OK):
         raise CommandError(
-            "no-folder", f"nothing can be written in `{folder}`", hint="name a file elsewhere"
+            "no-folder", f"the folder `{folder}` is not writable", hint="choose another folder"
         )
 
 
@@ -116,7 +116,7 @@ def check_folder(folder: Path) -> None:
 def list_(data: Path, as_json: bool) -> None:
     """List the blobs of this node. Needs a running daemon.
 
-    A blob is got from another node by its whole root, which `--json` shows.
+    To get a blob on another node, use its full root, which `--json` shows.
     """
     from .client import request
 
@@ -124,7 +124,7 @@ def list_(data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
     elif not answer["blobs"]:
-        click.echo("no blob is here; add one with `shoal blob add FILE`")
+        click.echo("there are no blobs here; add one with `shoal blob add FILE`")
     else:
         rows = [_row(item) for item in answer["blobs"]]
         click.echo(render.table(("ROOT", "SIZE", "CHUNKS", "MISSING", "ADDED HERE"), rows))

@@ -1,4 +1,4 @@
-"""The commands' end of the control socket (docs/spec/control.md). Blocking; no trio."""
+"""The client of the control socket (docs/spec/control.md). Blocking; does not use trio."""
 
 import json
 import socket
@@ -17,23 +17,23 @@ OnEvent = Callable[[dict[str, Any]], None]
 def request(
     data: Path, op: str, *, on_event: OnEvent | None = None, wait: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """One request; returns what `ok` holds. `wait`: the answer may take as long as it takes.
+    """Send a request and return the content of `ok`. `wait`: wait for the reply without a limit.
 
-    Raises CommandError: the daemon's own code, or `not-running`.
+    Raises CommandError with the daemon's own code, or `not-running`.
     """
     with _connect(data) as connection:
         connection.settimeout(None if wait else defaults.ANSWER_TIMEOUT)
         try:
             connection.sendall(json.dumps({"op": op, **more}).encode() + b"\n")
         except BrokenPipeError:
-            pass  # the daemon refused early; its answer says why
+            pass  # the daemon refused early; its reply says why
         except TimeoutError:
             raise _silent(data) from None
         return _read_answer(connection, data, on_event)
 
 
 def is_running(data: Path) -> bool:
-    """Whether a daemon accepts on this data folder."""
+    """Whether a daemon accepts connections on this data folder."""
     try:
         _connect(data).close()
     except CommandError:
@@ -63,7 +63,7 @@ def _connect(data: Path) -> socket.socket:
 
 
 def not_running(data: Path) -> CommandError:
-    """The error of a command that needs a daemon where there is none."""
+    """Return the error of a command that needs a daemon when none runs."""
     return CommandError(
         "not-running",
         f"no daemon is running on `{data}`",
@@ -75,7 +75,7 @@ def _silent(data: Path) -> CommandError:
     return CommandError(
         "not-running",
         f"the daemon on `{data}` does not answer",
-        hint="look at what it prints, or stop it and start `shoal node` again",
+        hint="check its output, or stop it and start `shoal node` again",
     )
 
 
@@ -110,7 +110,7 @@ def _receive(connection: socket.socket, data: Path, held: int) -> bytes:
     if not piece:
         raise CommandError(
             "not-running",
-            "the daemon stopped before it had answered",
+            "the daemon stopped before it replied",
             hint=f"start it again: `shoal node{data_flag(data)}`",
         )
     return piece

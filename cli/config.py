@@ -1,4 +1,4 @@
-"""`shoal config show | set | unset`: the settings that a node keeps."""
+"""`shoal config show | set | unset`: the stored settings of a node."""
 
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ CHANGES = {"live": "at once", "start": "at next start"}
 
 @click.group(cls=Commands, epilog=example("shoal config show", "shoal config set memory 4GiB"))
 def config() -> None:
-    """Show and change the settings that this node keeps.
+    """Show and change the stored settings of this node.
 
-    Every option of `shoal node` but --private is kept in the data folder's settings.conf, and
-    holds at later starts until it is given otherwise or taken back.
+    Every option of `shoal node` except --private is stored in the data folder's settings.conf. It
+    applies to later starts until you change or unset it.
     """
 
 
@@ -27,10 +27,11 @@ def config() -> None:
 @data_option
 @json_option
 def show(key: str | None, data: Path, as_json: bool) -> None:
-    """Show all settings, or KEY: its value, where it comes from, when a change applies.
+    """Show all settings, or only KEY.
 
-    FROM is default, file (kept from an earlier start), option (of this start) or command (`shoal
-    config` while it ran). Works with and without a running daemon.
+    The table has the value of each setting, its origin, and when a change takes effect. FROM is
+    default, file (stored by an earlier start), option (of this start) or command (`shoal config`
+    since then). Works with and without a running daemon.
     """
     answer = _ask(data, "config")
     if key is not None:
@@ -43,7 +44,7 @@ def show(key: str | None, data: Path, as_json: bool) -> None:
         return
     click.echo(render.table(HEADS, [_row(each) for each in answer["settings"]]))
     if not answer["running"]:
-        note = f"no daemon is running: these hold at the next `shoal node{data_flag(data)}`"
+        note = f"no daemon is running: these apply to the next `shoal node{data_flag(data)}`"
         click.echo(note, err=True)
 
 
@@ -62,10 +63,11 @@ def _row(each: dict[str, Any]) -> list[str]:
 @data_option
 @json_option
 def set_(key: str, value: str, data: Path, as_json: bool) -> None:
-    """Set KEY to VALUE for this node, from now on where it can, else from its next start.
+    """Set KEY to VALUE for this node.
 
-    The value `default` takes it back, as `shoal config unset KEY` does. Several addresses are one
-    VALUE, with spaces between. Works with and without a running daemon.
+    The change applies at once if the daemon can make it while it runs, else from the next start.
+    The value `default` removes the setting, like `shoal config unset KEY`. Give several addresses
+    as one VALUE, separated by spaces. Works with and without a running daemon.
     """
     _tell(_ask(data, "config_set", key=key, text=value), data, as_json)
 
@@ -75,7 +77,7 @@ def set_(key: str, value: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def unset(key: str, data: Path, as_json: bool) -> None:
-    """Forget what was kept for KEY: the default holds again."""
+    """Remove the stored value of KEY, so that its default applies again."""
     _tell(_ask(data, "config_set", key=key, text=None), data, as_json)
 
 
@@ -89,7 +91,7 @@ def _tell(answer: dict[str, Any], data: Path, as_json: bool) -> None:
 
 
 def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
-    """From the daemon, or from the folder where none runs."""
+    """Ask the daemon or, if none runs, read the data folder."""
     from .client import is_running, request
 
     if is_running(data):

@@ -1,4 +1,4 @@
-"""Asking before something is done that cannot be undone."""
+"""Asks for confirmation before a command does something that cannot be undone."""
 
 import sys
 
@@ -8,14 +8,14 @@ from .errors import CommandError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on after `--yes`, or once a person at the terminal agrees. Raises CommandError
-    `not-confirmed`."""
+    """Return if `--yes` is given or a person at the terminal agrees. Raises CommandError
+    `not-confirmed` otherwise."""
     if yes:
         return
     if not is_asked():
         raise CommandError(
             "not-confirmed",
-            "nothing was changed: this has to be confirmed, and there is no terminal to ask on",
+            "nothing was changed: confirmation is required, and there is no terminal to ask on",
             hint="add `--yes` to the command",
         )
     if not click.confirm(question, err=True):
@@ -23,5 +23,5 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def is_asked() -> bool:
-    """Return whether a person can read a question here and answer it."""
+    """Whether a person can read a question here and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""`shoal demo`: real daemons on this machine that answer one prompt together."""
+"""`shoal demo`: starts real daemons on this machine that answer one prompt together."""
 
 import sys
 import time
@@ -24,19 +24,19 @@ Statuses = list[dict[str, Any] | None]
 )
 @click.option("--nodes", type=click.IntRange(1, defaults.DEMO_MAX_NODES), metavar="N",
               default=defaults.DEMO_NODES, show_default=True, help="How many daemons.")  # fmt: skip
-@click.option("--prompt", default=defaults.DEMO_PROMPT, show_default=True, help="What to continue.")
+@click.option("--prompt", default=defaults.DEMO_PROMPT, show_default=True, help="Text to continue.")
 @click.option("--max-tokens", type=click.IntRange(1, 900), default=defaults.DEMO_TOKENS,
-              show_default=True, metavar="N", help="End after N tokens.")  # fmt: skip
+              show_default=True, metavar="N", help="Stop after N tokens.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=7, show_default=True,
-              metavar="S", help="Another seed gives another text.")  # fmt: skip
+              metavar="S", help="Random seed of the text.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the daemons running.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(nodes: int, prompt: str, max_tokens: int, seed: int, keep: bool, as_json: bool) -> None:
     """Start daemons on this machine, split the embedded model between them, generate text.
 
-    The daemons are real processes that talk over the encrypted transport; the second and later
-    ones fetch their layers from the first. They are stopped and nothing is left behind, unless
-    `--keep` is given.
+    The daemons are real processes that talk over the encrypted transport. The others fetch
+    their layers from the first one. Afterwards all are stopped and their files removed, unless
+    you give `--keep`.
     """
     _need_engine()
     from .swarm import LocalSwarm
@@ -61,13 +61,13 @@ def _need_engine() -> None:
     if find_spec("torch") is None:
         raise CommandError(
             "cannot-serve",
-            "torch is not installed, so no daemon on this machine can hold layers",
+            "torch is not installed, so daemons on this machine cannot serve layers",
             hint=f"`{sys.executable} -m pip install torch==2.13.0`",
         )
 
 
 def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
-    """Which layers each node holds; with more nodes than layers the further ones repeat."""
+    """Return the layers of each node. If there are more nodes than layers, ranges repeat."""
     from ..tasks.placement import split_layers
 
     parts = split_layers(layers, min(nodes, layers))
@@ -75,7 +75,8 @@ def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
 
 
 def _start(swarm: "LocalSwarm", nodes: int) -> list[dict[str, Any]]:
-    """All daemons up, every layer served. The first starts alone: the others bootstrap from it."""
+    """Start all daemons and wait until every layer is served. The others bootstrap from the first,
+    which therefore starts alone."""
     from ..node.embedded import embedded_layers
     from ..transport.realhost import RealHost
     from .progress import Waiting
@@ -85,7 +86,7 @@ def _start(swarm: "LocalSwarm", nodes: int) -> list[dict[str, Any]]:
     deadline = time.monotonic() + defaults.DEMO_START_TIMEOUT
     with Waiting() as waiting:
         if nodes > model_layers:
-            waiting.show(f"the model has {model_layers} layers: further nodes hold second copies")
+            waiting.show(f"the model has {model_layers} layers: further nodes serve replicas")
         swarm.start(_arguments(ranges[0], None))
         first = swarm.wait_for(_all_answer, lambda found: _show(waiting, found), deadline)[0]
         for part in ranges[1:]:
@@ -104,7 +105,7 @@ def _all_answer(found: Statuses) -> bool:
 
 
 def _all_ready(found: Statuses) -> bool:
-    """Every node serves, and the first one, which is asked, knows of all of them."""
+    """Whether every node serves, and the first one, which gets the prompt, knows all others."""
     known = [status for status in found if status is not None]
     return (
         len(known) == len(found)
@@ -162,14 +163,14 @@ def _print_json(prompt: str, answer: dict[str, Any], statuses: Sequence[dict[str
 
 
 def _print_kept(swarm: "LocalSwarm") -> None:
-    """On standard error, so that `--json --keep` still prints one object."""
+    """Print how to use the daemons, on standard error so that `--json` still prints one object."""
     first = swarm.nodes[0].data
     for line in (
-        "the daemons run on; talk to them with",
+        "the daemons keep running; use them with",
         f'  shoal run tiny "Let there be" --data {first}',
         f"  shoal status --data {first}",
         f"  shoal peers --data {first}",
-        "and stop them all with",
+        "and stop all of them with",
         f"  shoal stop --data {swarm.folder}",
     ):
         print(line, file=sys.stderr)

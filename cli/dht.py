@@ -1,4 +1,4 @@
-"""`shoal dht`: this node's part in the index of who holds what."""
+"""`shoal dht`: this node's part in the DHT, the index of providers, peers and names."""
 
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ OWN_HEADS = ("KIND", "ABOUT", "KEPT BY", "ANNOUNCED", "NEXT")
 @data_option
 @json_option
 def dht(data: Path, as_json: bool) -> None:
-    """Show this node's part in the index of who holds what: whom it knows, what it keeps.
+    """Show this node's part in the swarm's index (a DHT): its contacts and the records it stores.
 
-    Contacts stand by how many leading bits their key shares with this node's: the more, the nearer.
+    Contacts are grouped by the number of leading bits that their key shares with this node's key:
+    the more, the nearer.
     """
     from .client import request
 
@@ -32,7 +33,7 @@ def dht(data: Path, as_json: bool) -> None:
 
 
 def report(answer: dict[str, Any]) -> str:
-    """The answer of `dht` for a person."""
+    """Format the reply of `dht` for a person."""
     parts = [render.fields(rows(answer))]
     if answer["buckets"]:
         parts.append(render.table(BUCKET_HEADS, [bucket_row(each) for each in answer["buckets"]]))
@@ -44,30 +45,30 @@ def report(answer: dict[str, Any]) -> str:
 
 
 def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """What there is to say in all."""
+    """Return the summary as names and values."""
     stored, own = answer["stored"], answer["own"]
     return [
         ("mode", f"{render.safe(answer['mode'], 16)}: {render.sentence(answer['why'])}"),
         ("network", _network(answer)),
-        ("contacts", f"{answer['contacts']}, {answer['servers']} of them reachable by all"),
-        ("links", f"{answer['links']} for look-ups alone"),
-        ("stored", f"{render.count(stored['records'], 'record')} of others, "
+        ("contacts", f"{answer['contacts']}, {answer['servers']} of them publicly reachable"),
+        ("links", f"{answer['links']} only for look-ups"),
+        ("stored", f"{render.count(stored['records'], 'record')} of other nodes, "
                    f"{render.size(stored['bytes'])} of {render.size(stored['limit'])}"),
-        ("refused", f"of what others asked and brought: {_codes(answer['refused'])}"),
-        ("disbelieved", f"of what others answered: {_codes(answer['disbelieved'])}"),
+        ("refused", f"requests and records of other nodes: {_codes(answer['refused'])}"),
+        ("disbelieved", f"replies of other nodes: {_codes(answer['disbelieved'])}"),
         ("own", f"{render.count(len(own), 'record')}, {_walk(answer['walk'])}"),
     ]  # fmt: skip
 
 
 def _codes(counts: dict[str, int]) -> str:
-    """How often what, the most frequent first."""
+    """Format counts by code, the most frequent first."""
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count} {render.safe(code, 32)}" for code, count in listed) or "nothing"
+    return ", ".join(f"{count} {render.safe(code, 32)}" for code, count in listed) or "none"
 
 
 def _network(answer: dict[str, Any]) -> str:
     if not answer["contacts"]:
-        return "no other node is known: `shoal doctor` says why, an invitation leads to one"
+        return "no other node is known: `shoal doctor` says why; connect with an invitation"
     nodes = round(answer["size"])
     return f"about {nodes} {'node that serves' if nodes == 1 else 'nodes that serve'}"
 
@@ -81,7 +82,7 @@ def _walk(walk: dict[str, Any] | None) -> str:
 
 
 def bucket_row(bucket: dict[str, Any]) -> list[str]:
-    """Contacts at one distance as a line of the table."""
+    """Format the contacts at one distance as a row of the table."""
     shared = bucket["shared"]
     return [
         render.count(shared, "bit"),
@@ -92,7 +93,7 @@ def bucket_row(bucket: dict[str, Any]) -> list[str]:
 
 
 def own_row(own: dict[str, Any]) -> list[str]:
-    """One record of this node's own as a line of the table."""
+    """Format one of this node's own records as a row of the table."""
     announced, about = own["announced_s"], str(own["about"])
     return [
         render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),

@@ -1,4 +1,4 @@
-"""`shoal doctor`: how this node reaches others and they it, and what its owner could change."""
+"""`shoal doctor`: how this node and other nodes reach each other, and what its owner can change."""
 
 import shutil
 import sys
@@ -12,22 +12,22 @@ import click
 from . import defaults, render
 from .options import data_option, example, json_option
 
-LOCAL = ("loopback", "offline")  # nobody else can reach such a node, so nobody measures it
-RUNG = "rung-"  # a finding of that code is about one way to reach others
+LOCAL = ("loopback", "offline")  # no other node can reach such a node, so none measures it
+RUNG = "rung-"  # prefix of the codes of findings about one strategy
 
 
 @click.command(
-    short_help="Explain how this node is reached.",
+    short_help="Explain how other nodes reach this one.",
     epilog=example("shoal doctor", "shoal doctor --again", "shoal doctor --json"),
 )
 @data_option
-@click.option("--again", is_flag=True, help="Measure anew, which takes 2 to 20 seconds.")
+@click.option("--again", is_flag=True, help="Measure again, which takes 2 to 20 seconds.")
 @json_option
 def doctor(data: Path, again: bool, as_json: bool) -> None:
-    """Explain how others reach this node, which ways work, and what could be changed.
+    """Explain how other nodes reach this one, which strategies work, and what you can change.
 
-    What stands in the way is measured by other nodes of the swarm; no central service is asked.
-    Waits up to 25 seconds for the first measurement of a node that has just started.
+    Other nodes of the swarm measure the reachability; no central service is involved. Waits up to
+    25 seconds for the first measurement of a node that has just started.
     """
     from .client import request
 
@@ -46,18 +46,18 @@ def _tell(event: dict[str, Any]) -> None:
 
 
 def report(answer: dict[str, Any], width: int) -> Iterator[str]:
-    """The answer of `doctor` as lines of at most `width` characters."""
+    """Yield the reply of `doctor` as lines of at most `width` characters."""
     yield from _wrapped("reachable: ", answer["verdict"]["sentence"], width)
     general = [each for each in answer["findings"] if not each["code"].startswith(RUNG)]
     rungs = [each for each in answer["findings"] if each["code"].startswith(RUNG)]
     if general:
-        yield from ("", "what was found")
+        yield from ("", "findings")
     for each in general:
         yield from _wrapped("  ", each["sentence"], width)
         if each["hint"]:
             yield from _wrapped("    → ", each["hint"], width)
     if rungs:
-        yield from ("", "ways to other nodes")
+        yield from ("", "strategies to reach other nodes")
         yield from (f"  {line}" for line in render.fields(list(map(_rung, rungs))).splitlines())
     if answer["verdict"]["code"] not in LOCAL:
         yield from ("", *_wrapped("", _measured(answer), width))
@@ -70,16 +70,16 @@ def _rung(finding: dict[str, Any]) -> tuple[str, str]:
 
 def _measured(answer: dict[str, Any]) -> str:
     if answer["measured_s"] is None:
-        linked = "nobody is linked" if not answer["links"] else "nobody was asked"
+        linked = "there are no links" if not answer["links"] else "no node was asked"
         return f"not measured yet: {linked}"
     peers = answer["observers"]
     helpers = "no other node" if not peers else render.count(peers, "node")
     ago = render.duration(answer["measured_s"])
-    return f"measured {ago} ago with the help of {helpers}; `shoal doctor --again` measures anew"
+    return f"measured {ago} ago with the help of {helpers}; `shoal doctor --again` measures again"
 
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
-    """A sentence after `start`, its further lines as far to the right."""
+    """Wrap a sentence after `start`, with later lines indented to the same column."""
     shown = render.sentence(text)
     indent = " " * len(start)
     return textwrap.wrap(

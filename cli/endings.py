@@ -1,4 +1,4 @@
-"""The signals that end a command: Ctrl-C, a polite `kill`, and a terminal that was closed."""
+"""Handles the signals that end a command: Ctrl-C, SIGTERM, and a closed terminal."""
 
 import errno
 import io
@@ -17,10 +17,10 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heeded() -> tuple[signal.Signals, ...]:
-    """The endings that this process heeds: all, but SIGHUP under `nohup`, which ignores it.
+    """Return the signals that this process handles: all, or all but SIGHUP under `nohup`.
 
-    A shell without job control has its background commands ignore SIGINT as well. That is not
-    meant for a program that has something to put in order, so SIGINT counts there too.
+    A shell without job control makes its background commands ignore SIGINT as well. That is not
+    meant for a program that has to clean up, so SIGINT is handled even then.
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return ENDINGS[:2] if ignored else ENDINGS
@@ -28,17 +28,17 @@ def heeded() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def endings_as_interrupt() -> Iterator[None]:
-    """Every ending raises KeyboardInterrupt as Ctrl-C does, so that `with` blocks clean up.
+    """Raise KeyboardInterrupt on every ending signal, like Ctrl-C, so that `with` blocks clean up.
 
-    SIGTERM and SIGHUP count once, together: a closed terminal sends SIGHUP several times, and the
-    second one would interrupt the cleaning up.
+    SIGTERM and SIGHUP together count only once: a closed terminal sends SIGHUP several times, and
+    the second one would interrupt the cleaning up.
     """
     before = {number: signal.getsignal(number) for number in ENDINGS}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in heeded()[1:]:
             signal.signal(number, lambda _number, _frame: None)
-        signal.raise_signal(signal.SIGINT)  # trio may stand in there, and knows when it may raise
+        signal.raise_signal(signal.SIGINT)  # trio may have a handler, and knows when it may raise
 
     for number in heeded():
         of_python = number == signal.SIGINT
@@ -51,9 +51,9 @@ def endings_as_interrupt() -> Iterator[None]:
 
 
 class Terminal(io.FileIO):
-    """An open terminal. After it is closed, what is written to it goes nowhere.
+    """An open terminal. Output to it is discarded after it is closed.
 
-    Without this the first line of a clean end fails with EIO, and the end is no longer clean.
+    Otherwise the first line that a command prints while it shuts down would fail with EIO.
     """
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -67,7 +67,7 @@ class Terminal(io.FileIO):
 
 
 def outlive_terminal() -> None:
-    """Write standard output and error through `Terminal` where they are terminals."""
+    """Write standard output and error through `Terminal` if they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream.isatty():
@@ -78,7 +78,7 @@ def outlive_terminal() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """From now on, what is written to this descriptor goes nowhere."""
+    """Discard all further output to this descriptor."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, descriptor)

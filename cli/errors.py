@@ -1,4 +1,4 @@
-"""Exit codes, and which error ends with which. The table in docs/cli.md is checked against this."""
+"""Exit codes, and the exit code of each error. A test compares docs/cli.md with this module."""
 
 from ..transport.errors import ShoalError
 
@@ -14,18 +14,18 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     OK: "done",
-    FAILED: "failed; the error line says what",
-    USAGE: "the command line cannot be understood",
+    FAILED: "failed; see the error line",
+    USAGE: "the command line is wrong",
     NOT_RUNNING: "no daemon runs on this data folder, or it does not answer",
     LOCKED: "another daemon already runs on this data folder",
-    NOT_AUTHORISED: "the swarm or the invitation does not let this node in",
+    NOT_AUTHORISED: "the swarm does not admit this node, or refuses its invitation",
     CANNOT_SERVE: "the swarm cannot serve the model now: layers or memory are missing",
-    CANNOT_SIMULATE: "a scenario is wrong, or this machine lacks what its run needs",
-    INTERRUPTED: "interrupted: Ctrl-C, SIGTERM, or a closed terminal",
+    CANNOT_SIMULATE: "a scenario is wrong, or this machine cannot run it",
+    INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or a closed terminal",
 }
 
 # Codes of errors (NodeError.code, TransportError.code, the control protocol) -> exit code.
-EXIT_OF_ERROR = {  # an unknown name is 1: waiting does not help there
+EXIT_OF_ERROR = {  # an unknown name gives 1, because waiting does not help
     "not-running": NOT_RUNNING,
     "locked": LOCKED,
     "not-authorised": NOT_AUTHORISED,
@@ -39,12 +39,12 @@ EXIT_OF_ERROR = {  # an unknown name is 1: waiting does not help there
     "cannot-simulate": CANNOT_SIMULATE,
 }
 
-# An error that brings no hint of its own still ends with one.
-OTHER_HINT = "`shoal status` shows how this node is, `shoal --help` what else it can do"
+# Hint for an error without a hint of its own.
+OTHER_HINT = "`shoal status` shows the state of this node, `shoal --help` lists the commands"
 
 
 class CommandError(ShoalError):
-    """A command cannot go on. `code` as in EXIT_OF_ERROR, else the exit code is 1."""
+    """A command fails. A `code` that is not in EXIT_OF_ERROR gives exit code 1."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -52,6 +52,6 @@ class CommandError(ShoalError):
 
 
 def exit_code(error: ShoalError) -> int:
-    """The exit code that an error of ours ends a command with."""
+    """Return the exit code of a command that fails with this error."""
     code = getattr(error, "code", None)
     return EXIT_OF_ERROR.get(code, FAILED) if isinstance(code, str) else FAILED

@@ -1,4 +1,4 @@
-"""`shoal find`: what the swarm's records say about a peer, a model, a name or a key."""
+"""`shoal find`: shows the swarm's records about a peer, a model, a name or a key."""
 
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,19 @@ PATH_HEADS = ("ASKED", "PATH", "NEAR", "AFTER", "TOOK", "ANSWER")
 
 
 @click.command(
-    short_help="Find out who holds what.",
+    short_help="Find peers and providers.",
     epilog=example("shoal find tiny", "shoal find 12D3KooW…", "shoal find tiny --path"),
 )
 @click.argument("key")
-@click.option("--path", is_flag=True, help="Who was asked, when, and what came of it, as well.")
+@click.option("--path", is_flag=True, help="Also show each node that was asked, and its reply.")
 @data_option
 @json_option
 def find(key: str, path: bool, data: Path, as_json: bool) -> None:
-    """Find out what other nodes say about KEY: where a peer is, who holds a model or a blob.
+    """Find a peer's addresses, or the providers of a model or a blob.
 
     KEY is a peer id, a model's name or NAME@HASH, the root of a model or of a blob, or the 64 hex
-    digits of a key. Of what this node knows, the beginning of an id or root is enough. A record
-    only says where to ask: nothing of it has been tried.
+    digits of a key. The beginning of an id or root is enough if this node knows it. Records are
+    claims that nothing has verified; they only say where to ask.
     """
     from .client import request
 
@@ -35,7 +35,7 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
 
 
 def report(answer: dict[str, Any], *, path: bool) -> str:
-    """The answer of `find` for a person."""
+    """Format the reply of `find` for a person."""
     parts = [_search(search, path) for search in answer["searches"]]
     return "\n\n".join(parts)
 
@@ -47,11 +47,9 @@ def _search(search: dict[str, Any], path: bool) -> str:
     if search["records"]:
         lines.append(render.table(HEADS, [record_row(record) for record in search["records"]]))
     elif asked:
-        lines.append("nothing is known")
+        lines.append("no records found")
     else:
-        lines.append(
-            "nothing is known: no other node is there to be asked; `shoal doctor` says why"
-        )
+        lines.append("no records found: there is no other node to ask; `shoal doctor` says why")
     if path:
         lines.append(f"key {render.safe(search['key'])}")
     if path and search["path"]:
@@ -60,7 +58,7 @@ def _search(search: dict[str, Any], path: bool) -> str:
 
 
 def record_row(record: dict[str, Any]) -> list[str]:
-    """One record as a line of the table."""
+    """Format a record as a row of the table."""
     return [
         render.safe(record["kind"], 16),
         render.sentence(says(record)),
@@ -71,7 +69,7 @@ def record_row(record: dict[str, Any]) -> list[str]:
 
 
 def says(record: dict[str, Any]) -> str:
-    """What a record claims, in few words."""
+    """Return in a few words what a record claims."""
     body = record["says"]
     match record["kind"]:
         case "peer":
@@ -88,25 +86,25 @@ def says(record: dict[str, Any]) -> str:
             start, stop = body["layers"]
             return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"
         case _:
-            return "of a kind that this version does not know"
+            return "a record of a kind that this version does not know"
 
 
 def brief_address(address: object) -> str:
-    """A multiaddr without the peer's own id, and with the beginning of its relay's."""
+    """Return a multiaddr without the peer's own id, and with its relay's id shortened."""
     ways = str(address).rpartition("/p2p/")[0] or str(address)
     return "/".join(map(shortid.short, ways.split("/")))
 
 
 def blob(body: dict[str, Any]) -> str:
-    """What is held of a blob."""
+    """Return in a few words which chunks of a blob a provider has."""
     if body.get("ranges") is None:
         return f"all {body['chunks']} chunks, {render.size(body['size'])}"
-    held = sum(body["ranges"][1::2])  # how many are not held, how many are, and so on
+    held = sum(body["ranges"][1::2])  # lengths of runs: missing, held, missing, held, …
     return f"{held} of {body['chunks']} chunks" if held else "some chunks"
 
 
 def step_row(step: dict[str, Any]) -> list[str]:
-    """One question of a look-up as a line of the table."""
+    """Format one request of a look-up as a row of the table."""
     took = "-" if step["took_ms"] is None else f"{step['took_ms']:.1f} ms"
     return [
         render.short(step["peer"]),

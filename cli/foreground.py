@@ -1,5 +1,5 @@
-"""Runs a daemon in this process until it is told to stop: Ctrl-C, SIGTERM, SIGHUP, which a closed
-terminal sends, or its parent's end."""
+"""Runs a daemon in this process until it is stopped by Ctrl-C, SIGTERM, SIGHUP (sent by a closed
+terminal) or the end of its parent process."""
 
 import os
 import resource
@@ -22,18 +22,18 @@ from .progress import Bar
 if TYPE_CHECKING:
     from ..node.config import NodeConfig
 
-FILES = 8192  # open files that a daemon may want
+FILES = 8192  # open files that a daemon may need
 
 
 def run_foreground(config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None) -> None:
-    """Blocks until the daemon has stopped; raises what it failed with."""
+    """Run the daemon until it has stopped. Raises the error that it failed with."""
     allow_sockets()
     trio.run(_Foreground(config, options, parent_fd).run)
 
 
 def allow_sockets() -> None:
-    """As many open files as the system lets us have: two searches for a port of a symmetric NAT
-    hold 512 sockets, each link up to three, and many systems begin at 1,024 in all."""
+    """Raise the limit of open files as far as the system allows. Two searches for the port of a
+    symmetric NAT use 512 sockets and each link up to three, but the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -41,18 +41,18 @@ def allow_sockets() -> None:
 
 
 def say(line: str) -> None:
-    """One line of the daemon for a person, at once also through a pipe."""
+    """Print a line of the daemon for a person, and flush it so that a pipe gets it at once."""
     print(render.sentence(line), flush=True)
 
 
 class FetchBar:
-    """A bar on a terminal while the daemon fetches what it is to serve."""
+    """A progress bar on the terminal while the daemon fetches what it will serve."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
 
     def show(self, progress: tuple[int, int] | None) -> None:
-        """Bytes done, and of how many; None: nothing is fetched now."""
+        """Show the bytes done and in total; None: no fetch is running."""
         if progress is None:
             if self._bar is not None:
                 self._bar.close()
@@ -108,7 +108,7 @@ class _Foreground:
                 self._stop()
 
     def _stop(self) -> None:
-        """The first time drains, the second cuts off; before the node is up there is no drain."""
+        """Drain at the first call, cancel at the second. Cancel at once before the node runs."""
         if self._node is None or self._node.stopping:
             self._scope.cancel()
         else:

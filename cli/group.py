@@ -1,4 +1,4 @@
-"""`shoal group [role | revoke | uninvite | rotate]`: who is in a private swarm, and as what."""
+"""`shoal group [role | revoke | uninvite | rotate]`: the members of a private swarm."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,11 +26,12 @@ ROLES = ("client", "operator", "owner")
 @json_option
 @click.pass_context
 def group(context: click.Context, data: Path, as_json: bool) -> None:
-    """Show the members of a private swarm, their roles, and this node's invitations.
+    """Show or change the members of a private swarm.
 
-    An owner lets in whom it likes, changes roles and revokes; an operator serves and lets clients
-    in; a client only asks. `shoal node --private` founds a group, `shoal invite` lets others
-    in. Needs a running daemon.
+    Without a command, shows the members, their roles and this node's invitations. An owner invites
+    members with any role, changes roles and revokes members. An operator serves models and invites
+    clients. A client only sends requests. `shoal node --private` creates a group, `shoal invite`
+    adds members. Needs a running daemon.
     """
     if context.invoked_subcommand is not None:
         return
@@ -49,10 +50,10 @@ def group(context: click.Context, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def role(peer: str, role: str, data: Path, as_json: bool) -> None:
-    """Make a member PEER a client, operator or owner. Only owners can.
+    """Make PEER a client, operator or owner. Only owners can do this.
 
-    PEER is a peer id, or the beginning of it. On one that this node has revoked it takes
-    that back.
+    PEER is a peer id or the beginning of one. On a member that this node has revoked, the command
+    undoes the revocation.
     """
     from .client import request
 
@@ -65,14 +66,15 @@ def role(peer: str, role: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def revoke(peer: str, data: Path, as_json: bool) -> None:
-    """Put a member PEER out: its links end, and what it says from now on counts nowhere.
+    """Revoke the membership of PEER.
 
-    Only owners can. The members get a new key.
+    Its links end, and the swarm ignores what it says from now on. The remaining members get a new
+    key. Only owners can do this.
     """
     from .client import request
 
     answer = request(data, "group_revoke", wait=True, peer=peer)
-    _say(answer, as_json, f"{_peer(answer)} is out; the members get a new key")
+    _say(answer, as_json, f"{_peer(answer)} is revoked; the members get a new key")
 
 
 @group.command(epilog=example("shoal group uninvite 2H03G-8K0ZV-…"))
@@ -80,18 +82,21 @@ def revoke(peer: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def uninvite(invitation: str, data: Path, as_json: bool) -> None:
-    """Take back an INVITATION of this node's: its code, or its id in `shoal group`."""
+    """Revoke an INVITATION of this node.
+
+    INVITATION is its code, or its id from `shoal group`.
+    """
     from .client import request
 
     answer = request(data, "group_uninvite", wait=True, invitation=invitation)
-    _say(answer, as_json, f"invitation {render.safe(answer['ident'])} lets nobody in any more")
+    _say(answer, as_json, f"invitation {render.safe(answer['ident'])} is no longer valid")
 
 
 @group.command(epilog=example("shoal group rotate"))
 @data_option
 @json_option
 def rotate(data: Path, as_json: bool) -> None:
-    """Give the members a new key; a revocation does that by itself. Only owners can."""
+    """Give the members a new key. A revocation does this by itself. Only owners can do this."""
     from .client import request
 
     answer = request(data, "group_rotate", wait=True)
@@ -99,7 +104,7 @@ def rotate(data: Path, as_json: bool) -> None:
 
 
 def group_text(answer: dict[str, Any]) -> str:
-    """The answer of `group` as tables."""
+    """Format the reply of `group` as tables."""
     peers = [each["peer"] for each in (*answer["members"], *answer["revoked"])]
     rows = [member_row(member, answer["own"], peers) for member in answer["members"]]
     parts = [_head(answer), render.table(HEADS, rows)]
@@ -123,7 +128,7 @@ def group_text(answer: dict[str, Any]) -> str:
 
 
 def member_row(member: dict[str, Any], own: str, peers: Sequence[str] = ()) -> list[str]:
-    """A member as a line of the table."""
+    """Format a member as a row of the table."""
     who = render.short(member["peer"], peers) + (" (this node)" if member["peer"] == own else "")
     role = render.safe(member["role"])
     if member["founder"]:
@@ -152,7 +157,7 @@ def _article(role: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """A stranger's clock may say anything."""
+    """Format a time by another node's clock, which may be out of any range."""
     try:
         return datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""`shoal job submit | list | show | result | cancel`: prompts that nobody waits for."""
+"""`shoal job submit | list | show | result | cancel`: prompts that are answered later."""
 
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from .jobsubmit import ABSTRACT, LETTERS, Sender, interrupted, prompts_of, why
 from .options import Commands, data_option, example, json_option
 
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
-NOT_KEPT = "this node does not keep others' jobs (`shoal node --state all` does)"
+NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
 job_argument = click.argument("job_id", metavar="ID")
@@ -27,10 +27,11 @@ job_argument = click.argument("job_id", metavar="ID")
     ),
 )
 def job() -> None:
-    """Have prompts answered by whoever has the time, also while this computer is off.
+    """Submit prompts that idle nodes of the swarm answer later.
 
-    Jobs and their results are no secret: every node of the swarm keeps them and can read them, and
-    a result is the word of the node that made it. Whoever waits for an answer comes first.
+    A job continues while this computer is off. Jobs and results are not secret: every node of the
+    swarm stores and can read them. A result is only as trustworthy as the node that made it.
+    Interactive requests take precedence over jobs.
     """
 
 
@@ -43,9 +44,9 @@ def job() -> None:
 @click.argument("name", metavar="MODEL")
 @click.argument("prompt", required=False)
 @click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
-              help="One job for each line that is not empty; `-`: of standard input.")  # fmt: skip
+              help="One job for each non-empty line; `-` reads standard input.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1, 4096), metavar="N",
-              help="End after N tokens (default: 4096, or where the context ends).")  # fmt: skip
+              help="Stop after N tokens (default: 4096, or where the context ends).")  # fmt: skip
 @click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, metavar="T",
               show_default=True, help="0 takes the likeliest token, 1 samples.")  # fmt: skip
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P",
@@ -53,9 +54,9 @@ def job() -> None:
 @click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
               help="Sample among the K likeliest tokens.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
-              help="The same seed gives the same text (default: a fresh one each).")  # fmt: skip
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before TEXT; may be repeated.")
-@click.option("--raw", is_flag=True, help="Continue the prompt; no chat template.")
+              help="Random seed, to repeat a text (default: a new one for each job).")  # fmt: skip
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
+@click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @click.option("--wait", is_flag=True, help="Wait for the results and print them.")
 @data_option
 @json_option
@@ -68,10 +69,11 @@ def submit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Submit a job: PROMPT for MODEL, or one for each line of a file. Prints the ids.
+    """Submit PROMPT as a job for MODEL, and print its id.
 
-    `-` reads one prompt from standard input. The jobs are on this node's disk when their ids are
-    printed. Everybody in the swarm can read them. Needs a running daemon.
+    With --file, every non-empty line of the file becomes a job. The PROMPT `-` reads one prompt
+    from standard input. When an id is printed, its job is stored on this node's disk. Every node of
+    the swarm can read the jobs. Needs a running daemon.
     """
     prompts = prompts_of(prompt, file)
     options["stop"] = list(options["stop"])
@@ -89,21 +91,21 @@ def submit(
 
 
 @job.command("list", epilog=example("shoal job list --mine", "shoal job list --state open"))
-@click.option("--mine", is_flag=True, help="Only what was submitted on this node.")
+@click.option("--mine", is_flag=True, help="Only jobs that were submitted on this node.")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--limit", type=click.IntRange(1, 1000), metavar="N",
-              help="Show N jobs at most (default: 50; with --json 1000).")  # fmt: skip
+              help="Show at most N jobs (default: 50; with --json 1000).")  # fmt: skip
 @click.option("--offset", type=click.IntRange(0), default=0, metavar="N",
-              help="Leave out the first N.")  # fmt: skip
+              help="Skip the first N jobs.")  # fmt: skip
 @data_option
 @json_option
 def list_(
     mine: bool, state: str | None, limit: int | None, offset: int, data: Path, as_json: bool
 ) -> None:
-    """List jobs, and results that are kept here, with how many there are in each state.
+    """List jobs and stored results, and count the jobs in each state.
 
-    Own jobs come first, the newest at the top; then those of other nodes: open, claimed, done.
-    Needs a running daemon.
+    This node's own jobs come first, the newest at the top; then those of other nodes: open,
+    claimed, done. Needs a running daemon.
     """
     from .client import request
 
@@ -134,9 +136,9 @@ def list_(
 @data_option
 @json_option
 def show(job_id: str, data: Path, as_json: bool) -> None:
-    """Show a job: what it asks for, and who claims it. The beginning of its id is enough.
+    """Show what a job asks for, and which nodes claim it.
 
-    Needs a running daemon.
+    The beginning of its ID is enough. Needs a running daemon.
     """
     from .client import request
 
@@ -169,12 +171,12 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--all", "every", is_flag=True, help="The results of all jobs of this node.")
 @click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
-              help="The results of the jobs whose ids are in FILE, one a line, as `submit` "
+              help="The results of the jobs whose ids are in FILE, one on each line, as `submit` "
               "prints them.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
-              metavar="FILE", help="Write them to FILE, one JSON object a line (default: standard "
-              "output).")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Wait until there is one of each job.")
+              metavar="FILE", help="Write the results to FILE, one JSON object on each line "
+              "(default: standard output).")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait until every job has a result.")
 @data_option
 @json_option
 def result(
@@ -186,15 +188,17 @@ def result(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Print the result of a job of this node, or of many jobs. It is kept for a day after that.
+    """Print the result of a job of this node, or of many jobs.
 
-    Of many, each line is an object with `id`, `prompt`, `text`, `node`, `error` and `message`, in
-    the order of the ids, or with --all in that of submitting. FILE takes its name once all are
-    there; until then it is FILE.part. With --wait, the command goes on waiting when the daemon
-    restarts, and Ctrl-C leaves the jobs as they are.
+    Results are deleted a day after they were printed.
 
-    Exits with 1 where a job failed or has no result. Of one job the text alone is printed, control
-    characters escaped; `--json` gives it exactly. Needs a running daemon.
+    For many jobs, each line is an object with `id`, `prompt`, `text`, `node`, `error` and
+    `message`, in the order of the ids, or with --all in the order of submission. The results are
+    written to FILE.part, which is renamed to FILE when it is complete. With --wait, the command
+    keeps waiting when the daemon restarts; Ctrl-C leaves the jobs as they are.
+
+    The exit code is 1 if a job failed or has no result. For one job, only the text is printed, with
+    control characters escaped; `--json` gives it exactly. Needs a running daemon.
     """
     if (job_id is not None) + every + (file is not None) != 1:
         raise click.UsageError("give one of ID, --all and --file FILE")
@@ -219,11 +223,11 @@ def result(
 @job.command(epilog=example("shoal job cancel 3fa9c1d2", "shoal job cancel --all"))
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--all", "every", is_flag=True,
-              help="All jobs of this node that have no result yet; results stay.")  # fmt: skip
+              help="All jobs of this node without a result; results are kept.")  # fmt: skip
 @data_option
 @json_option
 def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
-    """Cancel a job of this node and drop its result. A node that computes it stops.
+    """Cancel a job of this node and delete its result. A node that computes it stops.
 
     Needs a running daemon.
     """
@@ -236,17 +240,17 @@ def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
     elif job_id is not None:
-        click.echo(f"taken out: {render.safe(answer['job'], 64)}")
+        click.echo(f"cancelled: {render.safe(answer['job'], 64)}")
     else:
-        stay = f"; {render.count(answer['results'], 'result')} stay" if answer["results"] else ""
-        click.echo(f"taken out: {render.count(len(answer['jobs']), 'job')}{stay}")
+        stay = f"; {render.count(answer['results'], 'result')} kept" if answer["results"] else ""
+        click.echo(f"cancelled: {render.count(len(answer['jobs']), 'job')}{stay}")
 
 
-AGAIN = "submit it again, perhaps changed: `shoal job submit MODEL PROMPT`"
+AGAIN = "submit it again, perhaps with changes: `shoal job submit MODEL PROMPT`"
 
 
 def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
-    """Return the result of the job whose id begins so."""
+    """Return the result of the job whose id begins with the given text."""
     from .client import request
 
     try:
@@ -259,7 +263,7 @@ def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
 
 
 def _totals(totals: dict[str, int]) -> str:
-    """`1000 jobs: 12 open, 3 claimed, 985 done`."""
+    """Count jobs by state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
     parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
     return f"{render.count(sum(totals.values()), 'job')}: {parts}"
 
@@ -288,7 +292,7 @@ def _state(item: dict[str, Any]) -> str:
 
 
 def _claim(claim: dict[str, Any]) -> str:
-    state = "refused" if claim["refused"] else "done" if claim["done"] else "at it"
+    state = "refused" if claim["refused"] else "done" if claim["done"] else "in progress"
     step = f", step {claim['step']}" if claim["step"] else ""
     return f"{_peer(claim['claimant'])}  attempt {claim['attempt']}: {state}{step}"
 

@@ -1,4 +1,4 @@
-"""Results of many jobs: waited for over one request, and over restarts of the daemon."""
+"""Collects the results of many jobs over one request, and across restarts of the daemon."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ from .options import data_flag
 from .progress import Waiting
 
 GONE = ("not-running", "stopping")
-"""Codes of a daemon that ended while it was asked."""
+"""Error codes of a daemon that ended during the request."""
 LACKING = ("not-done", "unknown-job")
-"""Codes that say nothing of how a job ended."""
+"""Error codes of jobs that have no result."""
 OnRecord = Callable[[dict[str, Any]], None]
 
 
 class Collection:
-    """Results of `jobs`, or of all own ones, given to `on_record` in that order."""
+    """Collects the results of `jobs`, or of all own jobs; `on_record` gets them in that order."""
 
     def __init__(
         self,
@@ -35,22 +35,22 @@ class Collection:
         before: Sequence[dict[str, Any]] = (),
         total: int = 0,
     ) -> None:
-        """`before`, `total`: the records that an earlier collection had, and how many there are to
-        be in the end; only the progress shows them."""
+        """`before`: records of earlier collections; `total`: all records in the end. Both count
+        only in the progress."""
         self._before = list(before)
         self._total = total
         self._data = data
         self._on_record = on_record
         self.jobs: list[str] | None = None if jobs is None else list(jobs)
         self._came: dict[str, dict[str, Any]] = {}
-        self.given = 0  # records, in order
-        self._answered = False  # whether the daemon has answered at all
-        self._away = False  # whether it has stopped since
+        self.given = 0  # records given to `on_record`, in order
+        self._answered = False  # whether the daemon has replied at all
+        self._away = False  # whether it has stopped since then
         self.done = 0
         self._progress = _Progress()
 
     def run(self, *, wait: bool) -> None:
-        """Collect. `wait`: until all are there, whether or not the daemon restarts meanwhile.
+        """Collect the results. `wait`: until all are there, even across restarts of the daemon.
         Raises CommandError."""
         with self._progress if wait else nullcontext():
             while True:
@@ -76,7 +76,7 @@ class Collection:
         )
 
     def give_rest(self) -> None:
-        """Give what came out of order, although results before it are lacking."""
+        """Give the remaining records, even though results before them are missing."""
         for job in (self.jobs or ())[self.given :]:
             if (record := self._came.get(job)) is not None:
                 self.given += 1
@@ -100,14 +100,14 @@ class Collection:
             self._progress.show(len(self._before) + self.done, total, failed)
 
     def _give(self) -> None:
-        assert self.jobs is not None  # the daemon says them first
+        assert self.jobs is not None  # the daemon sends the list of jobs first
         while self.given < len(self.jobs) and (record := self._came.get(self.jobs[self.given])):
             self.given += 1
             self._on_record(record)
 
 
 class _Progress:
-    """How many results there are: a changing line on a terminal, else a line now and then."""
+    """Progress as one changing line on a terminal, or as a line every JOBS_PROGRESS_PAUSE."""
 
     def __init__(self) -> None:
         self._waiting: Waiting | None = None
@@ -128,7 +128,7 @@ class _Progress:
             self._waiting.__exit__(kind, error, trace)
 
     def show(self, done: int, total: int, failed: int) -> None:
-        """`done` results of `total`, `failed` among them."""
+        """Show `done` results of `total`, including `failed` ones."""
         pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
         if self._waiting is None or done == total or time.monotonic() - self._said < pause:
             return
@@ -142,15 +142,15 @@ class _Progress:
 
 
 def progress(done: int, total: int, failed: int) -> str:
-    """`412 of 1000 results, 3 failed`."""
+    """Format the progress: `412 of 1000 results, 3 failed`."""
     return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
 
 
 def collect_to(
     data: Path, jobs: Sequence[str] | None, output: Path, *, wait: bool, as_json: bool
 ) -> None:
-    """Write the results of jobs to a file, one JSON object a line; `-`: standard output. Raises
-    CommandError, also where a job failed or has no result."""
+    """Write the results of jobs to a file, one JSON object on each line; `-`: standard output.
+    Raises CommandError, also if a job failed or has no result."""
     records: list[dict[str, Any]] = []
     with _lines(output) as write:
 
@@ -166,7 +166,7 @@ def collect_to(
             raise _interrupted(collection, output, data) from None
     if not records:
         raise CommandError(
-            "failed", "there are no jobs of this node", hint="`shoal job submit MODEL PROMPT`"
+            "failed", "this node has no jobs", hint="`shoal job submit MODEL PROMPT`"
         )
     summary = _summary(records, output)
     if as_json and str(output) != "-":
@@ -177,7 +177,7 @@ def collect_to(
 
 
 def line_of(record: dict[str, Any]) -> str:
-    """A line of a file of results."""
+    """Format a record as a line of a file of results."""
     text = None if record["error"] else record["text"]
     line = {"id": record["job"], "prompt": record["prompt"], "text": text}
     return render.as_json(line | {key: record[key] for key in ("node", "error", "message")})
@@ -185,7 +185,7 @@ def line_of(record: dict[str, Any]) -> str:
 
 @contextmanager
 def _lines(output: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What writes records: to a file beside `output` that takes its name once all are there."""
+    """Yield a writer of records. It writes to FILE.part, which is renamed when it is complete."""
     if str(output) == "-":
         yield lambda record: print(line_of(record), flush=True)
         return
@@ -208,8 +208,8 @@ def _interrupted(collection: Collection, output: Path, data: Path) -> CommandErr
     had = f"{collection.given} of {len(collection.jobs or ())} results were written{where}"
     return CommandError(
         "interrupted",
-        f"interrupted; {had}; the jobs go on",
-        hint=f"the same command begins again; `shoal job list --mine{data_flag(data)}` shows them",
+        f"interrupted; {had}; the jobs continue",
+        hint=f"the same command starts again; `shoal job list --mine{data_flag(data)}` shows them",
     )
 
 
@@ -226,8 +226,8 @@ def _complain(summary: dict[str, Any]) -> None:
             "not-done",
             f"{lacking} of {render.count(jobs, 'job')} have no result"
             + (f", {failed} failed" if failed else ""),
-            hint="the field `error` says which: `--wait` waits for those that are not done, and "
-            "an unknown one was cancelled, or read more than a day ago",
+            hint="the field `error` says which: `--wait` waits for those that are not done; "
+            "an unknown job was cancelled, or its result was read more than a day ago",
         )
     if failed:
         raise CommandError(
@@ -238,7 +238,7 @@ def _complain(summary: dict[str, Any]) -> None:
 
 
 def ids_in(name: Path) -> list[str]:
-    """The ids in a file, one a line, as `shoal job submit` prints them. Raises CommandError."""
+    """Read job ids, one on each line, as `shoal job submit` prints them. Raises CommandError."""
     stream: AbstractContextManager[IO[bytes]] = (
         nullcontext(sys.stdin.buffer) if str(name) == "-" else open(name, "rb")  # noqa: SIM115
     )
@@ -252,10 +252,10 @@ def ids_in(name: Path) -> list[str]:
         if len(job) != 64 or set(job) - set("0123456789abcdef"):
             raise CommandError(
                 "failed",
-                f"line {number} of `{name}` is no id of a job: expected 64 hex digits",
+                f"line {number} of `{name}` is not a job id: expected 64 hex digits",
                 hint="keep the ids when you submit: `shoal job submit MODEL --file PROMPTS > IDS`",
             )
         jobs.append(job)
     if not jobs:
-        raise CommandError("failed", f"`{name}` holds no ids", hint="`shoal job list --mine`")
+        raise CommandError("failed", f"`{name}` contains no ids", hint="`shoal job list --mine`")
     return jobs

@@ -1,4 +1,4 @@
-"""Submitting prompts as jobs, some at a time, and waiting for their results."""
+"""Submits prompts as jobs in batches, and waits for their results."""
 
 import json
 import sys
@@ -13,12 +13,12 @@ from .errors import CommandError
 from .options import data_flag
 from .run import read_prompt
 
-LETTERS = 12  # of an id, and of a peer's
+LETTERS = 12  # of a job id and of a peer id
 ABSTRACT = 48  # characters of a prompt in a table
 
 
 class Sender:
-    """Submits prompts, some at a time, and has their results."""
+    """Submits prompts in batches and collects their results."""
 
     def __init__(self, data: Path, options: dict[str, Any], *, show: bool, wait: bool) -> None:
         self.jobs: list[str] = []
@@ -30,7 +30,7 @@ class Sender:
         self._total = 0  # prompts
 
     def send(self, prompts: list[str]) -> None:
-        """All of them; where there is no room, behind results that are waited for."""
+        """Submit all prompts. If there are too many open jobs, wait for results in between."""
         from .client import request
 
         at = 0
@@ -86,7 +86,7 @@ class Sender:
         click.echo(said)
 
     def _stopped(self, done: int, of: int) -> CommandError:
-        """While a request was under way: what became of it is not known."""
+        """Return the error for an interruption during a request, whose outcome is unknown."""
         message = "interrupted; the job may have been submitted"
         if of > 1:
             message = f"interrupted; {done} of {of} jobs were submitted, and perhaps the next ones"
@@ -96,7 +96,7 @@ class Sender:
     def _partly(self, error: CommandError, done: int, of: int) -> CommandError:
         if of == 1:
             return error
-        what = f"{done} of {of} jobs were submitted, those from prompt {done + 1} on were not"
+        what = f"{done} of {of} jobs were submitted, but not those from prompt {done + 1} on"
         hint = error.hint
         if error.code == "jobs-full":
             hint = "with `--wait` the command submits the rest as jobs end"
@@ -104,7 +104,7 @@ class Sender:
 
 
 def _batch(prompts: list[str]) -> list[str]:
-    """The first of them, as many as one request takes."""
+    """Return the first prompts, as many as fit into one request."""
     chosen: list[str] = []
     room = defaults.JOBS_BATCH_BYTES
     for prompt in prompts[: defaults.JOBS_BATCH]:
@@ -116,7 +116,7 @@ def _batch(prompts: list[str]) -> list[str]:
 
 
 def prompts_of(prompt: str | None, file: Path | None) -> list[str]:
-    """Return what was given, or the lines of a file. Raises CommandError."""
+    """Return the given prompt, or the lines of a file. Raises CommandError."""
     if (prompt is None) == (file is None):
         raise click.UsageError("give either a PROMPT or --file FILE")
     if prompt is not None:
@@ -124,7 +124,7 @@ def prompts_of(prompt: str | None, file: Path | None) -> list[str]:
     else:
         prompts = _lines(str(file))
     if not any(prompt.strip() for prompt in prompts):
-        raise CommandError("failed", "there is no prompt", hint="`shoal job submit MODEL PROMPT`")
+        raise CommandError("failed", "the prompt is empty", hint="`shoal job submit MODEL PROMPT`")
     return prompts
 
 
@@ -142,21 +142,21 @@ def _lines(name: str) -> list[str]:
         ) from None
     if len(data) > defaults.JOBS_FILE_LIMIT:
         most = render.size(defaults.JOBS_FILE_LIMIT)
-        raise CommandError("failed", f"`{name}` has more than {most}", hint="cut it into several")
+        raise CommandError("failed", f"`{name}` is larger than {most}", hint="split the file")
     return [line for line in text.splitlines() if line.strip()]
 
 
 def interrupted(data: Path, job_id: str, left: int) -> CommandError:
-    """Describe Ctrl-C while `left` jobs were waited for, the given one first."""
+    """Return the error for Ctrl-C while waiting for `left` jobs, of which `job_id` is the first."""
     flag, first = data_flag(data), render.safe(job_id[:LETTERS])
     hint = f"`shoal job result {first} --wait{flag}`"
     if left == 1:
-        return CommandError("interrupted", "interrupted; the job goes on", hint=hint)
+        return CommandError("interrupted", "interrupted; the job continues", hint=hint)
     hint += f" for the first, `shoal job list --mine{flag}` for all"
-    return CommandError("interrupted", f"interrupted; {left} jobs go on", hint=hint)
+    return CommandError("interrupted", f"interrupted; {left} jobs continue", hint=hint)
 
 
 def why(found: dict[str, Any]) -> str:
-    """Say why a job failed."""
+    """Return why a job failed."""
     message = render.safe(found["message"] or "", 300)
     return f"{render.safe(found['error'])}: {message}" if message else render.safe(found["error"])

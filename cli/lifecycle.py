@@ -1,4 +1,4 @@
-"""Stopping daemons from outside, and waiting until they are gone."""
+"""Stops daemons from outside and waits until they have ended."""
 
 import json
 import shutil
@@ -10,11 +10,11 @@ from .client import request
 from .errors import CommandError
 
 DEMO_FILE = "demo.json"  # marks a folder that `shoal demo --keep` left
-STAY = b"s"  # what a parent writes to `--parent-fd` before it leaves a node running on purpose
+STAY = b"s"  # a parent writes this to `--parent-fd` to leave a node running when it exits
 
 
 def stop_daemon(data: Path) -> None:
-    """Ask the daemon to stop and wait until its process is gone. Raises CommandError."""
+    """Ask the daemon to stop, and wait until its process has ended. Raises CommandError."""
     pid = request(data, "stop")["pid"]
     deadline = time.monotonic() + defaults.STOP_TIMEOUT
     while _is_alive(pid):
@@ -26,7 +26,7 @@ def stop_daemon(data: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether the process still runs; one that only waits to be reaped does not."""
+    """Whether the process still runs; a zombie does not count."""
     import psutil
 
     try:
@@ -36,7 +36,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_demo(folder: Path) -> bool:
-    """Stop the nodes of a kept demo and remove its folder; False where it is no such folder."""
+    """Stop the nodes of a kept demo and remove its folder; False if it is not a demo's folder."""
     try:
         names = json.loads((folder / DEMO_FILE).read_text())["nodes"]
     except (OSError, ValueError, KeyError):

@@ -1,7 +1,7 @@
-"""`shoal`: the command group, and the edge of its process where every error becomes two lines.
+"""Entry point of `shoal`: registers the commands and turns every error into two lines.
 
-Only click is imported here and at the top of the command files; what a command needs it imports
-when it runs, so that `shoal --help` is quick (bench/startup.py).
+Only click is imported here and at the top of the command files. A command imports what it needs
+when it runs, so that `shoal --help` is fast (bench/startup.py).
 """
 
 import os
@@ -48,7 +48,7 @@ from . import (
 @click.version_option(__version__, "--version", message="shoal %(version)s")
 @click.pass_context
 def shoal(context: click.Context) -> None:
-    """Volunteers' computers as one compute network, with no one in charge."""
+    """Run language models together on the computers of volunteers, without a central server."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -63,7 +63,7 @@ for _command in (
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     endings.outlive_terminal()
     with endings.endings_as_interrupt():
         code = invoke(sys.argv[1:])
@@ -71,18 +71,18 @@ def main() -> None:
 
 
 def invoke(args: Sequence[str]) -> int:
-    """Run one command line; prints its errors and returns its exit code. Never raises."""
+    """Run a command line, print its errors and return its exit code. Never raises."""
     try:
         code = _invoke(args)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # what was being written may not have ended its line
+            print(file=sys.stderr)  # the output may have stopped in the middle of a line
         return errors.INTERRUPTED
     except BrokenPipeError:
         endings.discard(1)
-        return errors.OK  # whoever read us has read enough
+        return errors.OK  # the reader of our output needs no more
     except ShoalError as error:
         render.report_error(error.message, error.hint or errors.OTHER_HINT)
         return errors.exit_code(error)
@@ -90,7 +90,7 @@ def invoke(args: Sequence[str]) -> int:
         what = f"`{error.filename}`: " if error.filename else ""
         render.report_error(f"{what}{(error.strerror or str(error)).lower()}", _os_hint(error))
         return errors.FAILED
-    except Exception as error:  # noqa: BLE001  the edge of this process: a mistake of ours
+    except Exception as error:  # noqa: BLE001  the edge of this process: a bug of ours
         return _report_internal(error, args)
 
 
@@ -113,7 +113,7 @@ def _invoke(args: Sequence[str]) -> int:
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What to tell of a group: Ctrl-C first, then a mistake of ours, then the first error."""
+    """Return the error of a group to report: Ctrl-C first, then a bug, then the first error."""
     for kind in (KeyboardInterrupt, Exception):
         found = group.subgroup(kind)
         if found is None:
@@ -127,7 +127,7 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _sentence(message: str) -> str:
-    """click's message in our style: lower case first, no full stop, backticks."""
+    """Rewrite click's message in our style: lower case first, no full stop, backticks."""
     text = " ".join(message.split()).rstrip(".").replace("'", "`")
     text = text.replace(". Did you mean", ", did you mean")
     if ". (Did you mean one of: " in text:
@@ -139,7 +139,7 @@ def _usage_hint(error: click.UsageError) -> str:
     if isinstance(error, options.UnknownCommand | options.Misused) and error.hint:
         return error.hint
     path = error.ctx.command_path if error.ctx else "shoal"
-    return f"`{path} --help` shows how it is used, with an example"
+    return f"`{path} --help` shows the usage with an example"
 
 
 def _os_hint(error: OSError) -> str:
@@ -147,20 +147,20 @@ def _os_hint(error: OSError) -> str:
 
     if error.errno in (errno.ENOENT, errno.EISDIR) and error.filename:
         folder = os.path.dirname(str(error.filename)) or "."
-        return f"look for the right name: `ls {shlex.quote(folder)}`"
+        return f"check the name: `ls {shlex.quote(folder)}`"
     return {
-        errno.ENOSPC: "free some space on that disk; nothing half-written was kept",
-        errno.EACCES: "check who owns it, or choose another folder with `--data DIR`",
-        errno.EEXIST: "it is no folder: choose another with `--data DIR`",
-        errno.ENOTDIR: "it is no folder: choose another with `--data DIR`",
-        errno.EROFS: "choose a folder that can be written with `--data DIR`",
+        errno.ENOSPC: "free some space on that disk; no partial file was kept",
+        errno.EACCES: "check its owner, or choose another folder with `--data DIR`",
+        errno.EEXIST: "it is not a folder: choose another with `--data DIR`",
+        errno.ENOTDIR: "it is not a folder: choose another with `--data DIR`",
+        errno.EROFS: "choose a writable folder with `--data DIR`",
     }.get(error.errno or 0, errors.OTHER_HINT)
 
 
 def _report_internal(error: Exception, args: Sequence[str]) -> int:
     text = f"shoal {__version__}, python {sys.version.split()[0]}, {sys.platform}\n"
     text += f"command: {list(args)[:1]}\n" + "".join(traceback.format_exception(error))
-    hint = "please report it, with what you typed"
+    hint = "please report it, with the command that you typed"
     if (path := _keep_report(text)) is not None:
         hint = f"please report it with the file `{path}`"
     render.report_error(f"internal: {type(error).__name__}: {error}", hint)

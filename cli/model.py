@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
-PULLED = 16  # digits of a root for others to pull by, too many to grind
-SHOWN = 8  # vouchers, and other models of the same name, for a person
+PULLED = 16  # digits of a root in a suggested command: too many to match by trying
+SHOWN = 8  # vouchers, and other models of the same name, that are printed
 
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
-    """Add models, list them, look at one, get one from others, remove one."""
+    """Add, list, show, get and remove models."""
 
 
 model.add_command(pull.pull)
@@ -30,14 +30,14 @@ model.add_command(remove.remove_model)
     epilog=example("shoal model add ./Llama-3.2-1B", "shoal model add ./out --name mine")
 )
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", metavar="NAME", help="What to call it (default: the folder's name).")
+@click.option("--name", metavar="NAME", help="Name of the model (default: the folder's name).")
 @data_option
 @json_option
 def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     """Add the Hugging Face model in FOLDER to this node's library.
 
-    Needs safetensors, config.json and tokenizer.json; nothing in the folder is executed. Works
-    with and without a running daemon.
+    FOLDER must contain safetensors files, config.json and tokenizer.json. Nothing in it is
+    executed. Works with and without a running daemon.
     """
     from .progress import Bar
 
@@ -54,7 +54,7 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
     if old := answer.get("replaced"):
         root = render.short(old)
-        click.echo(f"the name meant {root} here before; that model stays, called by its root")
+        click.echo(f"this name meant {root} here before; that model stays, under its root")
         click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
     name = render.name(answer["name"])
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
@@ -91,7 +91,7 @@ def list_(data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
     elif not answer["models"]:
-        click.echo("no model is known; add one with `shoal model add FOLDER`")
+        click.echo("no models are known; add one with `shoal model add FOLDER`")
     else:
         rows = [_row(item) for item in answer["models"]]
         click.echo(render.table(HEADS, rows))
@@ -128,13 +128,13 @@ def _by(vouchers: list[dict[str, Any]]) -> str:
 @data_option
 @json_option
 def show(name: str, data: Path, as_json: bool) -> None:
-    """Show one model: what it is, what it needs, who serves which layers. NAME may be a root."""
+    """Show a model's configuration, its size, and the nodes that serve it. NAME may be a root."""
     answer = _ask(data, "model_show", name=name)
     click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
 
 
 def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
-    """The daemon's view, or what the library on disk says where no daemon runs."""
+    """Ask the daemon or, if none runs, read the library on disk."""
     from .client import request
 
     try:
@@ -158,7 +158,7 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
         flag = data_flag(data)
         raise CommandError(
             error.code,
-            f"{error.message} on this disk, and no daemon is running that could ask others",
+            f"{error.message} on this disk, and no daemon is running to ask other nodes",
             hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
         ) from None
 

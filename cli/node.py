@@ -1,4 +1,4 @@
-"""`shoal node`, `shoal join`, `shoal invite`, `shoal stop`: a daemon's life."""
+"""`shoal node`, `shoal join`, `shoal invite`, `shoal stop`: start, connect and stop a daemon."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from .options import data_flag, data_option, example, given_settings, json_optio
 if TYPE_CHECKING:
     from ..node.config import DataFolder
 
-_CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line break
+_CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line break
 
 
 @click.command(
@@ -26,16 +26,17 @@ _CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line bre
     ),
 )
 @node_options
-@click.option("--yes", is_flag=True, help="With --private on a folder that was used in an open "
-              "swarm: do not ask.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before --private takes a used folder out of "
+              "an open swarm.")  # fmt: skip
 def node(data: Path, private: bool, parent_fd: int | None, yes: bool, **options: Any) -> None:
     """Run the daemon.
 
-    Makes an identity on its first start, measures the machine, finds the other nodes, fetches
-    the layers it can carry and serves them until it is stopped (Ctrl-C, or `shoal stop`).
+    On its first start, the node creates an identity. It measures the machine, connects to other
+    nodes, loads as many model layers as fit in its memory and serves them until it is stopped
+    (Ctrl-C, or `shoal stop`).
 
-    Options are remembered in the data folder for later starts, but for --private. The value
-    `default` forgets one: `--memory default`. `shoal config` shows and changes them.
+    Options except --private are stored in the data folder for later starts. The value `default`
+    removes one: `--memory default`. `shoal config` shows and changes them.
     """
     from ..node.config import NodeConfig
     from .foreground import run_foreground
@@ -47,7 +48,7 @@ def node(data: Path, private: bool, parent_fd: int | None, yes: bool, **options:
 
 
 def _was_open(folder: "DataFolder") -> bool:
-    """Return whether this data folder is a node's of an open swarm."""
+    """Whether this data folder belongs to a node of an open swarm."""
     from ..transport.identity import IDENTITY_FILE
 
     grouped = folder.group.exists() or folder.swarm_key.exists()
@@ -57,18 +58,18 @@ def _was_open(folder: "DataFolder") -> bool:
 def _confirm_private(data: Path, *, yes: bool) -> None:
     """Ask before a node leaves its open swarm for good. Raises CommandError."""
     for line in (
-        f"`{data}` is a node of an open swarm. `--private` takes it out of that for good:",
-        "it founds a swarm of its own, keeps its identity, models and blobs, and links only with",
-        "nodes that it invites; nodes of the open swarm can no longer link with it, its jobs there",
-        "are not done, and what it said there stays known.",
-        "A new folder founds a private swarm beside it: `shoal node --private --data DIR`",
+        f"`{data}` is a node of an open swarm. `--private` takes it out of that swarm for good:",
+        "it creates a swarm of its own, keeps its identity, models and blobs, and links only with",
+        "nodes that it invites. Nodes of the open swarm can no longer link to it. Its jobs there",
+        "are not done, and its records there remain known.",
+        "To create a private swarm in another folder: `shoal node --private --data DIR`",
     ):
         print(line, file=sys.stderr)
     confirm("Make this node private?", yes=yes)
 
 
 @click.command(
-    short_help="Run the daemon, joining by a code.",
+    short_help="Run the daemon and join with a code.",
     epilog=example(
         "shoal join --memory 4GiB",
         "shoal join 2H03G-8K0ZV-…",
@@ -83,13 +84,13 @@ def join(
     code: str | None, source: TextIO | None, data: Path, private: bool, parent_fd: int | None,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Run the daemon and join a swarm by an invitation CODE.
+    """Run the daemon and join a swarm with an invitation CODE.
 
-    The code comes from `shoal invite` on any node of the swarm. It is used once; later,
-    `shoal node` is enough. Without CODE, the command prompts for it or reads standard input. Prefer
-    that: command lines are visible to other users and stay in the shell's history.
+    The code comes from `shoal invite` on any node of the swarm. It is needed once; later, use
+    `shoal node`. Without CODE, the command prompts for it or reads standard input. Prefer that:
+    command lines are visible to other users and stay in the shell's history.
 
-    The other options are remembered for later starts, as those of `shoal node` are.
+    Options are stored for later starts, as with `shoal node`.
     """
     from ..node.config import NodeConfig
     from ..node.invite import decode
@@ -116,24 +117,24 @@ def _code(code: str | None, source: TextIO | None) -> str:
 
 
 @click.command(
-    short_help="Print a code to join by.",
+    short_help="Print a code for joining.",
     epilog=example("shoal invite", "shoal invite --uses 5 --role client"),
 )
 @data_option
 @click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True,
-              help="How many nodes may join by the code.")  # fmt: skip
+              help="Number of nodes that may join with the code.")  # fmt: skip
 @click.option("--role", type=click.Choice(("client", "operator", "owner")),
-              help="What joiners may do in a private swarm (default: operator, where an owner "
-              "invites; an operator invites clients).")  # fmt: skip
-@click.option("--address", metavar="IP:PORT", help="Where joiners reach this node "
+              help="Role of the joining nodes in a private swarm (default: operator if an owner "
+              "invites, client if an operator invites).")  # fmt: skip
+@click.option("--address", metavar="IP:PORT", help="Address at which joining nodes reach this one "
               "(default: its first address).")  # fmt: skip
 @json_option
 def invite(data: Path, uses: int, role: str | None, address: str | None, as_json: bool) -> None:
-    """Print a short code by which another machine can join.
+    """Print a short code with which another machine can join.
 
-    The code is valid for 24 hours and holds this node's address and the fingerprint of its key.
-    This node has to run when it is used. `shoal group` lists the codes that are outstanding in a
-    private swarm, `shoal group uninvite CODE` takes one back.
+    The code is valid for 24 hours. It contains this node's address and the fingerprint of its key.
+    This node must be running when the code is used. In a private swarm, `shoal group` lists the
+    unused codes and `shoal group uninvite CODE` revokes one.
     """
     from .client import request
 
@@ -148,17 +149,17 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
 
 
 def _narrow(answer: dict[str, Any]) -> list[str]:
-    """Where a code leads that not everybody can follow, and what to do for the others."""
+    """Say which machines can reach the address of a code, if not all, and what to do otherwise."""
     where = {
-        "private": "a machine on this network",
-        "loopback": "this machine itself",
+        "private": "machines on this network",
+        "loopback": "programs on this machine",
     }.get(answer["near"])
     if where is None:
         return []
     return [
-        f"it leads to {answer['address']}, which only {where} can reach; for others make it on a "
-        "node that everybody reaches (`shoal doctor`), or name a port that the router forwards: "
-        "`shoal invite --address IP:PORT`"
+        f"it leads to {answer['address']}, which only {where} can reach; to invite machines "
+        "elsewhere, create the code on a public node (`shoal doctor`), or give a port that the "
+        "router forwards: `shoal invite --address IP:PORT`"
     ]
 
 
@@ -168,9 +169,9 @@ def _narrow(answer: dict[str, Any]) -> list[str]:
 )
 @data_option
 def stop(data: Path) -> None:
-    """Stop the daemon: running answers end first, for at most 10 seconds.
+    """Stop the daemon. Running answers get at most 10 seconds to finish.
 
-    On a folder that `shoal demo --keep` left, stops all its nodes and removes the folder.
+    For a folder that `shoal demo --keep` left, stop all its nodes and remove the folder.
     """
     from .lifecycle import remove_demo, stop_daemon
 

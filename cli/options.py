@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and the conversion of their values."""
 
 import difflib
 import os
@@ -12,14 +12,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def default_data() -> Path:
-    """The data folder by the platform's convention."""
+    """Return the data folder by the platform's convention."""
     from platformdirs import user_data_path
 
     return user_data_path("shoal")
 
 
 def data_flag(data: Path) -> str:
-    """` --data DIR` as a hint's command needs it, or nothing where it is the usual folder."""
+    """Return ` --data DIR` for the command in a hint, or nothing for the default folder."""
     import shlex
 
     return "" if data == default_data() else f" --data {shlex.quote(str(data))}"
@@ -30,7 +30,7 @@ def _data_path(_context: click.Context, _parameter: click.Parameter, value: str 
 
 
 def data_option(command: Command) -> Command:
-    """`--data DIR`, on every command."""
+    """Add `--data DIR`, which every command has."""
     return click.option(
         "--data",
         envvar="SHOAL_DATA",
@@ -41,17 +41,17 @@ def data_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """`--json`, where a program may read the answer."""
+    """Add `--json`, for commands whose output a program may read."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
 
 
 def example(*lines: str) -> str:
-    """The end of a command's help: what a person would type."""
+    """Return the example at the end of a command's help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(click.Group):
-    """A group of commands; a mistyped command is answered with the nearest one."""
+    """A group of commands that suggests the nearest name for a mistyped command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,7 +64,7 @@ class Commands(click.Group):
 
 
 class UnknownCommand(click.UsageError):
-    """A command that does not exist, with the nearest that does."""
+    """A command does not exist; the hint names the nearest one."""
 
     def __init__(self, message: str, ctx: click.Context, hint: str | None) -> None:
         super().__init__(message, ctx)
@@ -72,7 +72,7 @@ class UnknownCommand(click.UsageError):
 
 
 class Misused(click.BadParameter):
-    """A value that cannot be understood, with what could be written instead."""
+    """A value is invalid; the hint says what is valid."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Misused(click.BadParameter):
 
 
 class _Value(click.ParamType[str]):
-    """The text of a setting, checked by the setting's own reader."""
+    """The text of a setting, checked by the setting's own parser."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,7 +103,7 @@ class _Value(click.ParamType[str]):
             raise Misused(error.message, error.hint, context, parameter) from None
 
 
-DEFAULT = "default"  # as a value: forget what was kept
+DEFAULT = "default"  # as a value: remove the stored setting
 
 
 def _setting(name: str, metavar: str, help: str, **more: Any) -> Callable[[Command], Command]:
@@ -115,51 +115,51 @@ def _switch(name: str, help: str) -> Callable[[Command], Command]:
 
 
 def node_options(command: Command) -> Command:
-    """What `shoal node` and `shoal join` both take."""
+    """Add the options that `shoal node` and `shoal join` share."""
     options = [
         data_option,
-        _setting("listen", "ADDR", "Listen there: IP:PORT, IP, or :PORT (default: all addresses, "
-                 "a free port that is remembered)."),
-        _setting("bootstrap", "ADDR", "A node to learn of the others from; may be repeated.",
+        _setting("listen", "ADDR", "Address to listen on: IP:PORT, IP, or :PORT (default: all "
+                 "addresses, and a free port that is stored for later starts)."),
+        _setting("bootstrap", "ADDR", "Address of a node to connect to first; may be repeated.",
                  multiple=True),
         _setting("model", "NAME", "Serve this model: a name, NAME@HASH or a root (default: what "
-                 "the swarm needs; alone, the embedded one)."),
+                 "the swarm needs; without a swarm, the embedded model)."),
         _setting("layers", "A:B", "Serve layers A to B-1 (default: chosen by memory and need)."),
-        _setting("memory", "SIZE", "Memory for layers and the state of answers, e.g. 4GiB "
-                 "(default: half of what is free). The programs take about 450 MiB beside it; "
-                 "`shoal status` counts them. A layer of a model of 1 billion parameters needs "
-                 "about 150MiB."),
-        _setting("disk", "SIZE", "Let models and blobs take so much of the disk, e.g. 200GiB; "
-                 "what was fetched and is not used is evicted. none: no limit. auto, the default: "
-                 "half of what is free, at most 100 GiB, and 5 % or 1 GiB stay free; what you add "
-                 "or ask for by name may take more."),
-        _setting("threads", "N", "Threads of the engine (default: one a core)."),
+        _setting("memory", "SIZE", "Memory for layers and KV caches, e.g. 4GiB (default: half of "
+                 "the free memory). The programs take about 450 MiB more; `shoal status` shows "
+                 "their use. A layer of a model of 1 billion parameters needs about 150MiB."),
+        _setting("disk", "SIZE", "Disk limit for models and blobs, e.g. 200GiB; unused downloads "
+                 "are evicted first. none: no limit. auto, the default: half of the free space, "
+                 "at most 100 GiB, and 5 % or 1 GiB stay free; what you add or request by name "
+                 "may exceed it."),
+        _setting("threads", "N", "Threads of the engine (default: one per core)."),
         _setting("dtype", "[auto|float32|bfloat16]",
-                 "Precision of the layers held (default: auto)."),
-        _setting("state", "[auto|all|needed]", "Keep all that the nodes say of themselves, or what "
-                 "this one needs; auto, the default: all with 4 GiB of memory and of free disk."),
-        _setting("links", "N", "Dial members of the swarm until there are N links (default: 8, and "
-                 "16 where this node would not see all members otherwise)."),
+                 "Precision of the served layers (default: auto)."),
+        _setting("state", "[auto|all|needed]", "Store all shared state, or only what this node "
+                 "needs. auto, the default: all if memory and free disk are at least 4 GiB each."),
+        _setting("links", "N", "Dial members of the swarm until there are N links (default: 8, or "
+                 "16 if this node would not see all members otherwise)."),
         _setting("relay", "RATE", "Relay traffic of other nodes at up to RATE bytes per second, "
                  "e.g. 1MB, or none (default: 64kB while other nodes can reach this one)."),
-        _switch("port-443", "Also listen on TCP port 443, which nearly every network lets out "
+        _switch("port-443", "Also listen on TCP port 443, which nearly every network allows "
                 "(default: while other nodes can reach this one and the port is free)."),
-        _setting("up", "RATE", "Send at most so many bytes a second, e.g. 500kB or 4Mbit "
+        _setting("up", "RATE", "Upload limit in bytes or bits per second, e.g. 500kB or 4Mbit "
                  "(default: no limit)."),
-        _setting("down", "RATE", "Receive at most so many bytes a second (default: no limit)."),
-        _switch("lan", "Announce this node on the own network and look for others (default: yes)."),
+        _setting("down", "RATE", "Download limit, like --up (default: no limit)."),
+        _switch("lan", "Announce this node on its local network and look for others there "
+                "(default: yes)."),
         _switch("port-mapping", "Ask the router to open a port: UPnP, NAT-PMP, PCP (default: "
                 "yes)."),
-        _switch("udp", "Use UDP beside TCP (default: yes)."),
-        _setting("libp2p-relay", "ADDR", "Be reached through this relay of the libp2p kind as "
-                 "well; may be repeated.", multiple=True),
-        _setting("browsers", "IP:PORT", "Let browsers in there (default: none): a page to join "
-                 "by, and WebRTC."),
-        _switch("jobs", "Do jobs of any node of the swarm, one at a time and only while no request "
-                "waits for this node; they cost its computing time, its electricity and some "
-                "traffic (default: while it serves layers)."),
+        _switch("udp", "Use UDP as well as TCP (default: yes)."),
+        _setting("libp2p-relay", "ADDR", "Also accept peers through this libp2p relay; "
+                 "may be repeated.", multiple=True),
+        _setting("browsers", "IP:PORT", "Accept browsers on this address, with a page for joining "
+                 "and WebRTC (default: none)."),
+        _switch("jobs", "Do jobs of other nodes, one at a time, only when no interactive request "
+                "is running here; they cost computing time, electricity and some traffic "
+                "(default: while this node serves layers)."),
         click.option("--private", is_flag=True,
-                     help="Found a private swarm: only invited nodes are let in."),
+                     help="Create a private swarm, which only invited nodes can join."),
         click.option("--parent-fd", type=int, hidden=True),
     ]  # fmt: skip
     for option in reversed(options):
@@ -168,7 +168,7 @@ def node_options(command: Command) -> Command:
 
 
 def given_settings(options: dict[str, Any]) -> dict[str, str]:
-    """The settings among the options that a person typed, as texts by key."""
+    """Return the settings among the options that a person gave, as texts by key."""
     given = {}
     for name, value in options.items():
         if isinstance(value, bool):

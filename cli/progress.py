@@ -16,7 +16,7 @@ WIDE = 72  # columns of a terminal where a bar fits beside the figures
 
 
 class Bar:
-    """Bytes done of a total. Silent where standard error is no terminal."""
+    """Progress bar in bytes. Silent if standard error is not a terminal."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -28,7 +28,7 @@ class Bar:
         return self
 
     def open(self) -> None:
-        """Begin to show it."""
+        """Start to show the bar."""
         if sys.stderr.isatty():
             self._progress = _bar_on_terminal()
             self._task = self._progress.add_task(self._label, total=None)
@@ -43,12 +43,12 @@ class Bar:
         self.close()
 
     def close(self) -> None:
-        """Take it from the screen."""
+        """Remove the bar from the screen."""
         if self._progress is not None:
             self._progress.stop()
 
     def show(self, done: int, total: int) -> None:
-        """`done` bytes of `total`."""
+        """Show `done` bytes of `total`."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
 
@@ -83,12 +83,12 @@ def _bar_on_terminal() -> "Progress":
         console=console,
         transient=True,
         expand=True,
-        redirect_stdout=sys.stdout.isatty(),  # else what is piped would go to the terminal
+        redirect_stdout=sys.stdout.isatty(),  # otherwise piped output would go to the terminal
     )
 
 
 def sizes(done: float, total: float | None, speed: float | None) -> str:
-    """`43.1 of 196.1 MiB, 7.4 MiB/s`, as far as it is known."""
+    """Format `43.1 of 196.1 MiB, 7.4 MiB/s`; empty if the total is unknown."""
     if total is None:
         return ""
     rate = f", {render.size(speed)}/s" if speed is not None else ""
@@ -96,7 +96,7 @@ def sizes(done: float, total: float | None, speed: float | None) -> str:
 
 
 class Waiting:
-    """What is being waited for: one changing line on a terminal, else a line for each change."""
+    """Status while waiting: one changing line on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -120,7 +120,7 @@ class Waiting:
             self._status.stop()
 
     def show(self, *words: str) -> None:
-        """Where each of several things stands now."""
+        """Show the current state, one text for each thing that is waited for."""
         shown = [render.safe(word, 100) for word in words]
         if self._status is not None:
             from rich.text import Text

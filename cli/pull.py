@@ -1,4 +1,4 @@
-"""`shoal model pull`: a whole model from whoever in the swarm holds it."""
+"""`shoal model pull`: gets a whole model from the nodes that hold it."""
 
 import shlex
 import sys
@@ -20,11 +20,11 @@ from .options import data_flag, data_option, example, json_option
 @data_option
 @json_option
 def pull(name: str, data: Path, as_json: bool) -> None:
-    """Get all of the model NAME from other nodes, every chunk verified.
+    """Get all of the model NAME from other nodes, and verify every chunk.
 
-    NAME is a name, NAME@HASH with the first digits of the root, or the root: where a name means
-    several models, only a hash says which. What has come stays when it is interrupted: the same
-    command goes on. Needs a running daemon.
+    NAME is a name, NAME@HASH with the first digits of the root, or the root. If a name means
+    several models, a hash is needed. If the command is interrupted, repeat it to continue where it
+    stopped. Needs a running daemon.
     """
     from .client import request
     from .progress import Bar
@@ -47,7 +47,7 @@ def pull(name: str, data: Path, as_json: bool) -> None:
 
 
 class Seen:
-    """How far it has come, and which model it is."""
+    """Progress of a pull, and the model that its name means."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.done = self.total = 0
@@ -55,7 +55,7 @@ class Seen:
         self._root = ""
 
     def resolved(self, event: dict[str, Any]) -> None:
-        """Which model it is, and who says so; before anything is fetched."""
+        """Print which model a name means, and its vouchers, before anything is fetched."""
         self._root = str(event["root"])
         if not self._quiet:
             name = event["name"] or "the model"
@@ -65,19 +65,19 @@ class Seen:
             )
 
     def interrupted(self, name: str, data: Path) -> CommandError:
-        """Ctrl-C: what is here, and how to go on."""
+        """Return the error for Ctrl-C, with the command that continues."""
         came = f", {render.size(self.done)} of {render.size(self.total)} are here"
         again = name if "@" in name or not self._root else f"{name}@{self._root[:16]}"
         again = self._root if name == self._root[: len(name)] else again
         return CommandError(
             "interrupted",
-            f"interrupted{came if self.total else ''}; what came is kept",
-            hint=f"`shoal model pull {shlex.quote(again)}{data_flag(data)}` goes on from there",
+            f"interrupted{came if self.total else ''}; finished chunks are kept",
+            hint=f"`shoal model pull {shlex.quote(again)}{data_flag(data)}` continues from there",
         )
 
 
 def report(answer: dict[str, Any], data: Path) -> str:
-    """What was got, for a person."""
+    """Format the result of a pull for a person."""
     name, peers = render.name(answer["name"]), answer["peers"]
     if not peers:
         got = "was here already"
@@ -91,21 +91,21 @@ def report(answer: dict[str, Any], data: Path) -> str:
 
 
 def dropped(liars: list[str]) -> list[str]:
-    """Who sent wrong bytes, in a line; none where nobody did."""
+    """Return a line about peers that sent wrong bytes; no line if none did."""
     lied = ", ".join(render.short(peer) for peer in liars[:4])
-    return [f"sent wrong bytes and was dropped: {lied}"] if liars else []
+    return [f"dropped for sending wrong bytes: {lied}"] if liars else []
 
 
 def vouched(vouchers: list[dict[str, Any]]) -> str:
-    """Who vouches for a name, in few words."""
+    """Name the vouchers of a model's name in a few words."""
     if not vouchers:
-        return "by its hash alone"
+        return "known only by its hash"
     more = f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else ""
-    return f"says {voucher(vouchers[0])}{more}"
+    return f"according to {voucher(vouchers[0])}{more}"
 
 
 def voucher(one: dict[str, Any]) -> str:
-    """One voucher, and from where that is known."""
+    """Name a voucher, and the source of its claim."""
     if one["source"] == "here":
         return "this node"
     if one["source"] == "members":

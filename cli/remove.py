@@ -1,4 +1,4 @@
-"""`shoal model rm` and `shoal blob rm`: what would be lost, a question, and it goes."""
+"""`shoal model rm` and `shoal blob rm`: show what would be lost, ask, and remove."""
 
 import sys
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from .errors import CommandError
 from .options import data_option, example, json_option
 
 Ask = Callable[[bool], dict[str, Any]]
-"""What would be lost; with True it goes."""
+"""Returns what would be lost; with True, also removes it."""
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask; for scripts.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command(
@@ -31,10 +31,10 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
     """Remove the model NAME from this node: its names, its manifest, and the chunks that no other
     model or blob here needs.
 
-    NAME is a name, NAME@HASH, or a root or its first 8 or more digits. First shows what the swarm
-    would lose, then asks; where there is no terminal, `--yes` is needed. Other nodes keep their
-    copies. A model that this node serves or fetches is refused: end that first. Works with and
-    without a running daemon.
+    NAME is a name, NAME@HASH, or a root or its first 8 or more digits. The command shows what the
+    swarm would lose, then asks; without a terminal, `--yes` is required. Copies on other nodes
+    stay. A model that this node serves or fetches cannot be removed: end that first. Works with
+    and without a running daemon.
     """
 
     def ask(sure: bool) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
 def remove_blob(root: str, yes: bool, data: Path, as_json: bool) -> None:
     """Remove the blob ROOT from this node, with the chunks that no other model or blob here needs.
 
-    The beginning of ROOT is enough. First shows what the swarm would lose, then asks; where there
-    is no terminal, `--yes` is needed. Other nodes keep their copies, and files that were written
-    from the blob stay. A blob that is being fetched is refused. Needs a running daemon.
+    The beginning of ROOT is enough. The command shows what the swarm would lose, then asks; without
+    a terminal, `--yes` is required. Copies on other nodes stay, and so do files written from the
+    blob. A blob that is being fetched cannot be removed. Needs a running daemon.
     """
     from .client import request
 
@@ -98,27 +98,27 @@ def _remove(ask: Ask, *, yes: bool, as_json: bool) -> None:
 
 
 def lost(loss: dict[str, Any]) -> list[str]:
-    """What goes, and what the swarm loses by it, in sentences."""
+    """Say in sentences what is removed, and what the swarm loses."""
     names = " and ".join(render.name(name) for name in loss["names"])
     called = f"{names}, " if names else ""
     what = f"{render.safe(loss['kind'])} {called}root {render.safe(loss['root'][:16])}"
     lines = [f"{what}: {render.size(loss['freed'])} on this disk"]
     if loss["shared"]:
         chunks = render.count(loss["shared"], "chunk")
-        lines.append(f"{chunks} more of it stay, because other models or blobs here have them too")
+        lines.append(f"{chunks} more of it stay, because other models or blobs here need them")
     return [*lines, *_elsewhere(loss)]
 
 
 def _elsewhere(loss: dict[str, Any]) -> list[str]:
     copies, partial = loss["copies"], loss["partial"]
     if copies is None:
-        said = ["no daemon runs here, so it is not known whether any other node holds it"]
+        said = ["no daemon runs here, so copies on other nodes are unknown"]
     elif copies:
         said = [f"{render.count(copies, 'other node')} {_says(copies)} all of it"]
     else:
-        said = ["this is the last known copy: no other node says that it holds all of it"]
+        said = ["this is the last known copy: no other node claims to hold all of it"]
         if not loss["linked"]:
-            said.append("this node is linked with no other, so nothing is known of their copies")
+            said.append("this node has no links, so copies on other nodes are unknown")
     if partial:
         said.append(f"{render.count(partial, 'other node')} {_says(partial)} parts of it")
     if loss["embedded"]:
@@ -127,4 +127,4 @@ def _elsewhere(loss: dict[str, Any]) -> list[str]:
 
 
 def _says(count: int) -> str:
-    return "says that it holds" if count == 1 else "say that they hold"
+    return "claims to hold" if count == 1 else "claim to hold"

@@ -1,7 +1,7 @@
-"""How things look on a terminal: colours, columns, sizes, and text that peers supplied.
+"""Formats output for the terminal: colours, columns, sizes, and text from peers.
 
-Nothing that came from elsewhere reaches the terminal unescaped: a control sequence in a name
-could otherwise rewrite the screen.
+Text from elsewhere never reaches the terminal unescaped, because a control sequence in a name could
+rewrite the screen.
 """
 
 import json
@@ -44,12 +44,12 @@ def safe_text(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Escape a sentence of the daemon, and cut the peer ids in it to their beginnings."""
+    """Escape a sentence of the daemon, and shorten the peer ids in it."""
     return safe(shortid.shortened(text), defaults.MESSAGE_WIDTH)
 
 
 def as_json(value: object) -> str:
-    """Encode as one line of ASCII JSON, in which everything else is escaped."""
+    """Encode as one line of ASCII JSON, in which all other characters are escaped."""
     return json.dumps(value)
 
 
@@ -62,21 +62,21 @@ def as_readable_json(value: object) -> str:
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
-    """`text` in a colour where `stream` is a terminal and NO_COLOR is not set."""
+    """Return `text` in a colour if `stream` is a terminal and NO_COLOR is not set."""
     if os.environ.get("NO_COLOR") or not stream.isatty():
         return text
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
 
 def report_error(message: str, hint: str) -> None:
-    """One line `error: …` and one line `hint: …` on standard error."""
+    """Print one line `error: …` and one line `hint: …` on standard error."""
     _line("error", "red", message)
     _line("hint", "cyan", hint)
 
 
 class Streamed:
-    """Text on standard output as it comes from a model. Leaving the block ends its line, so that
-    what follows, an error as well, starts on a line of its own."""
+    """Prints a model's text to standard output as it arrives. Leaving the block ends the line, so
+    that later output, such as an error, starts on a new line."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self._silent = silent
@@ -86,7 +86,7 @@ class Streamed:
         return self
 
     def take(self, event: dict[str, Any]) -> None:
-        """Write the text of an event `text`; pass over others."""
+        """Print the text of a `text` event; ignore other events."""
         if event.get("event") == "text":
             self.write(event["text"])
 
@@ -110,8 +110,8 @@ def _line(word: str, colour: str, text: str) -> None:
 
 
 def fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns, values wrapped at words; a repeated name is left blank.
-    Cells are escaped here as well, as in `table`, in case a command forgot one."""
+    """Format names and values in two columns, with values wrapped at words. A repeated name is
+    left blank. Cells are escaped here too, as in `table`, in case a command forgot it."""
     rows = [(naming.escaped(name), naming.escaped(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     most = max(columns() - width - len(GAP), defaults.LEAST_WIDTH)
@@ -125,8 +125,8 @@ def fields(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads. Where they are wider than the terminal, the widest ones are
-    wrapped at words; where even that is too wide, the cells of a row stand below each other."""
+    """Format columns under their heads. If they are wider than the terminal, wrap the widest ones
+    at words; if that is not enough, put the cells of each row below each other."""
     rows = [list(map(naming.escaped, row)) for row in rows]
     cells = [list(heads), *rows]
     widths = _column_widths(cells, columns() - len(GAP) * (len(heads) - 1))
@@ -140,7 +140,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | None:
-    """Widths whose sum is at most `most`, none narrower than its longest word; None: impossible."""
+    """Return widths that sum to at most `most` and fit each longest word; None: impossible."""
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
@@ -153,25 +153,25 @@ def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | Non
 
 
 def wrapped(text: str, width: int = 0) -> list[str]:
-    """Lines of at most `width` characters, or of the terminal's width. They are broken at spaces
-    only, so that ids and addresses can be copied."""
+    """Break text into lines of at most `width` characters (0: the terminal's width). Breaks only at
+    spaces, so that ids and addresses can be copied."""
     return textwrap.wrap(
         text, width or columns(), break_long_words=False, break_on_hyphens=False
     ) or [""]  # fmt: skip
 
 
 def columns() -> int:
-    """The width to write for: the terminal's, 80 where there is none."""
+    """Return the width to format for: the terminal's, or 80 without one."""
     return max(shutil.get_terminal_size((defaults.WIDTH, 24)).columns, defaults.LEAST_WIDTH)
 
 
 def short(ident: object, among: Collection[str] = ()) -> str:
-    """Escape an id and cut it to the beginning that stands for it (`shortid.short`)."""
+    """Escape an id and cut it to the beginning that identifies it (`shortid.short`)."""
     return safe(shortid.short(str(ident), among))
 
 
 def size(count: float) -> str:
-    """Bytes for a person: `0 B`, `1.5 MiB`."""
+    """Format bytes for a person: `0 B`, `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -180,17 +180,17 @@ def size(count: float) -> str:
 
 
 def tokens(number: int) -> str:
-    """`1 token`, `1,223 tokens`."""
+    """Format a number of tokens: `1 token`, `1,223 tokens`."""
     return f"{number:,} {'token' if number == 1 else 'tokens'}"
 
 
 def count(number: int, thing: str) -> str:
-    """`1 node`, `2 nodes`."""
+    """Format a number of things: `1 node`, `2 nodes`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a person: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
+    """Format seconds for a person: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -202,5 +202,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any, form: str = ".1f") -> str:
-    """A figure that may be absent."""
+    """Format a figure; `-` if it is absent."""
     return "-" if value is None else format(float(value), form)

@@ -1,4 +1,4 @@
-"""`shoal run`: a prompt in, text out as it comes."""
+"""`shoal run`: sends a prompt to a model and prints its answer as it arrives."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.argument("name")
 @click.argument("prompt")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N",
-              help="End after N tokens (default: where the model ends).")  # fmt: skip
+              help="Stop after N tokens (default: where the model ends).")  # fmt: skip
 @click.option("--temperature", type=click.FloatRange(0, 100), metavar="T", default=0.0,
               show_default=True, help="0 takes the likeliest token, 1 samples.")  # fmt: skip
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P",
@@ -32,17 +32,17 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
               help="Sample among the K likeliest tokens.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
-              help="The same seed gives the same text (default: a fresh one).")  # fmt: skip
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before TEXT; may be repeated.")
-@click.option("--raw", is_flag=True, help="Continue the prompt; no chat template.")
+              help="Random seed, to repeat a text (default: a new one).")  # fmt: skip
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
+@click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @data_option
 @json_option
 def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> None:
-    """Run model NAME on PROMPT and print its answer; `-` reads the prompt from standard input.
+    """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
 
-    Works on any node of the swarm, also on one that holds no layer. The answer goes to standard
-    output, a line of figures to standard error. Control characters in the answer are shown escaped;
-    `--json` gives the text exactly.
+    Works on any node of the swarm, even one with no layers and no PyTorch. The answer goes to
+    standard output, a line of figures to standard error. Control characters in the answer are
+    escaped; `--json` gives the text exactly.
     """
     from .client import request
 
@@ -63,12 +63,12 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
 
 
 def read_prompt() -> str:
-    """The prompt on standard input. Raises CommandError."""
+    """Read the prompt from standard input. Raises CommandError."""
     data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
     if len(data) > defaults.PROMPT_LIMIT:
         raise CommandError(
             "failed",
-            f"the prompt has more than {defaults.PROMPT_LIMIT} bytes",
+            f"the prompt is longer than {defaults.PROMPT_LIMIT} bytes",
             hint="shorten the prompt",
         )
     try:
@@ -77,7 +77,7 @@ def read_prompt() -> str:
         raise CommandError(
             "failed",
             "the prompt on standard input is not UTF-8 text",
-            hint="convert it: `iconv -f ISO-8859-1 -t UTF-8` does from Latin-1",
+            hint="convert it, for example from Latin-1: `iconv -f ISO-8859-1 -t UTF-8`",
         ) from None
 
 
@@ -90,11 +90,11 @@ ENDS = {
 
 
 def figures(answer: dict[str, Any]) -> str:
-    """Tokens, time to the first, rate, time a hop takes, and why it ended, in one line."""
+    """Format an answer's figures in a line: tokens, first token, rate, hop time, end."""
     first = render.number(answer["ttft_ms"], ".0f")
     return (
         f"{render.tokens(answer['tokens'])} · first token {first} ms · "
         f"{render.number(answer['tokens_per_s'])} tokens/s · "
-        f"{render.number(answer['hop_ms'], '.2f')} ms a hop · "
+        f"{render.number(answer['hop_ms'], '.2f')} ms per hop · "
         f"{ENDS.get(answer['reason']) or render.safe(answer['reason'])}"
     )

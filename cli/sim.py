@@ -1,4 +1,4 @@
-"""`shoal sim`: run, sweep, repeat and compare simulated internets."""
+"""`shoal sim`: runs, sweeps, repeats and compares simulated internets."""
 
 import json
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Value(click.ParamType[Any]):
-    """A value with its unit, read as a scenario's is."""
+    """A value with a unit, parsed as in a scenario."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,21 +37,21 @@ class _Value(click.ParamType[Any]):
 
 _FILE = click.Path(path_type=Path)
 _HOSTS = click.option("--hosts", type=click.IntRange(1, 100_000), metavar="N",
-                      help="Draw N hosts of the population (default: the file's).")  # fmt: skip
+                      help="Draw N hosts of the population (default: as in the file).")  # fmt: skip
 
 _FORCE = click.option("--force", is_flag=True, help="Replace another run or sweep in that folder.")
 
 
 @click.group(
     cls=options.Commands,
-    short_help="Simulate swarms on an internet of one process.",
+    short_help="Simulate swarms on an internet in one process.",
     epilog=example("shoal sim run examples/scenarios/first.toml",
                    "shoal sim sweep examples/scenarios/punch-home.toml --seeds 1..20"),
 )  # fmt: skip
 def sim() -> None:
-    """Swarms of unmodified daemons on a simulated internet, in virtual time.
+    """Run swarms of unmodified daemons on a simulated internet, in virtual time.
 
-    A scenario is a TOML file (docs/spec/scenario.md); docs/netsim.md is the guide. The same
+    A scenario is a TOML file (docs/spec/scenario.md). The guide is docs/netsim.md. The same
     scenario and seed give the same packets.
     """
 
@@ -60,28 +60,28 @@ def sim() -> None:
              epilog=example("shoal sim run examples/scenarios/first.toml --seed 7"))  # fmt: skip
 @click.argument("file", type=_FILE)
 @click.option("--seed", type=click.IntRange(0), metavar="N",
-              help="Another seed gives another run (default: the file's first).")  # fmt: skip
+              help="Seed; another one gives another run (default: the file's first).")  # fmt: skip
 @click.option("--out", type=_FILE, metavar="DIR",
               help="Run folder (default: runs/NAME-SEED).")  # fmt: skip
 @click.option("--backend", type=click.Choice(["sim", "netns"]), default="sim", show_default=True,
               help="Simulated, or real daemons in this kernel's network namespaces.")  # fmt: skip
 @_HOSTS
-@click.option("--trace", is_flag=True, help="Keep every packet, as `trace = true` does.")
+@click.option("--trace", is_flag=True, help="Record every packet, like `trace = true`.")
 @_FORCE
-@click.option("--no-report", is_flag=True, help="Write no report.html.")
+@click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option("--csv", "as_csv", is_flag=True,
-              help="Write the figures as CSV too, as `shoal sim export` does.")  # fmt: skip
+              help="Also write the figures as CSV, like `shoal sim export`.")  # fmt: skip
 @json_option
 def run(
     file: Path, seed: int | None, out: Path | None, backend: str, hosts: int | None, trace: bool,
     force: bool, no_report: bool, as_csv: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a scenario with one seed; leave a folder with its figures and a report.
+    """Run a scenario with one seed, and write its figures and a report to a folder.
 
-    A folder that holds another run is refused: give `--out` or `--force`. The same inputs may run
-    again, and replace a run that had the same packets.
+    A folder with another run is refused; use `--out` or `--force`. A run with the same inputs is
+    allowed, and replaces a run that had the same packets.
 
-    The exit code is 1 if an expectation is not met. Ctrl-C leaves what there is so far.
+    The exit code is 1 if an expectation is not met. After Ctrl-C, the figures so far are kept.
     """
     from . import simrun
     from .simfolder import Inputs, RunFolder
@@ -143,12 +143,12 @@ def _keep(
 
 
 def _file_name(name: str) -> str:
-    """A scenario's name as that of a folder."""
+    """Return a scenario's name in a form that suits a folder."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".-")[:64] or "run"
 
 
 def _strictly(scenario: "Scenario") -> None:
-    """Start this process anew with a fixed hash seed and fixed addresses, if the scenario says."""
+    """Restart this process with a fixed hash seed and addresses, if the scenario asks for it."""
     if not scenario.sim.strict:
         return
     from ..netsim.errors import SimError
@@ -172,10 +172,10 @@ def _exit_unless_met(met: bool) -> None:
 )
 @click.argument("file", type=_FILE)
 @click.option("--seeds", type=_Value("seeds"), metavar="A..B",
-              help="Which seeds, both ends included (default: the file's).")  # fmt: skip
+              help="Seeds, both ends included (default: as in the file).")  # fmt: skip
 @click.option("-j", "jobs", type=click.IntRange(1, 1024), metavar="N",
-              help="Processes (default: one a core).")  # fmt: skip
-@click.option("--ray", metavar="ADDRESS", help="Run on that Ray cluster (`auto`: this one).")
+              help="Processes (default: one per core).")  # fmt: skip
+@click.option("--ray", metavar="ADDRESS", help="Run on this Ray cluster (`auto`: the local one).")
 @click.option("--out", type=_FILE, metavar="DIR",
               help="Folder of the sweep (default: runs/NAME-sweep).")  # fmt: skip
 @_HOSTS
@@ -185,10 +185,10 @@ def sweep(
     file: Path, seeds: tuple[int, ...] | None, jobs: int | None, ray: str | None,
     out: Path | None, hosts: int | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a scenario with many seeds at once; a line for each in sweep.jsonl.
+    """Run a scenario with many seeds at once, and write a line for each to sweep.jsonl.
 
-    Called again, it runs the seeds that are missing. A folder that holds the sweep of another
-    scenario is refused: give `--out` or `--force`. The exit code is 1 if a seed failed.
+    Repeat the command to run the seeds that are missing. A folder with the sweep of another
+    scenario is refused; use `--out` or `--force`. The exit code is 1 if a seed failed.
     """
     from . import simfolder, simrun, simsummary, simsweep
 
@@ -197,8 +197,8 @@ def sweep(
     scenario = simrun.read_scenario(file, hosts)
     if ray is not None and scenario.sim.strict:
         raise CommandError(
-            "cannot-simulate", "`strict` starts processes anew, which a Ray cluster does not let",
-            hint="leave `--ray` or `strict` out",
+            "cannot-simulate", "`strict` restarts processes, which a Ray cluster does not allow",
+            hint="omit `--ray` or `strict`",
         )  # fmt: skip
     wanted = seeds or scenario.sim.seeds
     folder = out or Path("runs") / f"{_file_name(scenario.sim.name)}-sweep"
@@ -206,7 +206,7 @@ def sweep(
     missing = [seed for seed in wanted if seed not in kept.lines]
     done = len(wanted) - len(missing)
     if done:
-        click.echo(f"{done} of {len(wanted)} seeds are done already", err=True)
+        click.echo(f"{done} of {len(wanted)} seeds are already done", err=True)
     if missing:
         lines = (
             simsweep.here(scenario, hosts, missing, jobs or os.cpu_count() or 1)
@@ -228,11 +228,11 @@ def sweep(
 
 
 @sim.command(
-    short_help="Repeat a run, and compare.", epilog=example("shoal sim replay runs/first-1")
+    short_help="Repeat a run and compare.", epilog=example("shoal sim replay runs/first-1")
 )
 @click.argument("folder", metavar="DIR", type=_FILE)
 @click.option("--until", type=_Value("period"), metavar="T",
-              help="Only so much of it, in virtual time: 41.2s.")  # fmt: skip
+              help="Stop at this virtual time, e.g. 41.2s.")  # fmt: skip
 @json_option
 def replay(folder: Path, until: float | None, as_json: bool) -> None:
     """Run the scenario and seed of a run folder again, and say whether the packets are the same.
@@ -246,13 +246,13 @@ def replay(folder: Path, until: float | None, as_json: bool) -> None:
     _exit_unless_met(found["same"] is not False)
 
 
-@sim.command(short_help="Find where two runs part.",
+@sim.command(short_help="Find where two runs first differ.",
              epilog=example("shoal sim diff runs/first-1 runs/first-2"))  # fmt: skip
 @click.argument("a", type=_FILE)
 @click.argument("b", type=_FILE)
 @json_option
 def diff(a: Path, b: Path, as_json: bool) -> None:
-    """Name the first event that differs between two runs, with what came before and its task.
+    """Show the first event that differs between two runs, with the events before it and its task.
 
     A and B are run folders made with `--trace`, or their trace.msgpack. The exit code is 1 if
     they differ.
@@ -266,13 +266,13 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
 
 @sim.command(short_help="Compare simulated NATs with real ones.",
              epilog=example("shoal sim calibrate"))  # fmt: skip
-@click.option("--kernel", is_flag=True, help="Probe this machine's kernel too; needs root.")
+@click.option("--kernel", is_flag=True, help="Also probe this machine's kernel; needs root.")
 @json_option
 def calibrate(kernel: bool, as_json: bool) -> None:
-    """Probe the simulated NATs and compare them with the answers that a real kernel gave.
+    """Probe the simulated NATs and compare them with the answers of a real kernel.
 
-    The stored table comes with shoal; with `--kernel` this machine's kernel is probed as well. The
-    exit code is 1 where an answer differs.
+    The stored answers come with shoal; with `--kernel`, this machine's kernel is probed as well.
+    The exit code is 1 if an answer differs.
     """
     from . import simkernel
 
@@ -282,13 +282,13 @@ def calibrate(kernel: bool, as_json: bool) -> None:
 
 
 @sim.command(
-    short_help="Write a run's report anew.", epilog=example("shoal sim report runs/first-1")
+    short_help="Write a run's report again.", epilog=example("shoal sim report runs/first-1")
 )
 @click.argument("folder", metavar="DIR", type=_FILE)
 def report(folder: Path) -> None:
-    """Write report.html of a run folder: one file, with its plots inside.
+    """Write report.html of a run folder, as one file that includes its plots.
 
-    Plots need matplotlib; without it the report has the tables.
+    Plots need matplotlib; without it, the report has only tables.
     """
     from .simfolder import RunFolder
 
@@ -309,9 +309,9 @@ def report(folder: Path) -> None:
 def export(folder: Path) -> None:
     """Write the figures of a run or a sweep as CSV files into its folder.
 
-    A run gives metrics.csv, series.csv (over time), samples.csv (behind the distributions) and
-    hosts.csv. A sweep gives sweep.csv, with one row for each seed. Values are in seconds, bytes per
-    second and shares of one.
+    A run gives metrics.csv, series.csv (over time), samples.csv (for the distributions) and
+    hosts.csv. A sweep gives sweep.csv, with one row for each seed. Units are seconds, bytes per
+    second and fractions of one.
     """
     from .simexport import export as write
 

@@ -1,4 +1,4 @@
-"""`shoal sim export`: the figures of a run or a sweep as CSV files, for spreadsheets and plots."""
+"""`shoal sim export`: writes the figures of a run or a sweep as CSV files."""
 
 import csv
 import io
@@ -18,14 +18,14 @@ Rows = Iterable[Sequence[Any]]
 
 
 def export(folder: Path) -> list[Path]:
-    """Write the CSV files of a run folder or a sweep's into it. Raises CommandError."""
+    """Write the CSV files of a run or a sweep into its folder. Raises CommandError."""
     if (folder / LINES).is_file() and not (folder / RESULT).is_file():
         return [_write(folder / SWEEP, _sweep(lines_of(folder / LINES)))]
     return export_run(RunFolder(folder).read()[0], folder)
 
 
 def export_run(result: "Result", folder: Path) -> list[Path]:
-    """Write the figures of a run: metrics, their series and samples, and the hosts."""
+    """Write the CSV files of a run: metrics, series, samples and hosts."""
     return [
         _write(folder / METRICS, _metrics(result)),
         _write(folder / SERIES, _series(result)),
@@ -77,7 +77,7 @@ def _hosts(result: "Result") -> Iterator[Sequence[Any]]:
 
 
 def _sweep(lines: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
-    """One row for each seed: the figures that `sweep` prints quantiles of."""
+    """Yield a row for each seed, with the figures whose quantiles `sweep` prints."""
     reasons = reasons_of(lines)
     rows = [dict(flat(line.get("metrics", {}), reasons)) for line in lines]
     names = list(dict.fromkeys(name for row in rows for name in row))

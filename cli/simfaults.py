@@ -1,4 +1,4 @@
-"""The steps of a scenario on a real kernel: crashes, cables, partitions."""
+"""Carries out a scenario's steps on a real kernel: crashes, link failures and partitions."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +20,7 @@ ip saddr {{ {addresses} }} drop
 
 
 def why_not(step: "Step", scenario: "Scenario") -> str:
-    """What the kernel backend lacks for a step; empty where it can do it."""
+    """Say why the kernel backend cannot do a step; empty if it can."""
     if step.name not in STEPS:
         return f"the kernel backend has no step `{step.name}`"
     if step.name in ("cut", "link.down", "link.up"):
@@ -40,14 +40,14 @@ def why_not(step: "Step", scenario: "Scenario") -> str:
 
 
 def members(words: tuple[str, ...], scenario: "Scenario") -> list[str]:
-    """The hosts and gateways that words of a step mean, each once."""
+    """Return the hosts and gateways that the words of a step mean, each once."""
     groups = {table.name: table.names() for table in scenario.hosts}
     groups["all"] = [name for names in groups.values() for name in names]
     return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
 
 
 def outer_names(scenario: "Scenario") -> dict[str, str]:
-    """By host: what of it stands on the internet, itself or a gateway."""
+    """Return for each host the name of its outermost gateway, or its own name without one."""
     behind = {nat.id: nat.behind for nat in scenario.nats}
     found = {}
     for table in scenario.hosts:
@@ -61,7 +61,7 @@ def outer_names(scenario: "Scenario") -> dict[str, str]:
 
 
 class KernelFaults:
-    """Carries out the steps when they are due. `off` is who has crashed."""
+    """Carries out the steps when they are due. `off` contains the crashed hosts."""
 
     def __init__(
         self, scenario: "Scenario", world: "KernelWorld", start: Callable[[str], None]
@@ -71,7 +71,7 @@ class KernelFaults:
         self._scenario = scenario
         self._world = world
         self._start = start
-        self._walls: list[tuple[Any, str]] = []  # a namespace, and the table in it that drops
+        self._walls: list[tuple[Any, str]] = []  # (namespace, name of its table that drops)
         self._tables = 0
         self._due = sorted(self._events(), key=lambda event: event[0])
 
@@ -84,7 +84,7 @@ class KernelFaults:
                 yield end, partial(self._undo, step, done)
 
     def carry_out(self, now: float) -> None:
-        """What is due by now, in its order."""
+        """Carry out all steps that are due, in order."""
         while self._due and self._due[0][0] <= now:
             self._due.pop(0)[1](now)
 
@@ -140,7 +140,7 @@ class KernelFaults:
             )
 
     def _partition(self, action: Any) -> list[tuple[Any, str]]:
-        """Packets of one group are dropped where the others' internet begins."""
+        """Drop packets from other groups at each group's outermost gateways and hosts."""
         outer = outer_names(self._scenario)
         sides = [
             list(dict.fromkeys(outer[name] for name in members(group, self._scenario)))

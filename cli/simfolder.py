@@ -1,8 +1,7 @@
 """The folder of a run: its scenario, figures, trace and report, and which run may replace which.
 
-A folder is replaced by a run with the same inputs, or with `--force`. Such a run is written to a
-hidden folder beside it and moved into place when it ends, so that a run which is cut short loses
-nothing.
+A run with the same inputs, or with `--force`, replaces a folder. It is written to a hidden folder
+next to it and moved into place when it ends, so that an interrupted run loses nothing.
 """
 
 import errno
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"
 PRODUCTS: Final = (RESULT, TRACE, REPORT, METRICS, SERIES, SAMPLES, HOSTS)
-"""Files that a run writes. Other files of a folder are the user's, and stay."""
+"""Files that a run writes. Other files in a folder belong to the user and are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What decides the packets of a run. `hosts` is the value of `--hosts`."""
+    """The inputs that determine the packets of a run. `hosts` is the value of `--hosts`."""
 
     scenario: "Scenario"
     seed: int
@@ -37,21 +36,21 @@ class Inputs:
 
 
 class RunFolder:
-    """A run folder. `claim`, `make`, `write` and `settle` it, in this order."""
+    """A run folder. Call `claim`, `make`, `write` and `settle` in this order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = path
-        """Where the run is written: beside an earlier run until `settle`, else `path` itself."""
-        self.kept = True  # False: an earlier run came further, and stays in its place
-        self._same: Result | None = None  # the earlier run, where it had the same inputs
+        """Where the run is written: next to an earlier run until `settle`, else `path` itself."""
+        self.kept = True  # False: an earlier run got further, and stays in its place
+        self._same: Result | None = None  # the earlier run, if it had the same inputs
 
     @property
     def trace(self) -> Path:
         return self.place / TRACE
 
     def claim(self, inputs: Inputs, *, force: bool) -> None:
-        """Raises CommandError where this run would replace another one, or other files."""
+        """Raise CommandError if this run would replace another run or other files."""
         if not self.path.exists():
             return
         text = _text(self.path)
@@ -59,7 +58,7 @@ class RunFolder:
         if text != inputs.scenario.text and (text is None or not names & {RESULT, TRACE}):
             if names:
                 raise CommandError(
-                    "failed", f"`{self.path}` is there and is no run folder",
+                    "failed", f"`{self.path}` exists and is not a run folder",
                     hint="choose another with `--out DIR`",
                 )  # fmt: skip
             return
@@ -77,7 +76,7 @@ class RunFolder:
         self.place = real.with_name(f".{real.name}.{os.getpid()}")
 
     def _other(self, inputs: Inputs) -> str:
-        """Say in what the run in this folder differs; empty where it had the same inputs."""
+        """Say how the run in this folder differs; empty if it had the same inputs."""
         if _text(self.path) != inputs.scenario.text:
             return "its scenario differs"
         for name, text in inputs.scenario.files.items():
@@ -94,11 +93,11 @@ class RunFolder:
             given = more["hosts_given"]
             return f"it ran {f'with `--hosts {given}`' if given else 'without `--hosts`'}"
         if "netns" in (more["backend"], inputs.backend):
-            return "a real kernel repeats no run"
+            return "runs in a real kernel are not repeatable"
         return ""
 
     def make(self, scenario: "Scenario") -> None:
-        """Make the folder, with the scenario in it."""
+        """Create the folder with the scenario in it."""
         try:
             self.place.mkdir(parents=True, exist_ok=True)
             for name in PRODUCTS:
@@ -110,9 +109,9 @@ class RunFolder:
         write_text(self.place / SCENARIO, scenario.text)
 
     def settle(self, result: "Result") -> str:
-        """Move the run to its final folder, `path`. Returns a note where an earlier run was there.
+        """Move the run to its final folder, `path`. Return a note if an earlier run was there.
 
-        An earlier run with the same inputs stays if it came further, or had other packets.
+        An earlier run with the same inputs stays if it got further or had other packets.
         """
         if self.place == self.path:
             return ""
@@ -120,7 +119,7 @@ class RunFolder:
         if same is not None and result.virtual < same.virtual:
             self.discard()
             self.kept = False
-            return f"`{self.path}` keeps the earlier run, which came further"
+            return f"`{self.path}` keeps the earlier run, which got further"
         try:
             if same is not None and same.virtual == result.virtual and same.digest != result.digest:
                 other = free(self.path)
@@ -139,7 +138,7 @@ class RunFolder:
         return f"replaced another run in `{self.path}`"
 
     def _replace(self, *, keep: bool) -> None:
-        """Move the files into place; `keep`: what the new run did not write stays."""
+        """Move the files into place; `keep`: keep files that the new run did not write."""
         new = {item.name for item in self.place.iterdir()}
         for name in () if keep else set(PRODUCTS) - new:
             (self.path / name).unlink(missing_ok=True)
@@ -149,18 +148,18 @@ class RunFolder:
         self.place = self.path
 
     def discard(self) -> None:
-        """Remove what has not been moved into place."""
+        """Remove a run that has not been moved into place."""
         if self.place != self.path:
             with suppress(OSError):
                 shutil.rmtree(self.place)
             self.place = self.path
 
     def write(self, result: "Result", more: dict[str, Any]) -> None:
-        """run.json, whole or not at all."""
+        """Write run.json atomically."""
         write_text(self.place / RESULT, json.dumps(asdict(result) | more, indent=1) + "\n")
 
     def report(self, result: "Result", *, kept: bool = False) -> Path:
-        """report.html beside it; `kept`: of a result that was read from here."""
+        """Write report.html; `kept`: the result was read from this folder."""
         from ..netsim.report.page import page
 
         try:
@@ -173,7 +172,7 @@ class RunFolder:
         return self.place / REPORT
 
     def read(self) -> tuple["Result", dict[str, Any]]:
-        """The result, and what else run.json holds. Raises CommandError."""
+        """Return the result, and the further fields of run.json. Raises CommandError."""
         from ..netsim.scenario.result import Result
 
         path = self.path / RESULT
@@ -186,22 +185,22 @@ class RunFolder:
         except FileNotFoundError:
             if (self.path / SCENARIO).is_file():
                 raise CommandError(
-                    "failed", f"`{self.path}` has no {RESULT}: its run was killed, or runs still",
+                    "failed", f"`{self.path}` has no {RESULT}: its run was killed or still runs",
                     hint=f"`shoal sim run {self.path / SCENARIO}` runs it again",
                 ) from None  # fmt: skip
             raise CommandError(
-                "failed", f"`{self.path}` is no run folder: it has no {RESULT}",
-                hint="`shoal sim run FILE --out DIR` makes one",
+                "failed", f"`{self.path}` is not a run folder: it has no {RESULT}",
+                hint="`shoal sim run FILE --out DIR` creates one",
             ) from None  # fmt: skip
         except NotADirectoryError:
             raise CommandError(
-                "failed", f"`{self.path}` is a file", hint=f"name its folder: `{self.path.parent}`"
+                "failed", f"`{self.path}` is a file", hint=f"give its folder: `{self.path.parent}`"
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise self.damaged() from None
 
     def damaged(self) -> CommandError:
-        """What holds for a folder that cannot be understood."""
+        """Return the error for a folder that cannot be read."""
         return CommandError(
             "failed", f"`{self.path / RESULT}` is damaged, or of another version",
             hint=f"`shoal sim run {self.path / SCENARIO} --out {self.path} --force` makes it again",
@@ -209,7 +208,7 @@ class RunFolder:
 
 
 def _text(folder: Path) -> str | None:
-    """The scenario in a folder; None where it has none."""
+    """Return the scenario in a folder, or None."""
     try:
         return (folder / SCENARIO).read_bytes().decode(errors="replace")
     except OSError:
@@ -217,7 +216,7 @@ def _text(folder: Path) -> str | None:
 
 
 def free(folder: Path) -> Path:
-    """The first of NAME.2, NAME.3, … that is not taken."""
+    """Return the first of NAME.2, NAME.3, … that does not exist."""
     number = 2
     while (found := folder.parent / f"{folder.name or 'run'}.{number}").exists():
         number += 1
@@ -225,7 +224,7 @@ def free(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file whole or not at all."""
+    """Write a file atomically. Raises CommandError."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -236,7 +235,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> CommandError:
-    """A file or folder that cannot be written."""
+    """Return the error for a file or folder that cannot be written."""
     what = (error.strerror or str(error)).lower()
     hint = "free some space there" if error.errno == errno.ENOSPC else "choose another `--out DIR`"
     return CommandError("failed", f"`{path}` cannot be written: {what}", hint=hint)

@@ -1,4 +1,4 @@
-"""`shoal sim calibrate`, and scenarios on this machine's kernel."""
+"""`shoal sim calibrate`, and scenarios with real daemons on this machine's kernel."""
 
 import sys
 import time
@@ -20,9 +20,9 @@ LOOKS_EVERY = 0.5  # seconds
 
 
 def calibration(kernel: bool) -> dict[str, Any]:
-    """Where the simulated NATs differ from the stored table, and the kernel's answers from both.
+    """Compare the simulated NATs with the stored answers and, with `kernel`, this kernel as well.
 
-    Raises CommandError where this machine's kernel is asked for and cannot be probed.
+    Raises CommandError if this machine's kernel cannot be probed.
     """
     from ..netsim.nat.lab import SimLab
     from ..netsim.netns import calibrate
@@ -63,11 +63,11 @@ def _progress(line: str) -> None:
 def _hint(reason: str) -> str:
     if "needs root" in reason or "not permitted" in reason:
         return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
-    return "the simulated backend (`--backend sim`) needs nothing of the kernel"
+    return "the simulated backend (`--backend sim`) works without the kernel"
 
 
 def words(found: dict[str, Any]) -> str:
-    """The comparison for a person."""
+    """Format the comparison for a person."""
     lines = [render.safe(line, 300) for line in found["differences"]]
     lines.append(
         f"{len(found['differences'])} differences in {found['probes']} answers of "
@@ -77,10 +77,10 @@ def words(found: dict[str, Any]) -> str:
 
 
 def run_in_kernel(scenario: "Scenario", path: Path) -> "Result":
-    """The daemons of a scenario as real ones in network namespaces, for its duration in real time.
+    """Run a scenario in real time, with real daemons in network namespaces.
 
-    Raises CommandError with the line of what this backend cannot do, and the reason where this
-    machine cannot have it.
+    Raises CommandError if this backend cannot do a line of the scenario, or if this machine does
+    not support the backend.
     """
     _refuse_unsupported(scenario, path)
     from ..netsim.netns.backend import KernelWorld
@@ -194,7 +194,7 @@ class _KernelRun:
         return time.monotonic() - self.began
 
     def go(self) -> "Result":
-        """Start the daemons at their times, look at them until the end."""
+        """Start each daemon at its time, and sample their links until the end."""
         from .simrun import VirtualTime
 
         shown = VirtualTime(self.scenario.sim.duration, what="real")
@@ -222,7 +222,7 @@ class _KernelRun:
         return [name for name in self.boots if name not in self.faults.off]
 
     def _links(self) -> dict[str, set[str]]:
-        """Of each daemon that answers, by peer id: the others that it has a link to."""
+        """Return the linked peers of each daemon that answers, by peer id."""
         found = {}
         for name in self._running:
             status = self.world.status(name)

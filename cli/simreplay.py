@@ -1,4 +1,4 @@
-"""`shoal sim replay` and `shoal sim diff`: whether two runs are the same, and where they part."""
+"""`shoal sim replay` and `shoal sim diff`: compare two runs and find where they first differ."""
 
 import tempfile
 from collections.abc import Callable
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ..netsim.scenario.tables import Scenario
 
 Found = dict[str, Any]
-"""same: True, False, or None where it cannot be said; and what there is to say."""
+"""`same` is True, False, or None if unknown; the other fields explain it."""
 
 
 def trace_of(path: Path) -> Path:
-    """The trace that a person means: a file, or a run folder's. Raises CommandError."""
+    """Return the trace that a person means: a file, or a run folder's. Raises CommandError."""
     if path.is_dir():
         path = path / TRACE
     if not path.is_file():
@@ -31,7 +31,7 @@ def trace_of(path: Path) -> Path:
 
 
 def difference(a: Path, b: Path) -> Found:
-    """The first event that differs between two traces."""
+    """Find the first event that differs between two traces."""
     from ..netsim.errors import BadTrace
     from ..netsim.tracefile import first_difference
 
@@ -53,7 +53,7 @@ def difference(a: Path, b: Path) -> Found:
 
 
 def replay(folder: Path, until: float | None, strictly: "Callable[[Scenario], None]") -> Found:
-    """Run a folder's scenario and seed again, and compare."""
+    """Run a folder's scenario and seed again, and compare the runs."""
     kept = RunFolder(folder)
     before, more = kept.read()
     if not (folder / SCENARIO).is_file():
@@ -64,14 +64,14 @@ def replay(folder: Path, until: float | None, strictly: "Callable[[Scenario], No
     scenario = read_scenario(folder / SCENARIO, more["hosts_given"])
     if more["backend"] == "netns":
         raise CommandError(
-            "failed", f"`{folder}` ran in a real kernel, which does nothing twice the same",
+            "failed", f"`{folder}` ran in a real kernel, where runs are not repeatable",
             hint="a run with `--backend sim` can be repeated",
         )  # fmt: skip
     strictly(scenario)
     if until is not None and until >= scenario.sim.duration:
         until = None
     if until is None and before.ended not in ("done", "stopped"):
-        until = before.virtual or None  # it was cut short there
+        until = before.virtual or None  # it was interrupted there
     with tempfile.TemporaryDirectory(prefix="shoal-replay-") as scratch:
         trace = Path(scratch) / TRACE if kept.trace.is_file() else None
         again = run_here(scenario, folder / SCENARIO, before.seed, trace=trace, until=until)
@@ -88,7 +88,7 @@ def replay(folder: Path, until: float | None, strictly: "Callable[[Scenario], No
 
 def _verdict(before: Any, again: Any, until: float | None, traced: bool) -> Found:
     if until is not None:
-        message = f"ran to {again.virtual:g} s of {before.duration:g} s; nothing is compared"
+        message = f"ran to {again.virtual:g} s of {before.duration:g} s without a comparison"
         return {"same": None, "message": message, "metrics": asdict(again)["metrics"]}
     if again.digest == before.digest:
         return {"same": True, "message": f"the same {again.records} records"}
@@ -99,7 +99,7 @@ def _verdict(before: Any, again: Any, until: float | None, traced: bool) -> Foun
 
 
 def words(found: Found) -> str:
-    """The comparison for a person."""
+    """Format the comparison for a person."""
     lines = []
     if "digest" in found:
         lines.append(f"seed {found['seed']}, digest {found['digest']}")

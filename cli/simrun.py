@@ -1,4 +1,4 @@
-"""One run of a scenario from the command line: its folder, its progress, its words for a person."""
+"""Runs a scenario from the command line: reads its file, shows progress and prints the result."""
 
 import sys
 import time
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ..netsim.scenario.run import Run
     from ..netsim.scenario.tables import Scenario
 
-BULKY = ("samples", "series", "deeds")  # of a result: for plots, not for eyes
+BULKY = ("samples", "series", "deeds")  # fields of a result that only plots need
 SHOWN_EVERY = 0.1  # seconds of real time
-MOST_BYTES_BESIDE = 32 << 20  # of a file that a scenario names
+MOST_BYTES_BESIDE = 32 << 20  # bytes of a file that a scenario names
 
 
 def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
-    """A scenario's file, checked. Raises CommandError with its line."""
+    """Read and check a scenario's file. Raises CommandError with the line."""
     from ..netsim.errors import BadScenario
     from ..netsim.scenario.parse import parse
     from ..netsim.scenario.source import MOST_BYTES
@@ -37,12 +37,12 @@ def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
         file = path.parent / name
         if file.resolve().parent != path.parent.resolve():
             raise BadScenario(
-                f"`{file}` leads out of the scenario's folder", hint="copy the file there"
+                f"`{file}` is outside the scenario's folder", hint="copy the file into it"
             )
         try:
             return read_text(file, MOST_BYTES_BESIDE)
-        except CommandError as error:  # with the scenario's line
-            hint = (error.hint or "") if file.exists() else "put it beside the scenario"
+        except CommandError as error:  # add the line of the scenario
+            hint = (error.hint or "") if file.exists() else "put it next to the scenario"
             raise BadScenario(error.message, hint=hint) from None
 
     try:
@@ -52,9 +52,9 @@ def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
 
 
 def read_text(path: Path, most: int) -> str:
-    """A file of UTF-8 that a person names. Raises CommandError; never waits for a pipe."""
+    """Read a UTF-8 file that a person names. Raises CommandError; never waits for a pipe."""
     if path.is_dir():
-        hint = "name a file in it"
+        hint = "give a file in it"
         if (path / RESULT).is_file():
             hint = f"`shoal sim replay {path}` repeats a run"
         raise CommandError("bad-scenario", f"`{path}` is a folder", hint=hint)
@@ -64,16 +64,16 @@ def read_text(path: Path, most: int) -> str:
             hint="examples/scenarios/ has some; `shoal sim run --help` shows an example",
         )  # fmt: skip
     if not path.is_file():
-        raise CommandError("bad-scenario", f"`{path}` is no plain file", hint="save it as one")
+        raise CommandError("bad-scenario", f"`{path}` is not a regular file", hint="save it as one")
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except PermissionError:
-        hint = "check who owns it, and who may read it"
+        hint = "check its owner and its mode"
         raise CommandError("bad-scenario", f"`{path}` cannot be read", hint=hint) from None
     if len(data) > most:
         raise CommandError(
-            "bad-scenario", f"`{path}` has more than {most >> 20} MiB",
+            "bad-scenario", f"`{path}` is larger than {most >> 20} MiB",
             hint="`count` of a [[host]] makes many hosts of one table",
         )  # fmt: skip
     try:
@@ -81,19 +81,19 @@ def read_text(path: Path, most: int) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CommandError(
-            "bad-scenario", f"{path}:{line}: this is no UTF-8 text", hint="save it as UTF-8"
+            "bad-scenario", f"{path}:{line}: this is not UTF-8 text", hint="save it as UTF-8"
         ) from None
 
 
 def refused(path: Path, error: Any) -> CommandError:
-    """What is wrong with a scenario, with its line."""
+    """Return the error for a mistake in a scenario, with its line."""
     where = f"{path}:{error.line}" if error.line else str(path)
-    hint = error.hint or "docs/spec/scenario.md says what a scenario can hold"
+    hint = error.hint or "docs/spec/scenario.md describes scenario files"
     return CommandError("bad-scenario", f"{where}: {error.message}", hint=hint)
 
 
 def versions() -> dict[str, str]:
-    """What a repetition has to have alike."""
+    """Return the versions that must agree for a run to be repeatable."""
     import cryptography
     import trio
 
@@ -106,7 +106,7 @@ def versions() -> dict[str, str]:
 
 
 class VirtualTime:
-    """How far a run is: a changing line on a terminal, else nothing."""
+    """Progress of a run as a changing line on a terminal; silent elsewhere."""
 
     def __init__(self, duration: float, what: str = "virtual") -> None:
         self._what = what
@@ -117,7 +117,7 @@ class VirtualTime:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """For the time of a run."""
+        """Show the progress while the block runs."""
         if not sys.stderr.isatty():
             yield
             return
@@ -126,7 +126,7 @@ class VirtualTime:
 
         columns = TextColumn(self._what), BarColumn(), TextColumn("{task.description}")
         console = Console(stderr=True)
-        # Drawn when told: a thread would draw it while a simulation runs.
+        # Refreshed explicitly: a thread would draw it while a simulation runs.
         self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
         self._task = self._progress.add_task("", total=self._duration)
         with self._progress:
@@ -144,7 +144,7 @@ class VirtualTime:
 
 
 def figures_of_time(virtual: float, real: float) -> str:
-    """`virtual 60.0 s, real 1.2 s, 50 times as fast`."""
+    """Format times: `virtual 60.0 s, real 1.2 s, 50 times as fast`."""
     fast = virtual / real if real > 0 else 0.0
     ratio = f", {f'{fast:,.0f}' if fast >= 100 else f'{fast:.3g}'} times as fast" if fast else ""
     return f"virtual {virtual:.1f} s, real {real:.1f} s{ratio}"
@@ -159,7 +159,7 @@ def run_here(
     until: float | None = None,
     after: "Any" = None,
 ) -> "Result":
-    """Run in this process. `after(result)` is called with what there is, however it ends."""
+    """Run in this process. Calls `after(result)` with the result so far, however the run ends."""
     from ..netsim.errors import BadScenario, SimError
     from ..netsim.scenario.run import Run
 
@@ -192,8 +192,8 @@ def run_here(
 
 
 class _TraceFile:
-    """A trace on disk. What goes wrong is told between two samples, where a run can end in
-    order, and not in the middle of a packet."""
+    """A trace on disk. Errors are raised between two samples, where a run can end cleanly, and not
+    in the middle of a packet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -201,7 +201,7 @@ class _TraceFile:
         self._error: OSError | None = None
 
     def write(self, data: bytes) -> None:
-        """Raises nothing; after an error nothing more is written."""
+        """Write data. Never raises; after an error, further data is dropped."""
         if self._error is None:
             try:
                 while data:
@@ -210,12 +210,12 @@ class _TraceFile:
                 self._error = error
 
     def check(self) -> None:
-        """Raises CommandError for what has gone wrong."""
+        """Raise CommandError if a write has failed."""
         if self._error is not None:
             raise unwritable(self._path, self._error)
 
     def checking(self, shown: Callable[[float], None]) -> Callable[[float], None]:
-        """`shown`, told a time, and a look at this file."""
+        """Return a progress callback that calls `shown` and checks this file."""
 
         def look(now: float) -> None:
             self.check()
@@ -232,7 +232,7 @@ def _repeat(path: Path, seed: int) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong, out of the groups around it."""
+    """Describe the innermost error of exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error.message if isinstance(error, CommandError) else repr(error)
@@ -253,7 +253,7 @@ def _finished(run: "Run", after: Any) -> "Result":
 
 
 def _ended(run: "Run | None", why: str, after: Any) -> None:
-    """Keep what a run that was cut short has found."""
+    """Store the result of a run that was interrupted or failed."""
     if run is not None and after is not None:
         result = run.result()
         result.versions = versions()
@@ -262,7 +262,7 @@ def _ended(run: "Run | None", why: str, after: Any) -> None:
 
 
 def print_result(result: "Result") -> None:
-    """Figures and verdicts for a person."""
+    """Print figures and verdicts for a person."""
     import click
 
     name = render.safe(result.name)
@@ -293,5 +293,5 @@ def _value(name: str, value: Any) -> str:
 
 
 def as_json(result: "Result") -> dict[str, Any]:
-    """A result without what only plots need."""
+    """Return a result without the fields that only plots need."""
     return {name: value for name, value in asdict(result).items() if name not in BULKY}

@@ -1,4 +1,4 @@
-"""What many seeds of a scenario come to: quantiles of the figures, and what failed for which."""
+"""Summarises a sweep: quantiles of the figures over its seeds, and the failures by seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from .simrun import figures_of_time
 
 SHOWN_SEEDS = 50
 Line = dict[str, Any]
-"""A seed's figures and verdicts, as `simworker.py` answers."""
+"""Figures and verdicts of a seed, as `simworker.py` returns them."""
 
 
 def summary(lines: Sequence[Line]) -> dict[str, Any]:
-    """Quantiles of each figure over the seeds, and the seeds that failed."""
+    """Return quantiles of each figure over the seeds, and the seeds that failed."""
     from ..netsim.scenario.metrics import summary as statistics
 
     reasons = reasons_of(lines)
@@ -39,7 +39,7 @@ def summary(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _unmet(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Each expectation that a seed did not meet: its line, and what was found for which seed."""
+    """Return each unmet expectation with its line, its seeds and the values found."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for line in sorted(lines, key=lambda line: int(line["seed"])):
         for item in line.get("verdicts", ()):
@@ -53,12 +53,12 @@ def _unmet(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def reasons_of(lines: Sequence[Line]) -> list[str]:
-    """Why packets were dropped in any of the seeds."""
+    """Return the reasons for which packets were dropped in any of the seeds."""
     return sorted({key for line in lines for key in line.get("metrics", {}).get("drops", {})})
 
 
 def flat(metrics: dict[str, Any], reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Figures by name; of distributions the median and the 95th percentile."""
+    """Yield figures by name; of distributions, the median and the 95th percentile."""
     for name, value in metrics.items():
         if name == "drops":
             yield from ((f"drops.{reason}", value.get(reason, 0)) for reason in reasons)
@@ -69,7 +69,7 @@ def flat(metrics: dict[str, Any], reasons: Sequence[str]) -> Iterator[tuple[str,
 
 
 def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) -> None:
-    """A seed has ended."""
+    """Print a line about a seed that has ended."""
     failed = [item["text"] for item in line.get("verdicts", ()) if not item["met"]]
     ended = line["ended"].removeprefix("failed: ")
     why = "" if ended == "done" else render.safe(ended, 200)
@@ -80,7 +80,7 @@ def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) ->
 
 
 def print_summary(found: dict[str, Any]) -> str:
-    """The summary for a person."""
+    """Format the summary for a person."""
     from ..netsim.scenario.metrics import shown
 
     rows = [
@@ -96,7 +96,7 @@ def print_summary(found: dict[str, Any]) -> str:
 
 
 def _failures(found: dict[str, Any]) -> Iterator[str]:
-    """One line for each expectation that failed, with its seeds, and for each run that ended."""
+    """Yield a line for each unmet expectation with its seeds, and for each run that ended early."""
     for item in found["unmet"]:
         where = f" (line {item['line']})" if item["line"] else ""
         seeds = " ".join(map(str, item["seeds"][:SHOWN_SEEDS]))

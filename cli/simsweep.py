@@ -1,7 +1,7 @@
-"""Many seeds of a scenario: on the cores of this machine, or on a Ray cluster.
+"""Runs many seeds of a scenario, on the cores of this machine or on a Ray cluster.
 
-`sweep.jsonl` gets a line for each seed as it ends, after a first line that says of what; a sweep
-that was cut short goes on where it stopped.
+`sweep.jsonl` starts with a line that identifies the sweep and gets a line for each seed that ends.
+An interrupted sweep continues where it stopped.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class SweepFile:
     def __init__(
         self, folder: Path, scenario: "Scenario", hosts: int | None, *, force: bool = False
     ) -> None:
-        """`force` replaces another sweep in the folder. Raises CommandError."""
+        """Open or create the file; `force` replaces another sweep. Raises CommandError."""
         self.path = folder / LINES
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):
@@ -59,7 +59,7 @@ class SweepFile:
         return {}
 
     def _read(self) -> dict[int, Line]:
-        """Return the lines of an earlier call; one that was cut short is cut off."""
+        """Return the lines of earlier calls; drop an incomplete last line."""
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and (json.dumps(self._head) + "\n").encode().startswith(data):
@@ -80,9 +80,9 @@ class SweepFile:
             ) from None
 
     def _other(self, head: dict[str, Any]) -> str:
-        """Say in what the sweep on disk differs; empty where it is this one."""
+        """Say how the sweep on disk differs; empty if it is this one."""
         if head["scenario"] != self._head["scenario"]:
-            return "its scenario, or a file beside it, differs"
+            return "its scenario, or a file of that scenario, differs"
         if head["hosts"] != self._head["hosts"]:
             return f"its `--hosts` is {head['hosts'] or 'not given'}"
         for name, ours in versions().items():
@@ -91,7 +91,7 @@ class SweepFile:
         return ""
 
     def add(self, line: Line) -> None:
-        """Keep a seed's line."""
+        """Store the line of a seed. Raises CommandError."""
         self.lines[line["seed"]] = line
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -101,7 +101,7 @@ class SweepFile:
 
 
 def lines_of(path: Path) -> list[Line]:
-    """The lines of a sweep on disk, by seed. Raises CommandError."""
+    """Read the lines of a sweep on disk, sorted by seed. Raises CommandError."""
     try:
         data = path.read_bytes()
         _, *lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
@@ -113,33 +113,33 @@ def lines_of(path: Path) -> list[Line]:
 
 
 def task_of(scenario: "Scenario", hosts: int | None) -> dict[str, Any]:
-    """What a process elsewhere is told of a scenario."""
+    """Return a scenario in the form that another process receives."""
     return {"text": scenario.text, "hosts": hosts, "files": scenario.files}
 
 
 class _Worker:
-    """A process that runs one seed after the other."""
+    """A process that runs one seed after another."""
 
     def __init__(self, scenario: "Scenario", hosts: int | None) -> None:
         self._task = json.dumps(task_of(scenario, hosts)) + "\n"
         self._args = ["-m", "shoal.cli.simworker", *([STRICT] if scenario.sim.strict else [])]
         self._process: subprocess.Popen[str] | None = None
         self._closed = False
-        self._lock = threading.Lock()  # between starting a process and ending it
+        self._lock = threading.Lock()  # serialises starting and ending the process
 
     def _start(self) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [sys.executable, *self._args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
             env={**os.environ, "PYTHONHASHSEED": "0"},
-            process_group=0,  # Ctrl-C is for us: we end them
+            process_group=0,  # keeps Ctrl-C from them; this process ends them
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(self._task)
         return process
 
     def run(self, seed: int) -> Line:
-        """The line of a seed; a process that dies under it is a line as well."""
+        """Run a seed and return its line, also if the process dies meanwhile."""
         with self._lock:
             if self._closed:
                 return {"seed": seed, "met": False, "ended": "interrupted"}
@@ -163,14 +163,14 @@ class _Worker:
         return {"seed": seed, "met": False, "ended": f"failed: its process ended with {code}"}
 
     def close(self) -> None:
-        """End the process, in the middle of a seed if need be."""
+        """Kill the process, even in the middle of a seed."""
         with self._lock:
             self._closed = True
             if self._process is not None:
-                self._process.kill()  # who reads its answer sees their end
+                self._process.kill()  # the thread that reads its reply sees the end of the stream
 
     def _end(self, process: "subprocess.Popen[str]") -> int:
-        """What a process that has died ended with."""
+        """Close the pipes of an ended process and return its exit code."""
         assert process.stdin is not None and process.stdout is not None
         self._process = None
         with suppress(OSError):
@@ -179,7 +179,7 @@ class _Worker:
         return process.wait()
 
     def finish(self) -> None:
-        """After the last seed: end the process and let go of its pipes."""
+        """End the process after the last seed, and close its pipes."""
         if self._process is not None:
             self._process.kill()
             self._end(self._process)
@@ -188,7 +188,7 @@ class _Worker:
 def here(
     scenario: "Scenario", hosts: int | None, seeds: Sequence[int], jobs: int
 ) -> Iterator[Line]:
-    """The lines of these seeds, as they end, from `jobs` processes of this machine."""
+    """Yield the lines of these seeds as they end, from `jobs` processes of this machine."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for seed in seeds:
         waiting.put(seed)
@@ -206,7 +206,7 @@ def here(
                 done.put(line)
 
     def join(thread: threading.Thread) -> None:
-        if thread.ident is not None:  # interrupted before its start, else
+        if thread.ident is not None:  # None: interrupted before the thread started
             thread.join()
 
     with ExitStack() as stack:
@@ -225,7 +225,7 @@ def here(
 def on_ray(
     address: str, scenario: "Scenario", hosts: int | None, seeds: Sequence[int]
 ) -> Iterator[Line]:
-    """The lines of these seeds, as they end, from a Ray cluster that has shoal installed."""
+    """Yield the lines of these seeds as they end, from a Ray cluster that has shoal installed."""
     from .simworker import run_on_node
 
     ray = _cluster(address)
@@ -241,7 +241,7 @@ def on_ray(
 
 
 def _cluster(address: str) -> Any:
-    """Ray, connected. Raises CommandError."""
+    """Return the connected `ray` module. Raises CommandError."""
     import importlib
     import logging
     import warnings
@@ -265,7 +265,7 @@ def _cluster(address: str) -> Any:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError where nobody listens: Ray itself tries for more than a minute."""
+    """Raise OSError if nothing listens at an address: Ray itself tries for more than a minute."""
     scheme, _, rest = address.rpartition("://")
     host, colon, port = rest.rpartition(":")
     if not colon and scheme == "ray":
@@ -275,7 +275,7 @@ def _knock(address: str) -> None:
 
 
 def _answer(ray: Any, done: Any, seed: int) -> Line:
-    """A seed's line from a cluster; a node that dies under it is a line as well."""
+    """Return a seed's line from a cluster, also if its node dies meanwhile."""
     try:
         line: Line = ray.get(done)
     except ray.exceptions.RayError as error:

@@ -1,5 +1,6 @@
-"""A process of a sweep: told a scenario and then seeds on standard input, a line each; answers
-with a line of JSON for each seed. It ends with its input.
+"""Worker process of a sweep: reads a scenario and then seeds from standard input, one on each line.
+
+It replies with a line of JSON for each seed, and ends when its input ends.
 """
 
 import json
@@ -23,7 +24,7 @@ KEPT = ("seed", "ended", "virtual", "real", "digest", "records", "metrics")
 def run_seed(
     task: dict[str, Any], seed: int, progress: Callable[[float], None] | None = None
 ) -> dict[str, Any]:
-    """One seed's line: figures and verdicts, or why there are none."""
+    """Return the line of a seed: figures and verdicts, or why there are none."""
     began = time.perf_counter()
     try:
         scenario = parse(task["text"], hosts=task["hosts"], beside=task["files"].__getitem__)
@@ -41,21 +42,21 @@ def run_seed(
 
 
 def run_on_node(task: dict[str, Any], seed: int) -> dict[str, Any]:
-    """As `run_seed`, with what this node runs it with."""
+    """Run a seed as `run_seed` does, and add this node's versions."""
     return run_seed(task, seed) | {"versions": versions()}
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Reply to seeds until the input ends."""
     if STRICT in sys.argv:
         reexec()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then closes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the input
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever prints does not come between the answers
+    os.dup2(2, 1)  # keeps other output from mixing with the replies
     parent = os.getppid()
 
     def with_parent(_: float) -> None:
-        """End where nobody is left to tell: who started us was killed."""
+        """Exit if the parent process was killed, because nothing reads the replies then."""
         if os.getppid() != parent:
             os._exit(1)
 

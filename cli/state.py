@@ -1,4 +1,4 @@
-"""`shoal state show | log | verify | export`: what the swarm agrees on, as this node has it."""
+"""`shoal state show | log | verify | export`: the swarm's shared state, as this node knows it."""
 
 from datetime import datetime
 from pathlib import Path
@@ -11,14 +11,14 @@ from . import defaults, render
 from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
-PARTS = 16  # of `shards`, by the first hex digit of the model's root
-NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
+PARTS = 16  # of the kind `shards`, by the first hex digit of the model's root
+NOT_SINCE = "no recorded changes for this key"
 
 kind_option = click.option(
     "--kind", help="Only feeds of this kind: member, models, shards, jobs, …"
 )
 author_option = click.option(
-    "--author", help="Only what this peer says: its id, the beginning of it, or `me`."
+    "--author", help="Only feeds of this peer: its id, the beginning of it, or `me`."
 )
 
 
@@ -27,9 +27,9 @@ author_option = click.option(
     epilog=example("shoal state show", "shoal state log tiny --kind models", "shoal state verify"),
 )
 def state() -> None:
-    """Look into what the swarm agrees on: who says what, since when, and whether it is whole.
+    """Inspect the shared state of the swarm.
 
-    Each node writes feeds of its own, signed and numbered; every node keeps those of the others.
+    Each node writes its own signed and numbered feeds. The other nodes store copies of them.
     """
 
 
@@ -39,7 +39,7 @@ def state() -> None:
 @data_option
 @json_option
 def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
-    """List the feeds; with --author also what they say. Needs a running daemon."""
+    """List the feeds; with --author, also their facts. Needs a running daemon."""
     feeds, answer = _feeds("state_show", data, kind, author)
     if as_json:
         click.echo(
@@ -65,11 +65,11 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
 @data_option
 @json_option
 def log(key: str | None, kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
-    """Show who said what of KEY, and when; without KEY all changes, oldest first.
+    """Show the changes of KEY, or all changes, oldest first.
 
-    A feed goes back to when its author last began it anew: at a start of its node, or where most
-    of it had become history: of what was so then it says `or earlier`. Times are the authors' own.
-    Needs a running daemon.
+    Each change has its author and time, by the author's clock. An author begins its feed anew when
+    its node starts, or when most entries are outdated. Facts from before that are marked `or
+    earlier`. Needs a running daemon.
     """
     from .client import request
 
@@ -97,9 +97,9 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
 @data_option
 @json_option
 def verify(data: Path, as_json: bool) -> None:
-    """Check every signature of the whole store. Damaged feeds are fetched again from others.
+    """Verify every signature in the store. Damaged feeds are fetched again from other nodes.
 
-    Exits with 1 where there were any. Needs a running daemon.
+    The exit code is 1 if any feed was damaged. Needs a running daemon.
     """
     from .client import request
 
@@ -110,7 +110,7 @@ def verify(data: Path, as_json: bool) -> None:
         whole = answer["feeds"] - len(answer["damaged"])
         entries = "1 entry" if answer["entries"] == 1 else f"{answer['entries']} entries"
         held = render.size(answer["bytes"])
-        click.echo(f"{render.count(whole, 'feed')} whole: {entries}, {held}")
+        click.echo(f"{render.count(whole, 'feed')} intact: {entries}, {held}")
         for name in answer["damaged"]:
             click.echo(f"damaged: {name['kind']} of {_author(name['author'])}, fetched again")
     if answer["damaged"]:
@@ -123,9 +123,9 @@ def verify(data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
-    """Write all feeds with their facts to standard output, as one JSON document.
+    """Write all feeds to standard output, as one JSON document.
 
-    It is indented; with --json it stands on one line, in ASCII. Needs a running daemon.
+    The document is indented; with --json, it is one line in ASCII. Needs a running daemon.
     """
     feeds, _ = _feeds("state_export", data, kind, author)
     if as_json:
@@ -135,14 +135,14 @@ def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> N
 
 
 def kept_line(keeps: dict[str, list[int]] | None, alone: dict[str, list[int]] | None) -> str:
-    """What a node keeps of others that does not keep all, and what of that no linked peer keeps,
-    so that nobody tells of it; empty where there is nothing to say."""
+    """Say what a node stores of others' feeds, if not all, and which part of that no linked peer
+    stores, so that it gets no news of it. Empty if there is nothing to say."""
     lines = []
     if keeps is not None:
-        lines.append(f"this node keeps {_plots(keeps)} of others, as it needs them "
-                     "(`--state all`: all)")  # fmt: skip
+        lines.append(f"this node stores only what it needs of other nodes: {_plots(keeps)} "
+                     "(`--state all` stores everything)")  # fmt: skip
     if alone:
-        lines.append(f"no node that it is linked with keeps {_plots(alone)}")
+        lines.append(f"no linked node stores {_plots(alone)}")
     return "\n".join(lines)
 
 
@@ -155,7 +155,7 @@ def _plots(keeps: dict[str, list[int]]) -> str:
 
 
 def feed_row(feed: dict[str, Any], own: str) -> list[str]:
-    """A feed as a line of the table."""
+    """Format a feed as a row of the table."""
     part = f" {feed['part']:x}" if feed["part"] else ""
     who = _author(feed["author"]) + (" (this node)" if feed["author"] == own else "")
     if feed["forked"]:
@@ -189,14 +189,14 @@ def _nothing(kind: str | None) -> str:
 
 
 def _said_line(each: dict[str, Any]) -> str:
-    """What a feed began with was so when it began, and nobody knows since when."""
+    """Format a change. A feed's first facts are older than the feed, so their time is a bound."""
     when = _time(each["made"]) + (" or earlier" if each.get("earlier") else "")
-    what = "taken back" if each["value"] is None else _shown(each["value"])
+    what = "withdrawn" if each["value"] is None else _shown(each["value"])
     return f"{when}  {_author(each['author'])}  {each['kind']}  {_key(each['key'])}  {what}"
 
 
 def _key(key: str) -> str:
-    """Whole, to be copied."""
+    """Format a key in full, so that it can be copied."""
     return render.name(key, defaults.KEY_WIDTH)
 
 
@@ -212,14 +212,14 @@ def _shown(value: Any) -> str:
 
 
 def _brief(value: Any) -> Any:
-    """The beginning of an id; any other value as it is."""
+    """Return the beginning of an id; any other value unchanged."""
     if isinstance(value, list):
         return ", ".join(str(_brief(each)) for each in value)
     return render.short(value) if isinstance(value, str) and shortid.is_id(value) else value
 
 
 def _time(seconds: float, unit: str = "seconds") -> str:
-    """A stranger's clock may say anything."""
+    """Format a time by another node's clock, which may be out of any range."""
     try:
         return datetime.fromtimestamp(seconds).isoformat(" ", unit)
     except (ValueError, OverflowError, OSError):

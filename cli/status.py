@@ -1,4 +1,4 @@
-"""`shoal status` and `shoal peers`: what this node is doing, and who it knows."""
+"""`shoal status` and `shoal peers`: what this node is doing, and the nodes that it knows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,15 @@ from .options import data_option, example, json_option
 
 
 @click.command(
-    short_help="Show what this node does.",
+    short_help="Show the state of this node.",
     epilog=example("shoal status", "shoal status --links", "shoal status --json"),
 )
 @data_option
-@click.option("--links", is_flag=True, help="Each link as well: its path, round trip, rates over "
+@click.option("--links", is_flag=True, help="Also show each link: its path, round trip, rates over "
               "a second, and why it is not direct.")  # fmt: skip
 @json_option
 def status(data: Path, links: bool, as_json: bool) -> None:
-    """Show what this node is, holds and serves, and what is not as it should be."""
+    """Show this node's identity, what it stores and serves, and any problems."""
     from .client import request
 
     answer = request(data, "status")
@@ -34,7 +34,7 @@ def status(data: Path, links: bool, as_json: bool) -> None:
 
 
 def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """The answer of `status` as names and values."""
+    """Format the reply of `status` as names and values."""
     safe = render.safe
     swarm = swarm_line(answer)
     rows = [
@@ -63,12 +63,12 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def swarm_line(answer: dict[str, Any]) -> str:
-    """Open, or private and what this node is in it."""
+    """Say whether the swarm is open, or private with this node's role."""
     if not answer["private"]:
         return "open"
     place = answer["group"]
     if place is None or place["role"] is None:
-        return "private, no member of it"
+        return "private, not a member"
     return f"private, {place['role']}, {render.count(place['members'], 'member')}"
 
 
@@ -77,7 +77,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def _place_line(held: dict[str, Any]) -> str:
-    return f"a place at {render.short(held['peer'])} ({held['rtt_ms']:.1f} ms)"
+    return f"reservation at {render.short(held['peer'])} ({held['rtt_ms']:.1f} ms)"
 
 
 def relaying_line(relaying: dict[str, Any]) -> str:
@@ -88,13 +88,13 @@ def relaying_line(relaying: dict[str, Any]) -> str:
         return "off: no other node is known to reach this one, so it cannot serve as a relay"
     places, circuits = relaying["places"], relaying["circuits"]
     return (
-        f"{places} {_plural('place', places)}, {circuits} {_plural('circuit', circuits)}, "
+        f"{places} {_plural('reservation', places)}, {circuits} {_plural('circuit', circuits)}, "
         f"{render.size(relaying['bytes'])} carried, up to {rate(relaying['rate'])}"
     )
 
 
 def rate(count: float | None) -> str:
-    """Bytes a second for a person: `-`, `0 B/s`, `1.0 MB/s`."""
+    """Format bytes per second for a person: `-`, `0 B/s`, `1.0 MB/s`."""
     if count is None:
         return "-"
     for unit in ("B/s", "kB/s", "MB/s"):
@@ -104,14 +104,14 @@ def rate(count: float | None) -> str:
     return f"{count:.1f} GB/s"
 
 
-NO_PATH = "none"  # of a link that nothing carries
+NO_PATH = "none"  # path of a link whose paths are all lost
 LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
 
 
 def links_text(links: list[dict[str, Any]]) -> str:
-    """A table of links, and below it why some are not direct, or go nowhere."""
+    """Format a table of links, and below it why some are relayed or have no path."""
     if not links:
-        return "no other node is linked"
+        return "there are no links"
     peers = [link["peer"] for link in links]
     lines = [render.table(LINK_HEADS, [link_row(link, peers) for link in links])]
     for link in links:
@@ -124,7 +124,7 @@ def links_text(links: list[dict[str, Any]]) -> str:
 
 
 def link_row(link: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
-    """One link as a line of the table."""
+    """Format a link as a row of the table."""
     path = render.safe(link["path"], 16)
     if link["medium"]:
         path += f" {render.safe(link['medium'], 16)}"
@@ -143,7 +143,7 @@ def _rtt(milliseconds: float | None) -> str:
 
 
 def serving_line(serving: dict[str, Any]) -> str:
-    """What a node serves, or how far it is."""
+    """Say what a node serves, or its progress towards that."""
     if serving["phase"] == "serving" and serving["shard"] is not None:
         shard = serving["shard"]
         now = f", {serving['room_tokens']:,} now" if "room_tokens" in serving else ""
@@ -155,7 +155,7 @@ def serving_line(serving: dict[str, Any]) -> str:
 
 
 def shard_line(shard: dict[str, Any]) -> str:
-    """`tiny layers 0:2 (float32)`."""
+    """Format a shard: `tiny layers 0:2 (float32)`."""
     return (
         f"{render.name(shard['model'])} layers {render.safe(shard['layers'], 16)} "
         f"({render.safe(shard['dtype'], 16)})"
@@ -171,22 +171,22 @@ def memory_rows(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
     loaded, offered = render.size(memory["loaded_bytes"]), render.size(memory["offered_bytes"])
     return [
         ("memory", f"{render.size(sum(size for _, size in shown))} resident: {each_one}"),
-        ("offered", f"{loaded} set aside for layers and answers, of {offered} (`--memory`)"),
+        ("offered", f"{loaded} reserved for layers and KV caches, of {offered} (`--memory`)"),
     ]
 
 
 def disk_line(disk: dict[str, Any]) -> str:
-    """What models and blobs take of the disk, and what they may take."""
+    """Format the disk use and the disk limit of models and blobs."""
     if disk["limit_bytes"] is None:
         limit = "no limit"
     else:
         limit = f"of at most {render.size(disk['limit_bytes'])}"
-        limit += "" if disk["set"] else ", by what is free (`--disk` sets it)"
+        limit += "" if disk["set"] else ", depending on the free space (`--disk` sets it)"
     return f"{render.size(disk['used_bytes'])} by models and blobs, {limit}"
 
 
 def model_line(model: dict[str, Any]) -> str:
-    """A model's name, layers, and what is missing."""
+    """Format a model's name, its layers and what is missing."""
     state = "complete" if model["complete"] else render.sentence(model["missing"])
     if model.get("room_tokens") is not None:
         state += f", room for {render.tokens(model['room_tokens'])} of prompt and answer"
@@ -202,15 +202,16 @@ def _machine_line(capacity: dict[str, Any]) -> str:
 
 
 @click.command(
-    short_help="List the nodes this one knows.", epilog=example("shoal peers", "shoal peers --json")
+    short_help="List the nodes that this one knows.",
+    epilog=example("shoal peers", "shoal peers --json"),
 )
 @data_option
 @json_option
 def peers(data: Path, as_json: bool) -> None:
-    """List the nodes that this one knows, the layers that they serve and their room.
+    """List the nodes that this one knows, the layers that they serve and their free token capacity.
 
-    ROOM is how many tokens, of prompts and answers together, a node has memory for. A request needs
-    it at each node of a chain over all layers; answers under way take of it.
+    ROOM is the number of tokens, of prompts and answers together, for which a node has memory.
+    A request needs that much at each node of a chain over all layers. Running requests reduce it.
     """
     from .client import request
 
@@ -226,16 +227,16 @@ def peers(data: Path, as_json: bool) -> None:
 
 
 NEXT = {
-    True: "`shoal invite` prints a code for one to join by",
-    False: "`shoal status` shows what this node may in its group, and what is in the way",
+    True: "`shoal invite` prints a code for another node to join with",
+    False: "`shoal status` shows this node's role in its group, and any problems",
 }
-"""What helps a node that knows no other, by whether it may invite."""
+"""Hint for a node that knows no other node, by whether it may invite."""
 PEER_HEADS = ("PEER", "SERVES", "ROOM", "PATH", "RTT", "ADDRESS")
 SHARDS_SHOWN = 4  # of one node
 
 
 def peer_row(peer: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
-    """One node as a line of the table."""
+    """Format a node as a row of the table."""
     shards = peer["shards"][:SHARDS_SHOWN]
     served = [f"{render.name(each['model'])} {render.safe(each['layers'], 16)}" for each in shards]
     return [

@@ -1,7 +1,7 @@
-"""Several real daemons on this machine, as child processes that never outlive their purpose.
+"""Runs several real daemons on this machine as child processes that end with this process.
 
-Each child watches a pipe whose other end only this process holds: when this process ends, by
-whatever signal, the pipe closes and the child stops by itself (`shoal node --parent-fd`).
+Each child watches a pipe whose other end only this process has. When this process ends, for
+whatever reason, the pipe closes and the child stops by itself (`shoal node --parent-fd`).
 """
 
 import json
@@ -36,9 +36,9 @@ class LocalNode:
             with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "shoal.cli.main", "node", "--data", str(self.data),
-                     "--parent-fd", str(theirs), *args],  # -P: nothing here is imported
+                     "--parent-fd", str(theirs), *args],  # -P: do not import from this folder
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs,),
-                    start_new_session=True,  # Ctrl-C is ours to handle, for all of them
+                    start_new_session=True,  # this process handles Ctrl-C for all of them
                 )  # fmt: skip
         except BaseException:
             os.close(self._pipe)
@@ -51,20 +51,20 @@ class LocalNode:
         return self._process.pid
 
     def check_running(self, patience: float = 0.0) -> None:
-        """Raises CommandError, with the node's last words, when its process has ended.
+        """Raise CommandError, with the node's last words, if its process has ended.
 
-        It is given `patience` seconds to end.
+        Waits up to `patience` seconds for it to end.
         """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience)
             raise CommandError(
                 "failed",
                 f"node {self.number} ended: {self.last_words()}",
-                hint="run `shoal node` by itself to see what it says",
+                hint="run `shoal node` by itself to see its output",
             )
 
     def status(self) -> dict[str, Any] | None:
-        """The node's status; None while it does not answer yet. Raises when it has ended."""
+        """Return the node's status; None until it answers. Raises CommandError if it has ended."""
         self.check_running()
         try:
             return request(self.data, "status")
@@ -74,18 +74,18 @@ class LocalNode:
             return None
 
     def last_words(self) -> str:
-        """The error line of its output, or the last line."""
+        """Return the error line of its output, or else the last line."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         told = [line for line in lines if line.startswith("error: ")]
-        return (told or lines or ["it said nothing"])[-1].removeprefix("error: ")
+        return (told or lines or ["no output"])[-1].removeprefix("error: ")
 
     def leave_running(self) -> None:
-        """From now on it lives until it is stopped by command."""
+        """Let the node run on after this process, until it is stopped by command."""
         os.write(self._pipe, STAY)
         self._close_pipe()
 
     def ask_to_stop(self) -> None:
-        """Close the pipe: the node stops by itself."""
+        """Close the pipe, so that the node stops by itself."""
         self._close_pipe()
 
     def wait_stopped(self, deadline: float) -> None:
@@ -104,7 +104,7 @@ class LocalNode:
 
 
 class LocalSwarm:
-    """The daemons and their folder; a context manager that leaves nothing behind."""
+    """The daemons and their folder, as a context manager that stops and removes them."""
 
     def __init__(self) -> None:
         self.nodes: list[LocalNode] = []
@@ -115,8 +115,8 @@ class LocalSwarm:
         return self
 
     def start(self, args: Sequence[str]) -> LocalNode:
-        """Start one more daemon with these arguments. Ctrl-C waits until the swarm knows it, and
-        so can stop it."""
+        """Start one more daemon with these arguments. Ctrl-C waits until the daemon is registered
+        here, so that it can be stopped."""
         with _undisturbed(later=True):
             node = LocalNode(len(self.nodes) + 1, self.folder, args)
             self.nodes.append(node)
@@ -126,7 +126,7 @@ class LocalSwarm:
         self, ready: Callable[[list[dict[str, Any] | None]], bool],
         show: Callable[[list[dict[str, Any] | None]], None], deadline: float,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Poll all nodes until `ready` says so; raises CommandError at monotonic `deadline`."""
+        """Poll all nodes until `ready` is true. Raises CommandError at monotonic `deadline`."""
         while True:
             found = [node.status() for node in self.nodes]
             show(found)
@@ -142,7 +142,7 @@ class LocalSwarm:
 
     @contextmanager
     def ends_explained(self) -> Iterator[None]:
-        """A command that fails because a daemon ended is told what that daemon said."""
+        """If a command in the block fails because a daemon ended, raise that daemon's error."""
         try:
             yield
         except CommandError as error:
@@ -170,7 +170,7 @@ class LocalSwarm:
             self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Again where a process that is just ending still puts something into it."""
+        """Remove the folder, and retry while an ending process still writes into it."""
         deadline = time.monotonic() + defaults.DEMO_STOP_TIMEOUT
         shutil.rmtree(self.folder, ignore_errors=True)
         while self.folder.exists() and time.monotonic() < deadline:
@@ -179,7 +179,7 @@ class LocalSwarm:
 
 
 def _behind(found: list[dict[str, Any] | None]) -> str:
-    """What the first node that does not serve says of itself."""
+    """Describe the first node that does not serve yet."""
     for number, status in enumerate(found, 1):
         if status is None:
             return f"node {number} does not answer"
@@ -190,9 +190,9 @@ def _behind(found: list[dict[str, Any] | None]) -> str:
 
 @contextmanager
 def _undisturbed(*, later: bool = False) -> Iterator[None]:
-    """Ctrl-C does not interrupt what is done here, which is bounded in time.
+    """Keep Ctrl-C from interrupting the block, whose duration is bounded.
 
-    The first one counts `later`, at the end, or never.
+    With `later`, the first Ctrl-C takes effect at the end of the block; otherwise it has none.
     """
     came: list[int] = []
     before = {

@@ -1,4 +1,4 @@
-"""`shoal usage`: what users had of others' computers."""
+"""`shoal usage`: shows how much nodes used each other's computers."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,21 +10,22 @@ from . import render
 from .options import data_option, example, json_option
 
 NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
-NOT_KEPT = "this node does not keep what others say of usage (`shoal node --state all` does)"
+NOT_KEPT = "this node does not store the usage reports of others (`shoal node --state all` does)"
 HEADS = ("REQUESTS", "TOKENS IN", "TOKENS OUT", "COMPUTING")
 
 
 @click.command(
-    short_help="Show who used whose computers.", epilog=example("shoal usage", "shoal usage --json")
+    short_help="Show how much nodes used each other.",
+    epilog=example("shoal usage", "shoal usage --json"),
 )
 @data_option
 @json_option
 def usage(data: Path, as_json: bool) -> None:
-    """Show what each node had of the others' computers, and what each gave.
+    """Show how much each node used other nodes' computers, and how much each provided.
 
-    Every figure is the word of the node that gave: each counts for itself, nobody checks it, and
-    one that lies can say anything. What a node has of itself is not counted. Figures are written
-    every 10 minutes. Needs a running daemon.
+    Providers report the figures themselves. Reports are not verified, so a dishonest provider can
+    claim anything. A node's use of its own computer is not counted. Figures are written every 10
+    minutes. Needs a running daemon.
     """
     from .client import request
 
@@ -35,17 +36,15 @@ def usage(data: Path, as_json: bool) -> None:
     rows = answer["usage"]
     if not rows:
         click.echo(
-            "nobody has said that anybody used its computer"
-            if answer.get("kept", True)
-            else NOT_KEPT
+            "no node has reported use by another node" if answer.get("kept", True) else NOT_KEPT
         )
         return
     own = answer["own"]
-    click.echo("had, as those say who gave it:")
+    click.echo("used, as reported by the providers:")
     click.echo(
         _table(("NODE", "MODEL"), rows, lambda row: (_peer(row["client"], own), _model(row)))
     )
-    click.echo("\ngave, as they say themselves:")
+    click.echo("\nprovided, as reported by the providers:")
     click.echo(_table(("NODE",), rows, lambda row: (_peer(row["provider"], own),)))
     if answer["more"]:
         click.echo(f"and {answer['more']} more sums")
@@ -58,7 +57,7 @@ def _table(
     rows: Iterable[dict[str, Any]],
     key_of: Callable[[dict[str, Any]], tuple[str, ...]],
 ) -> str:
-    """The sums of all rows with one key; those with most tokens first."""
+    """Sum the rows of each key and format the sums, most tokens first."""
     sums: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         total = sums.setdefault(key_of(row), [0] * len(NUMBERS))

@@ -1,4 +1,4 @@
-"""Where others can reach this node, as far as the node can know by itself."""
+"""Chooses the addresses that this node publishes, from those of its own network interfaces."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ from ..transport.host import Interface
 from ..transport.identity import PeerId
 
 VIRTUAL = ("docker", "br-", "veth", "virbr", "vmnet", "lxc", "cni", "podman")
-MOST = 8  # addresses that are published
+MOST = 8  # published addresses
 
 
 def own_addresses(
     listen: str, port: int, peer: PeerId, interfaces: Iterable[Interface]
 ) -> list[Address]:
-    """The addresses to publish, best first: what a listener on `listen` can be reached by.
+    """Return the addresses to publish for a listener on `listen`, best first.
 
-    A listener on all addresses is reached by those of the interfaces: public ones first,
-    those of virtual switches last, loopback where there is nothing else.
+    A listener on all addresses publishes those of the interfaces: public addresses first and
+    addresses of virtual switches last. Loopback is published only if there is no other address.
     """
     address = ipaddress.ip_address(listen)
     if not address.is_unspecified:

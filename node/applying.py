@@ -1,4 +1,4 @@
-"""Applies settings to the daemon's parts: at its start, and, for some keys, while it runs."""
+"""Applies settings to the parts of the daemon: at its start and, for some keys, while it runs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def relaying_of(config: NodeConfig) -> RelayLimits:
-    """Return the limits of relaying."""
+    """Return the limits for relaying."""
     if config.relay is None:
         return RelayLimits()
     return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
 
 
 def caps_of(config: NodeConfig) -> Caps:
-    """Return the limits of sending and receiving."""
+    """Return the bandwidth limits for sending and receiving."""
     return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
 
 
 def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
-    """Return the limit of the library."""
+    """Return the disk limit of the library."""
     if config.disk != "auto":
         return Allowance(config.disk)
     free = host.files.free_space(config.data)
@@ -40,12 +40,12 @@ def _apply_caps(node: "Node") -> None:
 
 
 def _apply_disk(node: "Node") -> None:
-    """Limit the library; it evicts when it next needs room."""
+    """Set the library's disk limit. The library evicts when it next needs space."""
     node.quota.allow(disk_of(node.host, node.config, node.library))
 
 
 def _apply_links(node: "Node") -> None:
-    """Limit the dials; existing links stay."""
+    """Set the number of links up to which members are dialled. Existing links stay."""
     node.membership.most_links = node.config.links
 
 
@@ -55,4 +55,4 @@ LIVE: dict[str, Callable[["Node"], None]] = {
     "disk": _apply_disk,
     "links": _apply_links,
 }
-"""Tells the parts of a new value in `Node.config`, for every key that is `live`."""
+"""For every `live` key, the function that applies a new value in `Node.config` to the parts."""

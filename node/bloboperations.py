@@ -1,4 +1,4 @@
-"""What the control socket can be asked about blobs; docs/spec/control.md."""
+"""Control socket operations on blobs: list, add and get. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlobOperations:
-    """The operations on the blobs of one node."""
+    """Operations on the blobs of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -34,7 +34,7 @@ class BlobOperations:
             try:
                 content = await library.content(root)
                 size = (await library.blobs.tree(root)).size
-            except ModelError:  # damaged: it is got, or added, again
+            except ModelError:  # damaged; getting or adding the blob again repairs it
                 continue
             missing = await self._node.host.offload(library.store.missing, content.order)
             found.append(
@@ -74,16 +74,16 @@ class BlobOperations:
         }
 
     def _root_of(self, request: dict[str, Any]) -> str:
-        """A whole root, or the beginning of one of this node's. Raises BadId."""
+        """Return a full root, or the local root that begins with the given text. Raises BadId."""
         root = text_of(request, "root", 256)
         if is_digest(root.lower()):
             return root.lower()
-        hint = "one that is elsewhere needs all 64 hex digits: `shoal blob list --json` there"
+        hint = "a blob on another node needs all 64 hex digits: `shoal blob list --json` there"
         return meant(root, self._node.library.blobs.roots(), "blob", hint=hint)
 
     async def _have_tree(self, root: str) -> None:
-        """Which chunks it has. Where nobody says to hold it, linked nodes are asked all the same,
-        but for seconds only. Raises ModelError."""
+        """Fetch the list of the blob's chunks. If no node claims to hold the blob, ask the linked
+        nodes anyway, but only for UNTOLD_PATIENCE seconds. Raises ModelError."""
         node, patience = self._node, defaults.PULL_PATIENCE
         if not node.library.knows(root) and not await node.providers.providers(root):
             patience = defaults.UNTOLD_PATIENCE if node.holdings.linked() else 0.0
@@ -91,7 +91,7 @@ class BlobOperations:
             await node.exchange.fetch_tree(root, node.holdings.linked, patience=patience)
         except FetchFailed as error:
             hint = WHO_HAD.format(root=root) if node.holdings.linked() else ALONE
-            what = f"nobody that can be found now holds `{root}`"
+            what = f"no reachable node holds `{root}`"
             raise FetchFailed(error.code, what, hint=hint) from None
 
     async def _fetch(self, root: str, emit: Emit) -> FetchReport:

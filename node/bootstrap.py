@@ -1,4 +1,4 @@
-"""Reaching the first peers: bootstrap addresses, remembered ones, and an invitation."""
+"""Reaches the first peers: bootstrap addresses, remembered addresses and the inviter."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,14 +27,14 @@ NOT_ADMITTED = {"not-admitted", "not-a-member", REVOKED, "wrong-swarm"}
 
 
 class Bootstrap:
-    """Keeps a link to each given address, redialling when it is lost; tells what fails."""
+    """Keeps a link to each bootstrap address, redials lost links and reports failures."""
 
     def __init__(self, host: Host, ladder: Ladder, health: Health) -> None:
         self._host = host
         self._ladder = ladder
         self._endpoint = endpoint = ladder.endpoint
         self._health = health
-        self._lost = trio.Event()  # set, and replaced, when a link has ended
+        self._lost = trio.Event()  # set and replaced whenever a link ends
         endpoint.on_link_lost(lambda _link, _code: self._wake())
 
     def _wake(self) -> None:
@@ -42,8 +42,8 @@ class Bootstrap:
         self._lost = trio.Event()
 
     async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
-        """Run until cancelled. Failures of remembered addresses are not reported: peers come and
-        go."""
+        """Run until cancelled. Do not report failures of remembered addresses, because peers come
+        and go."""
         async with trio.open_nursery() as nursery:
             places = {(address.host, address.port) for address in given}
             rest = [each for each in remembered if (each.host, each.port) not in places]
@@ -54,8 +54,8 @@ class Bootstrap:
 
     async def _dial(self, addresses: Sequence[Address], given: bool) -> Link:
         """Return a link to the peer at these addresses. If none answers, dial TCP 443 of the same
-        hosts, since some networks let out nothing else. `given`: the owner named the addresses.
-        Raises DialFailed."""
+        hosts, because some networks allow nothing else. `given`: the owner configured the
+        addresses. Raises DialFailed."""
         first = addresses[0]
         if first.peer is None:
             timeout = defaults.BOOTSTRAP_TIMEOUT
@@ -79,7 +79,7 @@ class Bootstrap:
             raise
 
     async def _keep(self, addresses: Sequence[Address], told: bool) -> None:
-        """Dial one peer until it answers, and again whenever its link has ended."""
+        """Dial one peer until it answers, and redial it whenever its link ends."""
         address = addresses[0]
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
@@ -104,30 +104,30 @@ class Bootstrap:
             self._health.report(
                 _condition(address),
                 f"{where} answers with another identity than {address.peer}",
-                hint="ask who runs it for its address again; somebody else may be answering",
+                hint="ask the owner of that node for its address; another node may answer there",
             )
         elif error.code == REVOKED:
             self._health.report(
                 _condition(address),
-                f"{where} does not let this node in: the group has revoked it",
+                f"{where} refuses this node: the group has revoked it",
                 hint=back_hint(self._endpoint.peer),
             )
         elif error.code in NOT_ADMITTED:
             self._health.report(
                 _condition(address),
-                f"{where} does not let this node in: {error.message}",
+                f"{where} refuses this node: {error.message}",
                 hint="ask for a code (`shoal invite` there) and use `shoal join CODE`",
             )
         else:
             self._health.report(
                 _condition(address),
                 f"{where} does not answer: {error.message}",
-                hint="it is tried again; look whether that node runs and its port is open",
+                hint="it is retried; check that the node runs there and that its port is open",
             )
 
 
 def _by_peer(addresses: Sequence[Address]) -> list[list[Address]]:
-    """Group addresses by peer. An address that names no peer is a group of its own."""
+    """Group addresses by peer. An address without a peer id is a group of its own."""
     found: dict[object, list[Address]] = {}
     for each in addresses:
         found.setdefault(each.peer or each, []).append(each)
@@ -141,11 +141,11 @@ def _condition(address: Address) -> str:
 async def join(
     endpoint: Endpoint, invitation: Invitation, box: bytes, *, before: PeerId | None = None
 ) -> tuple[Link, Handed | None]:
-    """Join by a code; returns the link to the inviter, and its group where it is in one. `box`: for
-    what the group will seal for this node. `before`: the node by whose code this one joined last.
+    """Join with an invitation code. Return the link to the inviter, and its group if it has one.
 
-    Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`, `other-swarm` (the data folder
-    belongs to another; the code is not used up).
+    `box` is the public key to which the group seals its secrets. `before` is the inviter of the
+    last join. Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`, or `other-swarm` if
+    the data folder belongs to another swarm (the code stays valid).
     """
     where = f"{invitation.host}:{invitation.port}"
     try:
@@ -158,14 +158,14 @@ async def join(
         raise NodeError(
             "wrong-peer",
             f"the node at {where} is not the one that made this invitation",
-            hint="ask for a new code; somebody else may be answering at that address",
+            hint="ask for a new code; another node may be answering at that address",
         )
     return link, await _redeem(link, where, box, endpoint.peer)
 
 
 async def _dial_inviter(endpoint: Endpoint, invitation: Invitation) -> Link:
-    """Dial the address of an invitation, then TCP 443 of the same host if the address does not
-    answer. Raises the DialFailed of the address itself."""
+    """Dial the address of an invitation. If it does not answer, dial TCP 443 of the same host.
+    Raises the DialFailed of the first address."""
     first = Address(invitation.host, invitation.port)
     try:
         return await endpoint.dial(first, timeout=defaults.BOOTSTRAP_TIMEOUT)
@@ -189,14 +189,14 @@ async def _redeem(link: Link, where: str, box: bytes, own: PeerId) -> Handed | N
         if error.code == REVOKED:
             raise _revoked(where, own) from None
         raise NodeError(
-            "invite-refused", f"the node at {where} does not let this one join: {error.message}",
+            "invite-refused", f"the node at {where} refused the join: {error.message}",
             hint="ask for a new code: `shoal invite` there",
         ) from None  # fmt: skip
     if reply.header.get("private") is not True:
         return None
     handed = open_handed(reply.payload)
     if handed is None:
-        raise NodeError("invite-refused", f"the node at {where} told of a group that is none")
+        raise NodeError("invite-refused", f"the node at {where} sent an invalid group")
     return handed
 
 
@@ -216,17 +216,17 @@ def _join_failed(where: str, error: DialFailed, own: PeerId, *, again: bool) -> 
     if again:
         return NodeError(
             "invite-refused" if error.code in NOT_ADMITTED else error.code,
-            f"this data folder has already joined by an invitation of the node at {where}",
+            f"this data folder has already joined with an invitation of the node at {where}",
             hint="run `shoal node` instead: the code is needed only once",
         )
     if error.code in NOT_ADMITTED:
         return NodeError(
             "invite-refused",
-            f"the node at {where} does not let this invitation in",
+            f"the node at {where} refused this invitation",
             hint="it may be used up or older than 24 hours: ask for a new code",
         )
     return NodeError(
         error.code,
         f"the node at {where} does not answer: {error.message}",
-        hint="look whether `shoal node` runs there and its port is open to this machine",
+        hint="check that `shoal node` runs there and that this machine can reach its port",
     )

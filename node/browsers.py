@@ -1,4 +1,4 @@
-"""The way in for browsers, where the owner opens one: proven sessions become links."""
+"""Accepts browsers on the address that `--browsers` names; each proven session becomes a link."""
 
 from contextlib import suppress
 
@@ -20,16 +20,16 @@ async def serve_browsers(
     *,
     task_status: TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Let browsers in at an IP address and port until cancelled; started with the page's URL.
+    """Accept browsers at an IP address and port until cancelled. Starts with the URL of the page.
 
-    Raises NodeError `port-in-use`, and HostError, also where aiortc is not installed.
+    Raises NodeError `port-in-use`, and HostError, also if aiortc is not installed.
     """
     listen, port = place
     taken = False
     async with trio.open_nursery() as nursery:
 
         async def join(session: BrowserSession) -> None:
-            with suppress(DialFailed):  # its hello was not acceptable
+            with suppress(DialFailed):  # the hello was not acceptable
                 await endpoint.join_proven(session)
 
         def deliver(session: BrowserSession) -> None:

@@ -1,6 +1,7 @@
-"""What one daemon is told: a frozen dataclass, and the files of its data folder.
+"""The configuration of one daemon, and the paths of the files in its data folder.
 
-Options and the settings file are merged once, by `settings.py`; nothing reads the environment.
+`settings.py` merges the command-line options and the settings file once. Nothing reads the
+environment.
 """
 
 from dataclasses import dataclass
@@ -20,28 +21,28 @@ class NodeConfig:
     data: Path  # the data folder: mode 0700, one daemon at a time
     listen: str = defaults.LISTEN_ADDRESS  # IP address to listen on
     port: int | None = None  # TCP port; None: the remembered one, else a free one; 0: a free one
-    bootstrap: tuple[Address, ...] = ()  # peers to ask for the others
-    invitation: Invitation | None = None  # join by it
-    model: str | None = None  # serve this one; None: what the swarm needs
+    bootstrap: tuple[Address, ...] = ()  # the first peers to link to
+    invitation: Invitation | None = None  # join with this invitation
+    model: str | None = None  # serve this model; None: what the swarm needs
     layers: tuple[int, int] | None = None  # start:stop, stop exclusive; None: chosen
-    disk: int | Literal["auto"] | None = "auto"  # bytes that models and blobs may take; "auto": by
-    # what is free; None: without limit
+    disk: int | Literal["auto"] | None = "auto"  # limit in bytes for models and blobs; "auto":
+    # depends on the free space; None: no limit
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int | None = None  # dial members while there are fewer; None: as needed
     relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
-    # other nodes are known to reach this one; 0: none
-    up: int | None = None  # bytes per second sent at most; None: without limit
-    down: int | None = None  # bytes per second received at most; None: without limit
-    libp2p_relays: tuple[Address, ...] = ()  # relays that are no shoal nodes, to be reached through
+    # other nodes can reach this one; 0: does not relay
+    up: int | None = None  # upload limit in bytes per second; None: no limit
+    down: int | None = None  # download limit in bytes per second; None: no limit
+    libp2p_relays: tuple[Address, ...] = ()  # libp2p relays through which peers reach this node
     port_443: bool | None = None  # also listen on TCP 443, for peers behind web-only
-    # firewalls; None: while other nodes are known to reach this one
+    # firewalls; None: while other nodes can reach this one
     browsers: tuple[str, int] | None = None  # IP address and port for browsers; None: no browsers
-    rungs: Rungs = ALL_RUNGS  # the ways to others that this node takes
-    state: Literal["auto", "all", "needed"] = "auto"  # what is kept of the swarm's state
-    jobs: bool | None = None  # do others' jobs; None: while this node serves layers
-    private: bool = False  # found a group: only its members are let in
+    rungs: Rungs = ALL_RUNGS  # connection strategies that this node uses
+    state: Literal["auto", "all", "needed"] = "auto"  # which part of the swarm's state is stored
+    jobs: bool | None = None  # run jobs of other nodes; None: while this node serves layers
+    private: bool = False  # create a private group, which admits only its members
 
     @property
     def folder(self) -> "DataFolder":
@@ -50,7 +51,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """The names inside a data folder."""
+    """Paths of the files inside a data folder."""
 
     path: Path
 

@@ -1,5 +1,7 @@
-"""What speaks for a model at this node: its owner's word, that of peers it trusts, and where the
-others are met. `tasks/demand.py` decides by it."""
+"""Collects the evidence for serving a model: its owner's names, and the claims of trusted peers.
+
+`tasks/demand.py` decides with it whether this node serves a model that the swarm asks for.
+"""
 
 from contextlib import suppress
 from itertools import islice
@@ -39,7 +41,7 @@ def _inviter(node: "Node") -> dict[PeerId, str]:
 
 
 def _group(node: "Node") -> dict[PeerId, str]:
-    """Members of this node's private group that may serve."""
+    """Return the members of this node's private group that may serve."""
     upkeep = node.state.upkeep
     if upkeep is None:
         return {}
@@ -48,8 +50,8 @@ def _group(node: "Node") -> dict[PeerId, str]:
 
 
 def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
-    """Peers on the own network, which this node dialled there or found by multicast. A router or a
-    container may make strangers that connect look as if they were there."""
+    """Return the peers on this node's own network that it dialled there or found by multicast. An
+    incoming connection is no proof: a router or a container can make a stranger look local."""
     return {
         peer: "on the same network"
         for peer, link in links.items()
@@ -58,20 +60,20 @@ def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
 
 
 def _was_dialled_near(link: Link) -> bool:
-    """Whether this node itself dialled a path on the own network. The link does not tell: its peer
-    may have added that path. A path over UDP does not either, since both sides begin it."""
+    """Whether this node itself dialled a path on its own network. `Link` does not tell, because
+    the peer may have added the path. A UDP path does not tell either: both sides begin it."""
     return any(leg.dialled and leg.medium == "tcp" and leg.way in _NEAR for leg in link.status.legs)
 
 
 def _met_at(link: Link) -> str:
-    """The network of a peer; "" where it shows none. A single machine may appear through a relay
-    and, through a router or container of this node, at a private address."""
+    """Return the network of a peer, or "" if its address does not show one. A peer may appear at a
+    relay's address or, through a router or container of this node, at a private address."""
     ip = link.address[0]
     return network(ip, *defaults.DEMAND_BITS) if nearness_of(ip) is Nearness.PUBLIC else ""
 
 
 def _asked(node: "Node", links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:
-    """The models that linked peers have jobs for, as far as a few jobs of each show."""
+    """Return the models that linked peers have jobs for, from a few jobs of each peer."""
     jobs, found = node.state.views.jobs, dict[str, set[PeerId]]()
     for peer in links:
         for job in islice(jobs.waiting.get(peer, ()), defaults.DEMAND_JOBS):

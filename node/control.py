@@ -1,7 +1,7 @@
-"""The control socket: how commands on this machine talk to their daemon.
+"""The control socket, over which commands on this machine talk to their daemon.
 
-A Unix socket that only this user can open; JSON lines; one request a connection. The protocol
-is specified in docs/spec/control.md.
+A Unix socket that only this user can open. Each connection carries one request as a line of
+JSON. Specified in docs/spec/control.md.
 """
 
 import json
@@ -28,7 +28,7 @@ CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class ControlServer:
-    """Answers control requests by name. `operations` get the request and a way to emit events."""
+    """Answers control requests by name. Each operation gets the request and emits events."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class ControlServer:
         self._host = host
         self._folder = folder
         self._operations = operations
-        self.clients = 0  # connected now
+        self.clients = 0  # current connections
 
     async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled; starts with the socket's path, and removes it at the end.
+        """Listen until cancelled. Starts with the path of the socket, and removes it at the end.
 
         Raises NodeError `disk`.
         """
@@ -57,7 +57,7 @@ class ControlServer:
                 task_status.started(path)
         finally:
             with trio.CancelScope(shield=True):
-                with suppress(OSError):  # the next start replaces what stays behind
+                with suppress(OSError):  # the next start replaces a file that stays behind
                     await self._host.offload(self._host.files.remove, path)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
@@ -72,7 +72,7 @@ class ControlServer:
 
 
 class _Client:
-    """One connection: reads its request, runs it while the client listens, answers."""
+    """One connection: reads the request, runs it while the client listens, and replies."""
 
     def __init__(
         self, stream: trio.SocketStream, operations: Mapping[str, Operation], guard: Guard
@@ -91,7 +91,7 @@ class _Client:
             if operation is None:
                 raise ControlError(
                     "unknown-op",
-                    f"the daemon knows no operation {request['op'][:32]!a}",
+                    f"the daemon has no operation {request['op'][:32]!a}",
                     hint="the daemon may be of another version: stop it and start it again",
                 )
             await self._run(operation, request)
@@ -109,21 +109,21 @@ class _Client:
                 if len(line) > defaults.CONTROL_REQUEST_LIMIT:
                     raise ControlError(
                         "too-large",
-                        f"the request has more than {defaults.CONTROL_REQUEST_LIMIT} bytes",
+                        f"the request is longer than {defaults.CONTROL_REQUEST_LIMIT} bytes",
                         hint="make the prompt shorter",
                     )
             return bytes(line[: line.index(b"\n")])
         raise ControlError("timeout", "no request arrived")
 
     async def _run(self, operation: Operation, request: dict[str, Any]) -> None:
-        """Runs the operation; a client that goes away, or says more, cancels it."""
+        """Run the operation. Cancel it if the client disconnects or sends anything else."""
         result: Mapping[str, Any] | None = None
         failure: ShoalError | None = None
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._cancel_when_gone)
             try:
-                with self._guard.around(f"what `{request['op']}` asks", instead=_mishap):
+                with self._guard.around(f"the request `{request['op']}`", instead=_mishap):
                     result = await operation(request, self._emit)
             except ShoalError as error:
                 failure = error
@@ -141,7 +141,7 @@ class _Client:
         self._scope.cancel()
 
     async def _emit(self, event: Mapping[str, Any]) -> None:
-        """To an operation, a client that is gone looks like a cancellation and nothing else."""
+        """Send an event. The operation sees a disconnected client only as a cancellation."""
         try:
             await self._send(event)
         except CLIENT_GONE:
@@ -152,16 +152,16 @@ class _Client:
         with trio.move_on_after(defaults.CONTROL_WRITE_TIMEOUT):
             await self._stream.send_all(json.dumps(message).encode() + b"\n")
             return
-        raise trio.BrokenResourceError("the client does not read its answer")
+        raise trio.BrokenResourceError("the client does not read the reply")
 
 
 def _mishap() -> ControlError:
-    """The error for a command that ran into a mistake of ours, mostly in what peers say."""
-    return ControlError(MISHAP, "the daemon made a mistake", hint="`shoal status` says which")
+    """Return the error for a command that ran into a bug, usually in handling what peers send."""
+    return ControlError(MISHAP, "the daemon ran into a bug", hint="`shoal status` shows it")
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """A JSON object with a text `op`. Raises ControlError."""
+    """Return a request: a JSON object with a text `op`. Raises ControlError."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -172,13 +172,13 @@ def parse_request(line: bytes) -> dict[str, Any]:
 
 
 def describe(error: ShoalError) -> dict[str, Any]:
-    """An error as the control protocol carries it."""
+    """Return an error in the form of the control protocol."""
     code = getattr(error, "code", None) or "failed"
     return {"code": code, "message": error.message, "hint": error.hint}
 
 
 def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
-    """The error in a group that holds nothing else; any other group is raised again."""
+    """Return the first error of a group that holds only ShoalErrors. Reraise any other group."""
     ours, rest = group.split(ShoalError)
     if ours is None or rest is not None:
         raise group

@@ -1,4 +1,4 @@
-"""Who is let in: the private group of a data folder, and the invitations given out."""
+"""Secrets of a data folder that decide which peers are admitted: its group and its invitations."""
 
 import shlex
 from pathlib import Path
@@ -39,7 +39,7 @@ class Credentials:
         self._changed = trio.Event()
         self.group: Group | None = None
         self.alone = False
-        """In a group of its own to which nobody was ever invited."""
+        """Whether this group is new: no invitation to it was ever made."""
         if handed is not None:
             self._take_up(handed)
 
@@ -47,7 +47,7 @@ class Credentials:
     async def load(
         cls, host: Host, folder: DataFolder, identity: Identity, *, private: bool
     ) -> "Credentials":
-        """Read them; `private` founds a group where there is none. Raises NodeError."""
+        """Load the secrets; `private` creates a group if the folder has none. Raises NodeError."""
         handed = await host.offload(_load_group, host, folder)
         if handed is None and private:
             handed = Handed.founded(identity.peer, host.entropy)
@@ -64,12 +64,12 @@ class Credentials:
 
     @property
     def private(self) -> bool:
-        """Whether only members of the group, and who was invited, are let in."""
+        """Whether only members of the group, and invited peers, are admitted."""
         return self.group is not None
 
     @property
     def handed(self) -> Handed | None:
-        """What a joiner gets to know of the group."""
+        """The group credentials that a joining node receives; None without a group."""
         if self.group is None:
             return None
         charter = self.group.charter
@@ -77,7 +77,8 @@ class Credentials:
         return Handed(charter.founder, charter.nonce, keys, alone=self.alone)
 
     def admission(self, invitation: Invitation | None) -> Admission:
-        """What the endpoint checks; before a joiner knows the swarm, what it proves."""
+        """Return the endpoint's admission check. With `invitation`, the proof that a joiner gives
+        before it knows the swarm."""
         if invitation is not None:
             swarm = b"" if self.group is None else self.group.charter.ident
             return Invited(invitation_key(invitation.secret), swarm)
@@ -86,9 +87,9 @@ class Credentials:
         return GroupAdmission(self.group, self.book)
 
     async def adopt(self, handed: Handed | None) -> Admission:
-        """Keep what an inviter handed over; returns the admission from now on.
+        """Store the group credentials from an inviter and return the admission from now on.
 
-        Raises NodeError where the folder holds another group's: it is never replaced.
+        Raises NodeError if the folder belongs to another group, which is never replaced.
         """
         mine = self.group.charter if self.group is not None else None
         if mine is not None and (handed is None or handed.charter != mine):
@@ -103,7 +104,7 @@ class Credentials:
         return self.admission(None)
 
     async def run(self) -> None:
-        """Keep the file of the group's secrets as they are, until cancelled. Raises NodeError."""
+        """Write the group file whenever its secrets change, until cancelled. Raises NodeError."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -112,7 +113,7 @@ class Credentials:
             await self.save_group()
 
     async def save_group(self) -> None:
-        """Write what is known of the group. Raises NodeError `disk`."""
+        """Write the group's credentials. Raises NodeError `disk`."""
         async with self._saving:
             handed = self.handed
             if handed is not None:
@@ -123,8 +124,8 @@ class Credentials:
     async def invite(
         self, public_key: bytes, host: str, port: int, uses: int, role: Role = Role.OPERATOR
     ) -> tuple[str, float]:
-        """A fresh code and its end (wall seconds). Raises NodeError where there are too many."""
-        if self.alone:  # from now on others may hold what this node says of its group
+        """Return a new code and its expiry (wall seconds). Raises NodeError at too many codes."""
+        if self.alone:  # from now on, other nodes may hold this node's records of the group
             self.alone = False
             await self.save_group()
         secret = self._host.entropy(SECRET)
@@ -134,7 +135,7 @@ class Credentials:
         return code, expires
 
     async def save(self) -> None:
-        """Write the invitations that still let somebody in. Raises NodeError `disk`."""
+        """Write the invitations that are still valid. Raises NodeError `disk`."""
         async with self._saving:  # two writes of one file must not overtake each other
             data = self.book.encode()
             with disk_errors(self._folder):
@@ -146,8 +147,8 @@ def _load_group(host: Host, folder: DataFolder) -> Handed | None:
         raise NodeError(
             "old-swarm-key",
             f"`{folder.swarm_key}` is of an earlier version: private swarms have members now",
-            hint="remove it, found the swarm again with `shoal node --private`, and invite the "
-            "others anew with `shoal invite`",
+            hint="remove it, create the swarm again with `shoal node --private`, and invite the "
+            "others again with `shoal invite`",
         )
     try:
         data = host.files.read(folder.group, limit=defaults.GROUP_FILE_LIMIT)
@@ -159,8 +160,8 @@ def _load_group(host: Host, folder: DataFolder) -> Handed | None:
     if handed is None:
         raise NodeError(
             "bad-file",
-            f"`{folder.group}` holds no private group",
-            hint="restore it from a copy, or remove it and join again by a code",
+            f"`{folder.group}` does not hold a private group",
+            hint="restore it from a backup, or remove it and join again with a code",
         )
     return handed
 

@@ -1,6 +1,6 @@
-"""The daemon: its parts, their order of life, and its clean end.
+"""The daemon: builds its parts, starts them in order and ends them cleanly.
 
-`run_node` is the public entry, for `shoal node` and for the simulator alike.
+`run_node` is the entry point, both for `shoal node` and for the simulator.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ from .working import Working
 
 
 class ManagedEngine(RestartingEngine, Protocol):
-    """An engine with a life: the worker process, or the simulator's own."""
+    """Engine that runs as a task: the worker process, or the simulator's engine."""
 
     @property
     def pid(self) -> int | None:
@@ -100,13 +100,13 @@ class ManagedEngine(RestartingEngine, Protocol):
 
 EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
 Say = Callable[[str], None]
-ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done, and of how many; None: none runs
-NO_ENGINE = "this node has no engine, as its owner chose: it holds no layers"
+ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done and in total; None: no fetch
+NO_ENGINE = "this node has no engine, as its owner chose: it serves no layers"
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
-    """The real engine: a worker process of this daemon."""
+    """Return the real engine: a worker process of this daemon."""
     return EngineProcess(host, threads=threads, memory_bytes=memory)
 
 
@@ -120,12 +120,12 @@ async def run_node(
     bar: ShowFetch | None = None,
     task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """One daemon, until `Node.stop` or cancellation; started when it answers on its sockets.
+    """Run one daemon until `Node.stop` or cancellation. Starts when its sockets answer.
 
-    `options` are settings by key, as a person gave them; with them, the settings file counts as
-    well and remembers them. None: `config` says everything.
-    `say` gets lines for a person; without a `bar` also about how far a fetch is. Raises
-    DataFolderInUse, NodeError, HostError, TransportError.
+    `options` are settings by key, as a person typed them. They are written to the settings file,
+    which is read as well. With None, `config` alone counts. `say` receives lines for a person,
+    including the progress of a fetch unless `bar` is given. Raises DataFolderInUse, NodeError,
+    HostError, TransportError.
     """
     lock = await open_folder(host, config.folder)
     try:
@@ -143,7 +143,7 @@ async def run_node(
 
 
 class Node:
-    """One running daemon: the parts that `operations.py` reads, and `stop`."""
+    """One running daemon: the parts that the operations read, and `stop`."""
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class Node:
         self.health = Health(self._tell)
         self.stalls = StallGuard(host, defaults.STALL)
         self.inviter: PeerId | None = None
-        """By whose code it joined."""
+        """The peer whose invitation this node used last."""
         self.settings = Settings()
-        """The settings in force; `config` was made of them."""
+        """The settings in force; `config` was made from them."""
         self.say = say
-        self.keeps_journal = False  # in `say`: of peers and answers, for a person
+        self.keeps_journal = False  # log peers and answers to `say`
         self._bar: ShowFetch | None = None
         self._stop = trio.Event()
         self._restarts = 0  # of the engine's worker
@@ -263,7 +263,7 @@ class Node:
 
     @classmethod
     async def prepare(cls, host: Host, config: NodeConfig, say: Say) -> "Node":
-        """Read or make what the data folder holds: identity, keys, library, measurements."""
+        """Load or create the contents of the data folder: identity, keys, library, measurements."""
         with disk_errors(config.folder):
             known = await host.offload(host.files.size, config.data / IDENTITY_FILE)
             identity = await load_or_create_identity(host, config.data)
@@ -277,18 +277,18 @@ class Node:
         node = cls(host, config, identity, credentials, library, capacity, say)
         node.inviter = inviter
         if known is None:
-            node.state.hold = 0.0  # nobody can have more of its feeds than it has
+            node.state.hold = 0.0  # a new identity: no other node can have more of its feeds
         return node
 
     def show_fetches(self, bar: ShowFetch | None) -> None:
-        """How far it is with what it fetches to serve goes there, not into lines."""
+        """Send the progress of fetches to `bar` instead of printing lines."""
         self._bar = bar
 
     def compute(self, factory: EngineFactory | None) -> None:
-        """Build what computes: the engine where there is one, stage, gateway, serving.
+        """Build the parts that compute: engine, stage, gateway and serving.
 
-        Without a factory it is the worker process, if torch is installed; a factory that makes
-        None says that there is none here.
+        Without a factory, the engine is the worker process, if torch is installed. A factory that
+        returns None means that this node has no engine.
         """
         host, config, memory = self.host, self.config, self.capacity.memory_bytes
         courier = Courier(self.endpoint, self._meet)
@@ -343,7 +343,7 @@ class Node:
     # Life.
 
     async def run(self, *, task_status: "TaskStatus[Node]") -> None:
-        """Start the parts, from the ground up; end when told to stop, running requests first."""
+        """Start the parts in order of dependency. When stopped, finish running requests first."""
         with self.stalls.watching():
             async with trio.open_nursery() as nursery:
                 await self.listening.start(nursery)
@@ -359,7 +359,7 @@ class Node:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """End cleanly: no new requests, running ones get `DRAIN_TIME`, then all is closed."""
+        """Shut down: refuse new requests, give running ones DRAIN_TIME, then close everything."""
         self._stop.set()
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
@@ -367,7 +367,7 @@ class Node:
         return await self.ladder.connect(peer, addresses, timeout=timeout, needed=False)
 
     async def _meet(self, peer: PeerId) -> None:
-        """A link to a live member, which a session is to lead through; to nobody else."""
+        """Link to a live member that a session needs. Do nothing for any other peer."""
         if peer in self.directory.members():
             addresses = self.directory.where(peer)
             await self.ladder.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)
@@ -410,7 +410,7 @@ class Node:
             nursery.start_soon(keep_journal, self)
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
-        """A node whose engine cannot be had stays a member."""
+        """Run the engine. If it cannot start, the node stays a member without one."""
         engine.on_restart(self._engine_restarted)
         try:
             await engine.run()
@@ -420,7 +420,7 @@ class Node:
     def _engine_restarted(self) -> None:
         self._restarts += 1
         times = "once" if self._restarts == 1 else f"{self._restarts} times"
-        self.health.report("restarts", f"the engine's worker process ended {times} and came back")
+        self.health.report("restarts", f"the engine's worker process ended and restarted {times}")
 
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config
@@ -455,12 +455,12 @@ class Node:
         )
 
     async def _meet_somebody(self) -> None:
-        """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""
+        """Wait up to MEETING_TIME for other members, to choose layers with their records known."""
         with trio.move_on_after(defaults.MEETING_TIME):
             while not self.directory.has_met():  # noqa: ASYNC110
                 await trio.sleep(defaults.MEETING_LOOK)
 
-    # What a person should know.
+    # Messages for the owner.
 
     def _state_trouble(self, condition: str, error: StateError | None) -> None:
         if error is None:
@@ -477,7 +477,7 @@ class Node:
             self.say(f"hint: {condition.hint}")
 
     async def _watch_serving(self) -> None:
-        """Says what serving comes to, and keeps its condition in the registry."""
+        """Print changes of the serving status, and keep the `serving` condition up to date."""
         said, chosen, progress = "", None, FetchProgress(self.host)
         while True:
             status = self.serving.status()
@@ -489,7 +489,7 @@ class Node:
             elif status["text"] == NO_TORCH:
                 self.health.report("serving", status["text"], hint=TORCH_HINT)
             else:
-                if status["phase"] != "choosing":  # which it does again and again while it fails
+                if status["phase"] != "choosing":  # it returns to this phase while it fails
                     self.health.clear("serving")
                 if status["text"] != said:
                     said = status["text"]

@@ -1,7 +1,7 @@
-"""How others reach this node, and by which ways it reaches them: what `shoal doctor` tells.
+"""Diagnoses how peers reach this node, and by which strategies it reaches them (`shoal doctor`).
 
-The measurements are the ladder's; here they become one situation, one verdict and a list of
-findings. Nothing is asked of anybody.
+Turns the measurements of the dialer into one situation, one verdict and a list of findings. It
+asks no peer itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ from .health import Condition
 
 _PUNCHED: Final = {"tcp": Rung.TCP_PUNCH, "udp": Rung.UDP_PUNCH, "prediction": Rung.PREDICTION}
 _LOST: Final = ("reset", "quic", "symmetric-both")
-"""Reasons of a rung that was tried, and did not lead to the peer."""
+"""Reasons of a strategy that was tried and did not lead to the peer."""
 _SAID_BY_THE_MAPPER: Final = ("mapped", "map-refused", "no-map")
 
 
 class Diagnosis:
-    """Of one node. Made before it runs: it takes note of every path that comes."""
+    """Diagnosis of one node. Created before the node runs, because it records every new path."""
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class Diagnosis:
         self._ladder = ladder
         self._interfaces = interfaces
         self._endpoint: Endpoint = ladder.endpoint
-        self.local = way_to(listen) is Way.LOOPBACK  # nobody but this computer can come
+        self.local = way_to(listen) is Way.LOOPBACK  # only this computer can connect
         self._listen = listen
         self._port_443 = port_443
         self._taken: set[Rung] = set()
         self._endpoint.on_path(self._path_came)
 
-    # What is known.
+    # Facts.
 
     def situation(self) -> Situation:
-        """All that findings rest on, as it is now."""
+        """Return the current facts that the findings rest on."""
         worked, failed = self._rungs()
         relays = self._ladder.relays.known
         return Situation(
@@ -75,12 +75,12 @@ class Diagnosis:
             self._taken.add(_PUNCHED[medium])
 
     def _rungs(self) -> tuple[set[Rung], set[Rung]]:
-        """Those that made a path since the start, and those that were tried and never did."""
+        """Return the strategies that made a path since the start, and those that only failed."""
         worked, failed, came = set(self._taken), set[Rung](), set[Rung]()
         for outcome in self._ladder.puncher.outcomes.values():
             for name, rung in outcome.rungs.items():
                 if rung.result is Result.WORKED:
-                    came.add(_PUNCHED[name])  # or what was dialled was open to everybody
+                    came.add(_PUNCHED[name])  # or the dialled address was public
                 elif rung.result is Result.NO_ANSWER or rung.reason in _LOST:
                     failed.add(_PUNCHED[name])
         if Rung.PREDICTION in came:
@@ -96,7 +96,7 @@ class Diagnosis:
                 yield any(leg.address[1] == HTTPS_PORT for leg in link.status.legs)
 
     def _portmap(self) -> PortMap | None:
-        """None where nothing was asked, or not everything has been answered yet."""
+        """Return the result of port mapping; None if mapping is off or a protocol is pending."""
         outcome = self._ladder.mapper.outcome
         if outcome.mapping is not None:
             return PortMap(TITLES[outcome.mapping.protocol])
@@ -109,65 +109,65 @@ class Diagnosis:
         ]
         return PortMap(refused="; ".join(said))
 
-    # What it comes to.
+    # Conclusions.
 
     def verdict(self) -> Finding:
-        """Who reaches this node, in one line; the sentence goes on from "can be reached"."""
+        """Return in one line from where this node is reachable. The text follows "reachable:"."""
         reach, held = self._ladder.reach.reachability, len(self._ladder.relays.relays)
         through = f"through {_count(held, 'relay')}" if held else ""
         if self.local:
-            return Finding("loopback", f"by this computer alone: it listens on {self._listen} only")
+            return Finding("loopback", f"only by this computer: it listens on {self._listen} only")
         if self._offline():
-            return Finding("offline", "by nobody: this computer is on no network")
+            return Finding("offline", "by no peer: this computer is on no network")
         if self._cut_off():
-            return Finding("cut-off", "nobody can tell: no linked node answers at the moment")
+            return Finding("cut-off", "unknown: no linked node answers at the moment")
         if reach.public:
             ways = {item.transport for item in reach.dialled if item.answer is Answer.REACHED}
             named = " and ".join(name.upper() for name in sorted(ways))
-            return Finding("public", f"by everybody, over {named}")
+            return Finding("public", f"from everywhere, over {named}")
         if reach.public is False:
             if held:
-                return Finding("relayed", f"{through}, and by hole punching from there on")
-            words = "only by those that it calls itself: no relay has a place for it"
+                return Finding("relayed", f"{through}, and then by hole punching")
+            words = "only by peers that it dials itself: no relay has accepted it"
             return Finding("unreachable", words)
         if not self._endpoint.links():
-            return Finding("alone", "nobody can tell: no other node is linked")
+            return Finding("alone", "unknown: no connections yet")
         if reach.measured_at is None:
-            return Finding("measuring", "not known yet: it is being measured")
+            return Finding("measuring", "not known yet: measuring now")
         if held:
-            return Finding("relayed", f"{through}; from where else, no linked node could try")
+            return Finding("relayed", f"{through}; no linked node could test other paths")
         if self._among_neighbours():
-            words = "by the nodes on its own network; from outside nobody has tried"
+            words = "by the nodes on its own network; not tested from outside"
             return Finding("lan-only", words)
-        return Finding("unknown", "not known: no linked node could try it from outside")
+        return Finding("unknown", "unknown: no linked node could test it from outside")
 
     def _offline(self) -> bool:
-        """Whether this computer has no address but those that are its own affair."""
+        """Whether this computer has only addresses that no other computer can reach."""
         return all(way_to(each.address) is Way.LOOPBACK for each in self._interfaces())
 
     def _cut_off(self) -> bool:
-        """Whether there are links, and all have lost their paths."""
+        """Whether there are links but all have lost their paths."""
         links = self._endpoint.links()
         return bool(links) and all(link.way is None for link in links)
 
     def _among_neighbours(self) -> bool:
-        """Whether all that are linked are on its own networks."""
+        """Whether all linked peers are on this computer's own networks."""
         return bool(self._endpoint.links()) and not self._has_company()
 
     def _has_company(self) -> bool:
-        """Whether somebody outside of its own networks is linked."""
+        """Whether a peer outside this computer's own networks is linked."""
         near = (Way.LAN, Way.LOOPBACK, None)
         return any(link.way not in near for link in self._endpoint.links())
 
     def findings(self) -> list[Finding]:
-        """Everything worth saying, the most important first."""
+        """Return all findings, the most important first."""
         if self.local:
             words = f"this node listens on {self._listen}, which other computers cannot reach"
-            hint = "start it with `--listen default`: it listens on all addresses then"
+            hint = "start it with `--listen default` to listen on all addresses"
             return [Finding("loopback", words, hint)]
         if self._offline():
             words = "no network interface of this computer is up and has an address"
-            return [Finding("offline", words, "plug it in; the node goes on by itself")]
+            return [Finding("offline", words, "connect it; the node continues by itself")]
         general = findings(self.situation())
         rungs = [each for each in general if each.code.startswith("rung-")]
         return [
@@ -179,7 +179,7 @@ class Diagnosis:
         ]
 
     def conditions(self) -> list[Condition]:
-        """What is not as it should be on this machine itself."""
+        """Return the problems of this machine itself."""
         return [
             Condition(each.code, each.sentence, each.hint or None) for each in self._own_parts()
         ]
@@ -207,7 +207,7 @@ class Diagnosis:
         )
 
     def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
-        """The same, with what the mapper knows of the router in place of the short sentence."""
+        """Replace short sentences about the router by the more detailed ones of the port mapper."""
         said = self._ladder.mapper.outcome.sentences()
         codes = {each.code for each in general}
         for each in general:
@@ -225,16 +225,16 @@ class Diagnosis:
         if self._cut_off():
             yield Finding(
                 "cut-off",
-                "all linked nodes fell silent at once; ways to them are looked for",
-                "look whether this computer still reaches the internet",
+                "all linked nodes fell silent at once; this node is looking for other paths",
+                "check that this computer still has internet access",
             )
         if not self._endpoint.links():
             yield Finding(
                 "alone",
                 "no other node is linked",
-                "`shoal node --bootstrap ADDR` or `shoal join CODE` names one to begin with; where "
-                "a network lets out nothing but the web, only nodes that listen on TCP port 443 "
-                "can be reached from it",
+                "`shoal node --bootstrap ADDR` or `shoal join CODE` names a first one; from a "
+                "network that allows nothing but the web, only nodes that listen on TCP port 443 "
+                "can be reached",
             )
 
     def _relays(self) -> Iterator[Finding]:
@@ -249,10 +249,10 @@ class Diagnosis:
         elif ladder.rungs.relay and not ladder.relays.reachable and self._has_company():
             yield Finding(
                 "no-relay",
-                "no relay has accepted this node: hole punching begins over a relay, so peers that "
+                "no relay has accepted this node: hole punching starts over a relay, so peers that "
                 "this node does not dial itself may not reach it. A swarm has no relays if none of "
                 "its nodes can be reached from outside",
-                "one node with a public address or a forwarded port is enough; it relays by itself",
+                "one node with a public address or a forwarded port is enough; it becomes a relay",
             )
         yield from self._lends()
 
@@ -276,7 +276,7 @@ class Diagnosis:
             )
 
     def _switched_off(self, rungs: list[Finding]) -> Iterator[Finding]:
-        """What the owner does not want neither works nor fails."""
+        """Mark the strategies that the owner switched off: they neither work nor fail."""
         allowed, udp = self._ladder.rungs, self._ladder.udp is not None
         off = {
             "rung-lan": (allowed.lan, "--no-lan"),
@@ -298,7 +298,7 @@ class Diagnosis:
 
 
 def finding_view(finding: Finding) -> dict[str, Any]:
-    """For the control socket; `hint` is null where there is nothing to do."""
+    """Return a finding for the control socket; `hint` is null if there is nothing to do."""
     return {
         "code": finding.code,
         "sentence": finding.sentence,

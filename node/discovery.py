@@ -1,4 +1,4 @@
-"""The daemon's part in the DHT: what it says of this node there, and what members say besides."""
+"""Connects the daemon to the DHT: publishes this node's records and adds those of members."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,11 +22,11 @@ from .folder import disk_error
 from .health import Health
 from .naming import name_bodies
 
-MEMBERS_TTL = 600  # seconds; how long a member that is gone is remembered (state/defaults.py)
+MEMBERS_TTL = 600  # seconds for which a lost member is remembered (state/defaults.py)
 
 
 class Discovery:
-    """`dht`, and the records that the daemon itself publishes: where it is, what it serves."""
+    """The DHT service, and the records that the daemon publishes: its addresses and its shards."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Discovery:
         self._said: dict[tuple[Key, str], Body] = {}
         self._speed = 0.0
         self.speed: Callable[[], float] = lambda: 0.0
-        """Tokens a second of the shard that is served, as measured; 0: not yet."""
+        """Measured tokens per second of the served shard; 0 before the first measurement."""
         self._leaving = False
         self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
@@ -62,7 +62,7 @@ class Discovery:
         self.dht.second_path = self.told_by_members
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled: keep what is said true."""
+        """Publish changes of this node's records, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.dht.run)
             task_status.started()
@@ -77,12 +77,12 @@ class Discovery:
                 await trio.sleep(defaults.SAY_PAUSE)
 
     async def leave(self) -> None:
-        """Take back what ends with this process, as far as there is time."""
+        """Withdraw the records that end with this process, as far as time allows."""
         self._leaving = True
         await self.dht.leave(defaults.LEAVE_TIME)
 
     def _say(self) -> None:
-        """Publish what this node says of itself, withdraw what it says no more."""
+        """Publish this node's current records and withdraw outdated ones."""
         if self._leaving:
             return
         own = self._directory.own()
@@ -96,7 +96,7 @@ class Discovery:
         self._said = wanted
 
     def _measured(self, body: Body) -> Body:
-        """A shard with how fast it is; told anew only where that has changed much."""
+        """Add the measured speed to a shard record. Only a large change alters it."""
         if not isinstance(body, ShardBody):
             return body
         speed = self.speed()
@@ -104,7 +104,7 @@ class Discovery:
             self._speed = float(f"{speed:.2g}")
         return replace(body, speed=self._speed)
 
-    # What the DHT needs.
+    # Callbacks of the DHT.
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
         return await self._ladder.ask(peer, addresses, timeout=defaults.ASK_TIMEOUT)
@@ -122,7 +122,7 @@ class Discovery:
     # The second path.
 
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
-        """What members say themselves under a key: the same facts, by another way."""
+        """Yield the records of members for a key: the same facts from another source."""
         members = self._directory.members()
         learn(self._keys, members, defaults.MEMBERS_READ)
         for peer, (record, keys) in self._keys.items():
@@ -135,8 +135,10 @@ def learn(
     members: Mapping[PeerId, MemberRecord],
     most: int,
 ) -> bool:
-    """Under which keys members say something, of `most` that were not read yet, as each may take
-    some hundred hashes; whether that was all."""
+    """Update `known` to the keys of the members' records and return whether it is complete.
+
+    Reads at most `most` new records, because one can take hundreds of hashes.
+    """
     for peer in known.keys() - members.keys():
         del known[peer]
     for peer, record in members.items():
@@ -149,7 +151,7 @@ def learn(
 
 
 def bodies(member: MemberRecord) -> Iterable[Body]:
-    """What a member says, as records of the DHT would."""
+    """Yield the facts of a member record as DHT record bodies."""
     yield PeerBody(member.peer, member.addresses[: defaults.PEER_ADDRESSES])
     for shard in member.shards[: defaults.SHARD_RECORDS]:
         yield ShardBody(
@@ -167,11 +169,12 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
 
 
 def _is_hearsay(body: Body) -> bool:
-    """Holdings say that there are some chunks, not which: who holds them says more."""
+    """Whether better records may exist. Holdings do not say which chunks a member has, but the
+    records of the provider itself do."""
     return isinstance(body, BlobBody)
 
 
 def _found(member: MemberRecord, body: Body) -> FoundRecord:
-    made = 1 if _is_hearsay(body) else member.seq  # what it says itself counts more
+    made = 1 if _is_hearsay(body) else member.seq  # the author's own record takes precedence
     record = Record(member.peer, body, made, MEMBERS_TTL, False, body.key, body.slot, sealed=b"")
     return FoundRecord(record, 0.0, member.peer)

@@ -1,4 +1,4 @@
-"""How a daemon ends: no new work, what runs may end, what it said is taken back."""
+"""Shuts a daemon down: refuses new work, lets running work end and withdraws its records."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def drain(node: "Node") -> None:
-    """Take no new work, let what runs end for at most DRAIN_TIME, then leave."""
+    """Refuse new work, let running work end for at most DRAIN_TIME, then leave the swarm."""
     node.serving.leave()
     node.directory.publish(shards=())
     await node.working.leave()

@@ -1,4 +1,4 @@
-"""The embedded model: what a first node serves, so that a fresh swarm answers at once."""
+"""The embedded model, which a first node serves so that a fresh swarm answers at once."""
 
 import json
 from collections.abc import Sequence
@@ -20,24 +20,24 @@ CONFIG_LIMIT = 1 << 20  # bytes of config.json
 
 
 def embedded_folder() -> Path:
-    """The Hugging Face folder that is shipped inside the package."""
+    """Return the Hugging Face folder that is shipped inside the package."""
     return Path(str(resources.files("shoal"))) / "models" / defaults.EMBEDDED_MODEL
 
 
 def embedded_layers(host: Host) -> int:
-    """How many layers the embedded model has."""
+    """Return the number of layers of the embedded model."""
     config = json.loads(host.files.read(embedded_folder() / "config.json", limit=CONFIG_LIMIT))
     return int(config["num_hidden_layers"])
 
 
 async def import_embedded(library: Library) -> str:
-    """Take the embedded model into the library under its name; returns its root."""
+    """Import the embedded model into the library under its name and return its root."""
     _, manifest = await library.add(embedded_folder(), defaults.EMBEDDED_MODEL)
     return manifest.root
 
 
 class EmbeddedModel:
-    """Of one node: brings it into the library, and mends it there."""
+    """Imports the embedded model into a node's library, and repairs it there."""
 
     def __init__(
         self, host: Host, library: Library, directory: Directory, holdings: Holdings, health: Health
@@ -49,14 +49,14 @@ class EmbeddedModel:
         self._health = health
 
     def is_needed(self, *, fresh: bool) -> bool:
-        """Whether it is to be brought: the manifest of a model that is in was damaged, or this is
-        the `fresh` first node of a swarm, and nothing is in."""
+        """Whether to import the model: this is the `fresh` first node of a swarm and its library
+        is empty, or the library's manifest of the model was damaged."""
         names = self._library.names()
         known = names.get(defaults.EMBEDDED_MODEL, "")
         return (fresh and not names) or known not in {"", *self._library.roots()}
 
     async def bring(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Take it in, tried until it is; started after the first time."""
+        """Import the model, and retry until that succeeds. Starts after the first attempt."""
         root = self._library.names().get(defaults.EMBEDDED_MODEL)
         while True:
             try:
@@ -77,7 +77,7 @@ class EmbeddedModel:
             await trio.sleep(defaults.EMBEDDED_PAUSE)
 
     async def restore(self, root: str, digests: Sequence[str]) -> None:
-        """Chunks of it, from the package when no other member has them."""
+        """Restore chunks of the model from the package if no other member has them."""
         if self._library.names().get(defaults.EMBEDDED_MODEL) != root:
             return
         if holders(root, self._directory):

@@ -1,11 +1,11 @@
-"""What can go wrong in the daemon.
+"""Exceptions of the daemon.
 
 ShoalError
 └── NodeError          `code` is a short fixed word; cli/errors.py maps it to an exit code
-    ├── DataFolderInUse    another daemon holds the data folder
+    ├── DataFolderInUse    another daemon uses the data folder
     ├── BadInvite          an invitation code that cannot be read
     ├── OtherSwarm         the data folder belongs to another private swarm than the inviter
-    ├── BadSetting         a setting that means nothing (a layer range, a size, an address)
+    ├── BadSetting         an invalid setting (a layer range, a size, an address)
     └── ControlError       a request on the control socket that is refused
 """
 
@@ -13,7 +13,7 @@ from ..transport.errors import ShoalError
 
 
 class NodeError(ShoalError):
-    """The daemon cannot do what was asked. Codes: docs/spec/control.md."""
+    """The daemon cannot do what was requested. Codes: docs/spec/control.md."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -21,21 +21,21 @@ class NodeError(ShoalError):
 
 
 class DataFolderInUse(NodeError):
-    """Another daemon runs on this data folder."""
+    """The data folder is in use by another daemon."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("locked", message, hint=hint)
 
 
 class BadInvite(NodeError):
-    """An invitation code with a typing error, of another version, or used up."""
+    """An invitation code with a typing error or of another version."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("bad-invite", message, hint=hint)
 
 
 class OtherSwarm(NodeError):
-    """A data folder belongs to another private swarm than who invites."""
+    """A data folder belongs to another private swarm than the inviter."""
 
     def __init__(self, message: str) -> None:
         hint = "join with another folder: `shoal join CODE --data DIR`"
@@ -43,7 +43,7 @@ class OtherSwarm(NodeError):
 
 
 class BadSetting(NodeError):
-    """A setting cannot be understood."""
+    """A setting is invalid."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("bad-setting", message, hint=hint)

@@ -1,4 +1,4 @@
-"""How far a node is with what it fetches to serve, as lines on its own terminal. No I/O."""
+"""Formats the progress of a node's fetches as lines for its terminal. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ MIB = 2**20
 
 
 class FetchProgress:
-    """A line now and then, while there is news."""
+    """Produces a progress line at most every PROGRESS_PAUSE seconds, while bytes arrive."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._said: tuple[float, int] | None = None  # when, and of how many bytes
+        self._said: tuple[float, int] | None = None  # time of the last line, and bytes done then
 
     def line(self, status: Mapping[str, Any]) -> str | None:
-        """What to say now of `Serving.status`; None: nothing."""
+        """Return the line to print for a `Serving.status`, or None."""
         done, total, now = status["done_bytes"], status["total_bytes"], self._host.now()
         if status["phase"] != "fetching" or not total:
             self._said = None

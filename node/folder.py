@@ -1,4 +1,4 @@
-"""The data folder: made private, locked by one daemon at a time, and its small files."""
+"""Prepares and locks the data folder, and reads and writes its small files."""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def disk_errors(folder: DataFolder) -> Iterator[None]:
-    """What the operating system refuses in the data folder becomes a NodeError `disk`."""
+    """Turn an OSError in the data folder into a NodeError `disk`."""
     try:
         yield
     except OSError as error:
@@ -26,7 +26,7 @@ def disk_errors(folder: DataFolder) -> Iterator[None]:
 
 
 def disk_error(folder: DataFolder, error: OSError) -> NodeError:
-    """A refusal of the operating system, for a person."""
+    """Return a NodeError `disk` that explains an OSError to a person."""
     if error.errno in _FULL:
         message = f"the disk of {_named(folder)} is full"
         hint = "free some space there, or choose another folder with `--data DIR`"
@@ -37,7 +37,7 @@ def disk_error(folder: DataFolder, error: OSError) -> NodeError:
         inside = error.filename and str(error.filename) != str(folder.path)
         what = f"`{error.filename}` in the data folder" if inside else _named(folder)
         message = f"cannot use {what}: {error.strerror or error}"
-        hint = f"look at its owner, its mode and its disk: ls -la '{folder.path}'"
+        hint = f"check its owner, its mode and its disk: ls -la '{folder.path}'"
     return NodeError("disk", message, hint=hint)
 
 
@@ -46,10 +46,10 @@ def _named(folder: DataFolder) -> str:
 
 
 async def open_folder(host: Host, folder: DataFolder) -> FileLock:
-    """Make the folder where absent and take its lock.
+    """Create the folder if it is absent, and take its lock.
 
-    Raises DataFolderInUse naming the process that holds it, NodeError where the folder is open
-    to other users or its disk refuses.
+    Raises DataFolderInUse, naming the process that holds the lock, and NodeError if other users
+    can write to the folder or its disk refuses.
     """
     with disk_errors(folder):
         return await host.offload(_open_folder, host, folder)
@@ -80,12 +80,12 @@ def _in_use(host: Host, folder: DataFolder) -> DataFolderInUse:
     who = f" (process {pid})" if pid and pid.isdigit() else ""
     return DataFolderInUse(
         f"another daemon{who} runs on `{folder.path}`",
-        hint=f"`shoal status --data {folder.path}` shows it; another `--data DIR` makes a second",
+        hint=f"`shoal status --data {folder.path}` shows it; use another `--data DIR` for a second",
     )
 
 
 def read_small(host: Host, path: Path) -> str | None:
-    """A short text file, or None where it is absent. Blocking."""
+    """Return the text of a short file, or None if it is absent. Blocking."""
     try:
         data = host.files.read(path, limit=defaults.SMALL_FILE_LIMIT)
     except FileNotFoundError:
@@ -94,40 +94,40 @@ def read_small(host: Host, path: Path) -> str | None:
 
 
 async def remembered_port(host: Host, folder: DataFolder) -> int:
-    """The port this node listened on last time, or 0."""
+    """Return the port this node listened on last time, or 0."""
     text = await host.offload(read_small, host, folder.port)
     return int(text) if text and text.isdigit() and int(text) < 65536 else 0
 
 
 async def remember_port(host: Host, folder: DataFolder, port: int) -> None:
-    """Keep the port for the next start: addresses given out stay true."""
+    """Store the port for the next start, so that published addresses stay valid."""
     await host.offload(host.files.write, folder.port, str(port).encode())
 
 
 async def remembered_peers(host: Host, folder: DataFolder) -> list[Address]:
-    """Where other nodes were when this one last ran."""
+    """Return the addresses of other nodes from this node's last run."""
     data = await host.offload(read_small, host, folder.peers)
     found = []
     for line in (data or "").splitlines()[: defaults.REMEMBERED_PEERS]:
-        with suppress(TransportError):  # a line that is no address helps nobody
+        with suppress(TransportError):  # skip a damaged line
             found.append(Address.parse(line))
     return found
 
 
 async def remember_peers(host: Host, folder: DataFolder, addresses: Sequence[str]) -> None:
-    """Keep some addresses of others, one in a line."""
+    """Store addresses of other nodes, one on each line."""
     text = "\n".join(addresses[: defaults.REMEMBERED_PEERS])
     await host.offload(host.files.write, folder.peers, text.encode())
 
 
 async def remembered_inviter(host: Host, folder: DataFolder) -> PeerId | None:
-    """The node by whose code this one joined last; None where there is none."""
+    """Return the peer whose invitation this node used last, or None."""
     text = await host.offload(read_small, host, folder.inviter)
-    with suppress(TransportError):  # of a file that is damaged
+    with suppress(TransportError):  # the file may be damaged
         return parse_peer_id(text or "")
     return None
 
 
 async def remember_inviter(host: Host, folder: DataFolder, peer: PeerId) -> None:
-    """Keep whose code this node joined by."""
+    """Store the peer whose invitation this node used."""
     await host.offload(host.files.write, folder.inviter, peer.encode())

@@ -1,4 +1,4 @@
-"""Lines at a node's start that say what it gives, each with the option that changes it."""
+"""Describes at a node's start what it offers to others, with the option that changes each."""
 
 from typing import TYPE_CHECKING
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 def shown_size(count: int) -> str:
-    """Bytes for a person: `300 B`, `120 MiB`, `4.0 GiB`."""
+    """Return a byte count for a person: `300 B`, `120 MiB`, `4.0 GiB`."""
     if count >= 2**30:
         return f"{count / 2**30:.1f} GiB"
     return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count} B"
 
 
 def shown_rate(count: int) -> str:
-    """Bytes a second for a person: `64 kB/s`, `1.5 MB/s`."""
+    """Return bytes per second for a person: `64 kB/s`, `1.5 MB/s`."""
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 
 def giving_lines(node: "Node") -> list[str]:
-    """Return a line for each thing that is given, and one for the settings that are kept."""
+    """Return one line for each resource on offer, and one for the stored settings."""
     rows = {
         "memory": _memory(node),
         "cores": _cores(node),

@@ -1,6 +1,6 @@
-"""A node in its private group: whom it lets join, what its own place means for it, what it tells.
+"""Connects a private group to the rest of the node: lets members in, and applies its own role.
 
-What the group decides is `state/group/`'s; here it meets the rest of the node.
+The rules of the group itself are in `state/group/`.
 """
 
 from ..state.errors import StateError
@@ -29,7 +29,7 @@ _FULL_HINT = "let other owners or operators let new members in"
 
 
 class Grouping:
-    """Of one node."""
+    """Group membership of one node."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Grouping:
         self._endpoint = endpoint
         self._membership = membership
         self._health = health
-        self._told: tuple[PeerId, str] | None = None  # who says that this node is out, and why
-        self._joined: dict[tuple[PeerId, bytes], None] = {}  # who became a member, by which code
+        self._told: tuple[PeerId, str] | None = None  # peer that refused this node, and its words
+        self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
         self.serving: Serving | None = None
         endpoint.handle(JOIN, self._on_join)
         endpoint.on_refused(self._refused)
@@ -53,13 +53,13 @@ class Grouping:
         endpoint.on_link_lost(self._lost)
 
     async def enter(self) -> None:
-        """Take the place in the group that the credentials name, where they name one."""
+        """Enter the group of the credentials, if they have one."""
         group = self._credentials.group
         if group is not None:
             await self._state.enter(group, alone=self._credentials.alone)
 
     async def run(self) -> None:
-        """Keep the rest of the node as its place asks for, until cancelled."""
+        """Apply this node's role to membership and serving, until cancelled."""
         upkeep = await self._state.in_group()
         seen: Order | None = None
         while True:
@@ -79,7 +79,7 @@ class Grouping:
     # Joining.
 
     async def _on_join(self, call: Call) -> Reply | Refusal:
-        """Of peers that an invitation admitted, and of nobody else."""
+        """Admit a peer that an invitation let in. Refuse any other peer."""
         link = self._endpoint.link(call.peer)
         admitted = None if link is None else link.status.admitted
         if admitted is None or admitted.kind != INVITATION:
@@ -89,21 +89,21 @@ class Grouping:
             if (
                 call.peer,
                 admitted.invitation,
-            ) not in self._joined:  # nor is the disk written again
-                await self._credentials.save()  # a join was taken off when the hello was accepted
+            ) not in self._joined:  # a repeated call must not write the disk again
+                await self._credentials.save()  # the accepted hello used up one join
             if upkeep is None or handed is None:
                 self._note(call.peer, admitted.invitation)
                 return Reply({"private": False})
             role = self._credentials.book.role(admitted.invitation)
             if role is None or len(call.payload) != BOX_BYTES:
-                return Refusal("not-invited", "the invitation has been taken back")
+                return Refusal("not-invited", "the invitation has been revoked")
             await self._admit(upkeep, call, admitted.invitation, role)
         except (StateError, NodeError) as error:
             return Refusal(error.code, error.message)
         return Reply({"private": True}, handed.as_payload())
 
     async def _admit(self, upkeep: Upkeep, call: Call, invitation: bytes, role: Role) -> None:
-        """Once by each code: whose role was lowered since does not raise it again on its link."""
+        """Admit a peer once for each code, so that a repeated call cannot raise a lowered role."""
         joined = call.peer, invitation
         if joined in self._joined and upkeep.group.order.role(call.peer) is not None:
             return
@@ -111,12 +111,12 @@ class Grouping:
         self._note(*joined)
 
     def _note(self, peer: PeerId, invitation: bytes) -> None:
-        """It has joined by that code."""
+        """Remember that a peer has joined with an invitation."""
         self._joined[peer, invitation] = None
         if len(self._joined) > defaults.JOINED:
             del self._joined[next(iter(self._joined))]
 
-    # Being out.
+    # Being revoked.
 
     def _refused(self, peer: PeerId, code: str, words: str) -> None:
         upkeep = self._state.upkeep
@@ -129,8 +129,8 @@ class Grouping:
             self._refused(link.peer, code, "")
 
     def _linked(self, link: Link) -> None:
-        """Some member lets it in: whoever says otherwise is wrong, or it has been taken back. Of
-        one that dialled here that is not known yet."""
+        """Forget an earlier refusal: a member has admitted this node, so it was wrong or has been
+        undone. Links that the peer dialled do not prove that yet."""
         status = link.status
         if status.dialled and status.admitted.kind == SWARM and self._told is not None:
             self._told = None
@@ -140,7 +140,7 @@ class Grouping:
         upkeep = self._state.upkeep
         own = self._endpoint.peer
         if self._told is not None and self._endpoint.link(self._told[0]) is not None:
-            self._told = None  # who said so has let it in again
+            self._told = None  # the peer that said so has admitted this node again
         by = None if upkeep is None else upkeep.group.revoked_by(own)
         hint = back_hint(own)
         if by is not None:
@@ -154,13 +154,13 @@ class Grouping:
 
 
 def _by(peer: PeerId, words: str) -> str:
-    """Who has revoked this node, by the words of a peer (`revoked by …`, or none)."""
+    """Say which peer has revoked this node, from the words of a peer (`revoked by …`, or none)."""
     by = words.removeprefix("revoked ")
     if by == f"by {peer}":
         return by
-    return f"{by}, so says {peer}" if by and words != REVOKED else f"so says {peer}"
+    return f"{by}, according to {peer}" if by and words != REVOKED else f"according to {peer}"
 
 
 def back_hint(own: PeerId) -> str:
-    """How a revoked node comes back."""
-    return f"an owner of its group can let it in again: `shoal group role {own} ROLE` there"
+    """Return the hint for a revoked node on how to be admitted again."""
+    return f"an owner of its group can readmit it: `shoal group role {own} ROLE` there"

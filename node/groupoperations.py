@@ -1,4 +1,4 @@
-"""What the control socket can be asked about a private group; docs/spec/control.md."""
+"""Control socket operations on the private group. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _ROLES = ", ".join(ROLES)
 
 
 class GroupOperations:
-    """The operations on the group of one node."""
+    """Operations on the group of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -34,7 +34,7 @@ class GroupOperations:
         }
 
     async def show(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """The members, the revoked, this node's invitations, the newest secret."""
+        """Return members, revoked peers, this node's invitations and the newest secret's number."""
         node, group = self._node, upkeep_of(self._node).group
         live, newest = node.directory.members(), group.newest
         members = [
@@ -89,10 +89,10 @@ class GroupOperations:
         return {"key": mark.number}
 
     async def uninvite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Take an invitation of this node's back, by its code or the beginning of its id."""
+        """Revoke an invitation of this node, given its code or the beginning of its id."""
         book = self._node.credentials.book
         known = [ident.hex() for ident in book.outstanding()]
-        hint = "`shoal group` lists them; to put out a peer that joined: `shoal group revoke PEER`"
+        hint = "`shoal group` lists them; to remove a peer that joined: `shoal group revoke PEER`"
         text = _text(request, "invitation")
         ident = bytes.fromhex(meant(_ident(text) or text, known, "invitation", hint=hint))
         book.remove(ident)
@@ -100,7 +100,7 @@ class GroupOperations:
         return {"ident": ident.hex()}
 
     def _peer(self, request: dict[str, Any], upkeep: Upkeep) -> PeerId:
-        """The member, or the revoked one, whose id begins so. Raises BadId."""
+        """Return the member or revoked peer whose id begins with the given text. Raises BadId."""
         order = upkeep.group.order
         known = (*order.standings, *order.revoked)
         hint = "`shoal group` lists the members"
@@ -108,25 +108,25 @@ class GroupOperations:
 
 
 def upkeep_of(node: "Node") -> Upkeep:
-    """Of the node's group. Raises ControlError where it is in none."""
+    """Return the upkeep of the node's group. Raises ControlError if it has no group."""
     if node.state.upkeep is None:
         raise ControlError(
             "no-group",
-            "this node is in no private group",
-            hint="`shoal node --private` founds one, in a folder of its own (`--data DIR`)",
+            "this node is not in a private group",
+            hint="`shoal node --private` creates one, in a folder of its own (`--data DIR`)",
         )
     return node.state.upkeep
 
 
 def invited_role(node: "Node", request: dict[str, Any]) -> Role:
-    """The role that an invitation of this node's is to bring. Raises ControlError,
+    """Return the role that a new invitation of this node grants. Raises ControlError,
     GroupRefused."""
     if not node.credentials.private:
         if request.get("role") is not None:
             raise ControlError(
                 "no-group",
-                "this swarm is open: there are no roles in it",
-                hint="`shoal invite` without `--role`; `shoal node --private` founds a group",
+                "this swarm is open: it has no roles",
+                hint="use `shoal invite` without `--role`; `shoal node --private` creates a group",
             )
         return Role.OPERATOR
     upkeep = upkeep_of(node)
@@ -136,19 +136,17 @@ def invited_role(node: "Node", request: dict[str, Any]) -> Role:
         return role or Role.OPERATOR
     if own is Role.OPERATOR and role in (None, Role.CLIENT):
         return Role.CLIENT
-    raise upkeep.management.not_allowed(
-        "invite anybody" if role is None else f"invite {role.word}s"
-    )
+    raise upkeep.management.not_allowed("invite others" if role is None else f"invite {role.word}s")
 
 
 def may_invite(node: "Node") -> bool:
-    """Whether `shoal invite` makes a code here."""
+    """Whether `shoal invite` works on this node."""
     upkeep = node.state.upkeep
     return upkeep is None or (upkeep.group.role or Role.CLIENT) > Role.CLIENT
 
 
 def status_view(node: "Node") -> dict[str, Any] | None:
-    """What `shoal status` says of the group; None where the node is in none."""
+    """Return the group part of `shoal status`, or None if the node has no group."""
     if node.state.upkeep is None:
         return None
     group = node.state.upkeep.group
@@ -161,19 +159,19 @@ def status_view(node: "Node") -> dict[str, Any] | None:
 def _role(request: dict[str, Any]) -> Role:
     word = request.get("role")
     if not isinstance(word, str) or word not in ROLES:
-        raise ControlError("bad-request", "`role` is no role", hint=f"roles: {_ROLES}")
+        raise ControlError("bad-request", "`role` is not a role", hint=f"roles: {_ROLES}")
     return ROLES[word]
 
 
 def _text(request: dict[str, Any], key: str) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 letters")
+        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 characters")
     return value
 
 
 def _ident(code: str) -> str | None:
-    """Return the id of the invitation with this code; None where `code` is none."""
+    """Return the id of the invitation with this code, or None if `code` is not a code."""
     try:
         return invitation_ident(invitation_key(decode(code).secret)).hex()
     except BadInvite:

@@ -1,6 +1,7 @@
-"""What a member has in its hands of a private group: which group, and the secrets that it knows.
+"""Group credentials: the identity of a private group and the secrets that a member knows.
 
-As a file of its data folder, and as what a joiner is handed. Spec: docs/spec/group.md, Joining.
+Encodes them as a file of the data folder, and as the payload that a joining node receives.
+Specified in docs/spec/group.md, Joining.
 """
 
 import json
@@ -19,42 +20,42 @@ from ..transport.frame import Bytes
 from ..transport.identity import PeerId, parse_peer_id
 
 VERSION = 1
-HANDED_BYTES = 8 << 10  # as a joiner gets it
+HANDED_BYTES = 8 << 10  # limit of the payload for a joining node
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """The founder and the nonce of a group, the secrets by their numbers, newest first."""
+    """Founder and nonce of a group, and its numbered secrets, newest first."""
 
     founder: PeerId
     nonce: bytes
     keys: tuple[tuple[int, bytes], ...] = field(repr=False)
-    alone: bool = False  # as its founder has it who has invited nobody yet
+    alone: bool = False  # the founder has not made an invitation yet
 
     @classmethod
     def founded(cls, founder: PeerId, entropy: Callable[[int], bytes]) -> "Handed":
-        """A new group."""
+        """Return the credentials of a new group."""
         return cls(founder, entropy(GROUP_NONCE_BYTES), ((1, entropy(SECRET_BYTES)),), alone=True)
 
     @property
     def charter(self) -> Charter:
-        """Which group."""
+        """The charter that identifies the group."""
         return Charter(self.founder, self.nonce)
 
     def as_file(self) -> bytes:
-        """JSON."""
+        """Encode as JSON for the data folder."""
         keys = [[number, secret.hex()] for number, secret in self.keys]
         told = {"version": VERSION, "founder": self.founder, "nonce": self.nonce.hex()}
         return json.dumps(told | {"keys": keys, "alone": self.alone}).encode()
 
     def as_payload(self) -> bytes:
-        """msgpack."""
+        """Encode as msgpack for a joining node."""
         packed: bytes = msgpack.packb([self.founder, self.nonce, self.keys])
         return packed
 
 
 def read_handed(data: bytes) -> Handed | None:
-    """What `as_file` made; None: it is nothing of the kind."""
+    """Decode `as_file`; None if the data is invalid."""
     try:
         told: Any = json.loads(data)
         keys = [[number, bytes.fromhex(secret)] for number, secret in told["keys"]]
@@ -65,7 +66,7 @@ def read_handed(data: bytes) -> Handed | None:
 
 
 def open_handed(payload: Bytes) -> Handed | None:
-    """What `as_payload` made, from a stranger; None: it is nothing of the kind."""
+    """Decode `as_payload` from an untrusted peer; None if the payload is invalid."""
     try:
         founder, nonce, keys = decode(payload, limit=HANDED_BYTES)
         return _checked(founder, nonce, keys)
@@ -74,7 +75,7 @@ def open_handed(payload: Bytes) -> Handed | None:
 
 
 def _checked(founder: object, nonce: object, keys: object) -> Handed:
-    """Raises ValueError."""
+    """Check types and sizes. Raises ValueError."""
     if not isinstance(founder, str) or not isinstance(nonce, bytes) or not isinstance(keys, list):
         raise ValueError
     if len(nonce) != GROUP_NONCE_BYTES or not 0 < len(keys) <= KEYS_KEPT:

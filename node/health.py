@@ -1,7 +1,7 @@
-"""Conditions that a user should know of, by name, each one sentence.
+"""Registry of named conditions that the owner of a node should know about.
 
-A component reports a condition when it begins and clears it when it ends; `shoal status`
-shows those that hold. The idea is Tailscale's `health` package.
+A component reports a condition when it begins and clears it when it ends. `shoal status` shows
+the current ones. The idea is Tailscale's `health` package.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is not as it should be: its name, a sentence, what to do about it."""
+    """A problem: its name, one sentence, and what to do about it."""
 
     name: str
     sentence: str
@@ -18,14 +18,14 @@ class Condition:
 
 
 class Health:
-    """The conditions that hold now. `on_change` hears of each one that begins or changes."""
+    """Current conditions. `on_change` is called for each one that begins or changes."""
 
     def __init__(self, on_change: Callable[[Condition], None] | None = None) -> None:
         self._conditions: dict[str, Condition] = {}
         self._on_change = on_change
 
     def report(self, name: str, sentence: str, *, hint: str | None = None) -> None:
-        """The condition holds; a repeated report replaces the sentence."""
+        """Report that a condition holds. A repeated report replaces the sentence."""
         condition = Condition(name, sentence, hint)
         if self._conditions.get(name) == condition:
             return
@@ -34,9 +34,9 @@ class Health:
             self._on_change(condition)
 
     def clear(self, name: str) -> None:
-        """The condition holds no more; unknown names are fine."""
+        """Report that a condition has ended. Unknown names are ignored."""
         self._conditions.pop(name, None)
 
     def conditions(self) -> list[Condition]:
-        """Those that hold, oldest first."""
+        """Return the current conditions, oldest first."""
         return list(self._conditions.values())

@@ -1,5 +1,4 @@
-"""What a node's library holds, for the swarm and for the quota: what must stay, what went, what is
-fetched again."""
+"""Announces the contents of a node's library to the swarm, and reports evictions and repairs."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from .providers import Providers
 
 
 class Holdings:
-    """Of one node. `say` gets lines for a person."""
+    """Library contents of one node, as the swarm and the quota see them."""
 
     def __init__(
         self,
@@ -39,16 +38,16 @@ class Holdings:
         self._say = say
 
     def linked(self) -> list[PeerId]:
-        """Who may be asked for a blob."""
+        """Return the linked peers, which can be asked for a blob."""
         return [link.peer for link in self._endpoint.links()]
 
     async def announce(self) -> None:
-        """Tell the swarm which models the library has, and of which it holds chunks."""
+        """Tell the swarm which models the library names, and which roots it has chunks of."""
         models = []
         for name, root in self._library.names().items():
             try:
                 manifest = await self._library.manifest(root)
-            except ModelError as error:  # damaged: the other models are told of all the same
+            except ModelError as error:  # damaged; announce the other models anyway
                 self._health.report(f"model {name}", error.message, hint=error.hint)
                 continue
             self._health.clear(f"model {name}")
@@ -57,28 +56,28 @@ class Holdings:
         if len(models) > MODELS:
             self._health.report(
                 "many-models",
-                f"the swarm is told of {MODELS} of this library's {len(models)} models",
+                f"only {MODELS} of this library's {len(models)} models are announced to the swarm",
             )
         roots = sorted(self._library.roots())
         self._directory.publish(models=tuple(models), holdings=tuple(roots))
 
     async def announce_chunks(self) -> None:
-        """Tell the swarm which chunks are here already."""
+        """Tell the swarm which chunks are already stored here."""
         for root in sorted(self._library.everything()):
-            with suppress(ModelError):  # damaged: `announce` has said so
+            with suppress(ModelError):  # damaged: `announce` has reported it
                 await self._exchange.announce(root)
 
     async def claims(self, root: str) -> set[PeerId]:
-        """Others that say they hold it, members or not."""
+        """Return other nodes that claim to hold a root, members or not."""
         return {*holders(root, self._directory), *await self._providers.replicas(root)}
 
     def in_use(self) -> frozenset[str]:
-        """What must stay: it is served, or being fetched."""
+        """Return the roots that must not be evicted: served ones and those being fetched."""
         served = {shard.root for shard in self._directory.own().shards}
         return self._exchange.fetching() | served
 
     def evicted(self, root: str) -> None:
-        """It has made room on the disk, or was no good: the swarm is told of it no longer."""
+        """Withdraw a root that was evicted or found damaged."""
         own = self._directory.own()
         self._directory.publish(
             models=tuple(model for model in own.models if model.root != root),
@@ -88,7 +87,7 @@ class Holdings:
         self._say(f"{root[:16]} is no longer on this disk")
 
     def mended(self, again: int, lost: int) -> None:
-        """Of chunks that were damaged on this disk, so many came again, and so many nobody had."""
+        """Report how many damaged chunks were fetched again, and how many no node had."""
         if again:
             self._say(f"{_chunks(again)} damaged on this disk, and fetched again from others")
         if not lost:
@@ -96,9 +95,9 @@ class Holdings:
             return
         self._health.report(
             "damaged",
-            f"{_chunks(lost)} damaged on this disk, and no other node that can be found has them",
-            hint="add what they belong to again: `shoal blob add FILE`, `shoal model add FOLDER`; "
-            "`shoal blob list` and `shoal model list` show what is not whole",
+            f"{_chunks(lost)} damaged on this disk, and no reachable node has a copy",
+            hint="add their files again: `shoal blob add FILE`, `shoal model add FOLDER`; "
+            "`shoal blob list` and `shoal model list` show what is incomplete",
         )
 
     async def repair(self, root: str, digests: list[str]) -> None:

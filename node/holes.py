@@ -1,5 +1,5 @@
 """Reports a hole in the model that this node serves: layers that no node serves, or shards that do
-not join. A chain is missing for a moment whenever nodes start, so only a lasting one is reported.
+not join. Only a lasting hole is reported, because a chain is briefly missing when nodes start.
 """
 
 import trio
@@ -12,7 +12,7 @@ from .views import known_models, why_not_served
 
 CONDITION = "hole"
 _HINT = (
-    "nodes with memory to spare move there by themselves; otherwise start one: `shoal node "
+    "nodes with spare memory take such layers by themselves; otherwise start one: `shoal node "
     "--model NAME`, with `--memory SIZE` to offer more"
 )
 

@@ -1,12 +1,12 @@
-"""Invitations: a short code that says where a node is, who it is, and lets one peer in.
+"""Invitations: short codes that hold a node's address and fingerprint and admit a peer.
 
 A code is Crockford's base32 (https://www.crockford.com/base32.html) of
 
     version (4 bits) · address kind (4 bits: 4 or 6) · IP address (4 or 16 bytes) · port (2) ·
     fingerprint (10: SHA-256 of the public key, cut) · secret (10) · check (2)
 
-in groups of five. The fingerprint tells the joiner that who answers is who invited; the secret
-lets it into a private swarm (docs/spec/control.md).
+in groups of five. The joiner checks with the fingerprint that the peer it reached is the inviter.
+The secret admits it to a private swarm (docs/spec/control.md).
 """
 
 import hashlib
@@ -28,12 +28,12 @@ GROUP = 5  # letters
 FINGERPRINT = 10  # bytes
 SECRET = 10  # bytes
 CHECK = 2  # bytes
-CODE_LIMIT = 200  # letters, before anything is decoded
+CODE_LIMIT = 200  # letters that are read at most
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a code says: where to dial, whom to expect, what to prove."""
+    """The contents of a code: address to dial, expected fingerprint and secret."""
 
     host: str  # an IP address
     port: int
@@ -46,12 +46,12 @@ class Invitation:
 
 
 def fingerprint(public_key: bytes) -> bytes:
-    """A public key in 10 bytes: 80 bits, which nobody can match by trying keys."""
+    """Return 10 bytes (80 bits) of a public key's hash: too many to match by trying keys."""
     return hashlib.sha256(b"shoal/invite/key\0" + public_key).digest()[:FINGERPRINT]
 
 
 def encode(invitation: Invitation) -> str:
-    """The code of an invitation, in groups."""
+    """Return the code of an invitation, in groups of five letters."""
     address = ipaddress.ip_address(invitation.host)
     data = bytes([VERSION << 4 | address.version]) + address.packed
     data += invitation.port.to_bytes(2, "big") + invitation.fingerprint + invitation.secret
@@ -60,14 +60,14 @@ def encode(invitation: Invitation) -> str:
 
 
 def decode(code: str) -> Invitation:
-    """Reads a code, forgiving case, spaces and look-alike letters. Raises BadInvite."""
+    """Read a code. Case, spaces and look-alike letters do not matter. Raises BadInvite."""
     data = _bytes(code)
     body, check = data[:-CHECK], data[-CHECK:]
     if not hmac.compare_digest(check, _check(body)):
         raise _mistyped()
     if body[0] >> 4 != VERSION:
         raise BadInvite(
-            f"the invitation code is of version {body[0] >> 4}, this shoal reads {VERSION}",
+            f"the invitation code is of version {body[0] >> 4}, but this shoal reads {VERSION}",
             hint="update shoal on both machines",
         )
     size = {4: 4, 6: 16}.get(body[0] & 15, 0)
@@ -94,7 +94,7 @@ def _bytes(code: str) -> bytes:
     wrong = sorted(set(letters) - set(ALPHABET))
     if wrong:
         raise BadInvite(
-            f"the invitation code has a letter that no code has: {wrong[0]!a}",
+            f"the invitation code has a character that no code has: {wrong[0]!a}",
             hint="compare it with what `shoal invite` printed",
         )
     size = len(letters) * 5 // 8
@@ -124,14 +124,14 @@ def _wrong_length() -> BadInvite:
 
 
 def invitation_key(secret: bytes) -> bytes:
-    """What both sides prove to each other by HMAC (`transport/hello.py`), 32 bytes."""
+    """Return the 32-byte key that both sides prove by HMAC (`transport/hello.py`)."""
     return hashlib.sha256(b"shoal/invite/secret\0" + secret).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """One code that was given out: its key, its end (wall seconds), joins left, and the role that
-    it brings in a private group."""
+    """A code that was issued: its key, expiry (wall seconds), remaining joins, and the role that
+    it grants in a private group."""
 
     key: bytes
     expires: float
@@ -140,10 +140,10 @@ class Outstanding:
 
 
 class InviteBook:
-    """The codes given out and not used up; the `Invitations` of this node's admission.
+    """The issued codes that are still valid; the `Invitations` of this node's admission.
 
-    Bounded. Holds keys derived from the codes, not the codes; like every key of the data
-    folder its file has mode 0600.
+    Bounded. Stores keys derived from the codes, not the codes themselves. Its file has mode 0600,
+    like that of every key in the data folder.
     """
 
     def __init__(
@@ -153,49 +153,49 @@ class InviteBook:
     ) -> None:
         self._wall = wall
         self._by_ident = {invitation_ident(item.key): item for item in outstanding}
-        self._redeemed: dict[bytes, Role] = {}  # what those brought that somebody came in by
+        self._redeemed: dict[bytes, Role] = {}  # roles of codes that a peer has used
 
     def outstanding(self) -> dict[bytes, Outstanding]:
-        """Those that still let somebody in, by the 8 bytes that name them."""
+        """Return the codes that are still valid, by their 8-byte ids."""
         self._forget()
         return dict(self._by_ident)
 
     def remove(self, ident: bytes) -> bool:
-        """A code lets nobody in any more, and who has come in by it and did not join does not;
-        whether it did."""
+        """Revoke a code, also for peers that used it but have not joined yet. Return whether the
+        code was known."""
         self._forget()
         redeemed = self._redeemed.pop(ident, None) is not None
         return self._by_ident.pop(ident, None) is not None or redeemed
 
     def role(self, ident: bytes) -> Role | None:
-        """What a code brings that somebody has come in by, used up or not; None: it was revoked
-        before, or nobody has."""
+        """Return the role of a code that a peer has used, even if it is used up. None if the code
+        was revoked or never used."""
         return self._redeemed.get(ident)
 
     def add(self, secret: bytes, uses: int, lifetime: float, role: Role = Role.OPERATOR) -> float:
-        """Remember a fresh code; returns its end (wall seconds).
+        """Store a new code and return its expiry (wall seconds).
 
-        Raises NodeError when too many are outstanding.
+        Raises NodeError if too many codes are outstanding.
         """
         self._forget()
         if len(self._by_ident) >= defaults.INVITE_LIMIT:
             raise NodeError(
                 "too-many-invites",
                 f"{defaults.INVITE_LIMIT} invitations are outstanding",
-                hint="they end after 24 hours; `shoal invite --uses N` makes one code for N joins",
+                hint="they expire after 24 hours; `shoal invite --uses N` makes a code for N joins",
             )
         key, expires = invitation_key(secret), self._wall() + lifetime
         self._by_ident[invitation_ident(key)] = Outstanding(key, expires, uses, role)
         return expires
 
     def find(self, ident: bytes) -> bytes | None:
-        """The key of a code that still lets somebody in."""
+        """Return the key of a valid code, or None."""
         self._forget()
         item = self._by_ident.get(ident)
         return None if item is None else item.key
 
     def used(self, ident: bytes) -> None:
-        """Take one join off a code."""
+        """Count one use of a code."""
         if (item := self._by_ident.get(ident)) is not None:
             self._by_ident[ident] = replace(item, uses=item.uses - 1)
             self._redeemed[ident] = item.role
@@ -209,7 +209,7 @@ class InviteBook:
         self._by_ident = kept
 
     def encode(self) -> bytes:
-        """The book as JSON for the data folder."""
+        """Encode the book as JSON for the data folder."""
         items = [
             {
                 "key": item.key.hex(),
@@ -223,7 +223,7 @@ class InviteBook:
 
 
 def decode_book(data: bytes) -> list[Outstanding]:
-    """Reads `InviteBook.encode`'s bytes; raises NodeError on anything else."""
+    """Decode the bytes of `InviteBook.encode`. Raises NodeError on anything else."""
     try:
         items = json.loads(data)["invites"][: defaults.INVITE_LIMIT]
         return [
@@ -239,5 +239,5 @@ def decode_book(data: bytes) -> list[Outstanding]:
         raise NodeError(
             "bad-file",
             "the file of outstanding invitations cannot be read",
-            hint="remove `invites.json` from the data folder; codes given out end by it",
+            hint="remove `invites.json` from the data folder, which revokes all issued codes",
         ) from error

@@ -1,4 +1,4 @@
-"""What the control socket can be asked about jobs and usage; docs/spec/control.md."""
+"""Control socket operations on jobs and usage. Specified in docs/spec/control.md."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from .daemon import Node
 
 _Row = tuple[Count, PeerId, PeerId, str]
-"""What a client had of a provider and a model."""
+"""One line of usage: count, client, provider and model root."""
 _STATES = (*(state.value for state in KNOWN), FAILED)
 
 
 class JobOperations:
-    """The operations on jobs of one node."""
+    """Operations on jobs of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -56,7 +56,7 @@ class JobOperations:
         }
 
     async def submit(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Jobs of one model, one a prompt: all or none of them."""
+        """Submit jobs for one model, one for each prompt: all of them or none."""
         node = self._node
         self._refuse_when_stopping()
         prompts = request.get("prompts")
@@ -84,12 +84,12 @@ class JobOperations:
         )
 
     async def list(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """The jobs of the swarm, or this node's own, results that are kept among them: own ones
-        first, the newest at the top, then others' by state."""
+        """List the jobs of the swarm, or only this node's own, including stored results. Own jobs
+        come first, the newest at the top, then other nodes' jobs by state."""
         state = maybe(request, "state", lambda r, k: text_of(r, k, 16))
         if state is not None and state not in _STATES:
             raise ControlError(
-                "bad-request", f"jobs are in no state `{state}`", hint=", ".join(_STATES)
+                "bad-request", f"`{state}` is not a state of jobs", hint=", ".join(_STATES)
             )
         asked = {"limit": defaults.JOBS_SHOWN, "offset": 0, **request}
         limit = number_of(asked, "limit", 1, defaults.JOBS_SHOWN)
@@ -118,7 +118,7 @@ class JobOperations:
         }
 
     async def _order(self, *, mine: bool) -> Iterator[str]:
-        """The ids to list. Jobs may come and go meanwhile."""
+        """Return the ids to list. Jobs may appear and disappear during the iteration."""
         jobs = self._node.state.views.jobs
         own = [*reversed(await self._node.working.desk.own())]
         if mine:
@@ -128,7 +128,7 @@ class JobOperations:
         return chain(own, every)
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], dict[str, Any]]]:
-        """Return the state of a job, None where it has gone, and a function that makes its view."""
+        """Return the state of a job and a function that makes its view; None: the job has gone."""
         desk = self._node.working.desk
         held, standing = desk.results.about(job), self._node.state.views.jobs.get(job)
         if held is not None:
@@ -140,7 +140,7 @@ class JobOperations:
         return state_of(standing)[0], partial(standing_view, standing, standing.job, made)
 
     async def show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """A job, what it asks for, and all claims on it."""
+        """Return a job, its specification and all claims on it."""
         jobs, results = self._node.state.views.jobs, self._node.working.desk.results
         job = self._find(text_of(request, "job", 64))
         standing, held = jobs.get(job), results.about(job)
@@ -165,17 +165,17 @@ class JobOperations:
         return {**shown, "spec": spec_view(standing.job), "claims": claims}
 
     async def result(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """What came of an own job; `until_done`: when it comes."""
+        """Return the result of an own job; with `until_done`, wait for it."""
         desk = self._node.working.desk
         job = desk.find(text_of(request, "job", 64))
         found = await desk.result(job, wait=request.get("until_done") is True)
         return result_view(found, self._node.identity.peer) | {"text": found.outcome.text}
 
     async def results(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """Emit the results of many own jobs as they come, or of all own jobs where the request
-        names none. `until_done`: wait for those that have no result."""
+        """Emit the results of several own jobs as they arrive, or of all own jobs if the request
+        names none. `until_done`: wait for jobs without a result."""
         desk = self._node.working.desk
-        await self._node.state.shown.wait()  # before that, own jobs of earlier runs are unknown
+        await self._node.state.shown.wait()  # until then, own jobs of earlier runs are unknown
         asked = maybe(request, "jobs", _ids)
         jobs = await desk.own() if asked is None else asked
         self._refuse_when_stopping()
@@ -199,12 +199,12 @@ class JobOperations:
         return {"jobs": total, "failed": failed}
 
     def _refuse_when_stopping(self) -> None:
-        """Raises ControlError: a client that waits must not keep the daemon from ending."""
+        """Raise ControlError if the node is stopping: a waiting client must not delay the end."""
         if self._node.stopping:
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 
     async def _record(self, job: str, *, wait: bool) -> dict[str, Any] | None:
-        """Return the result of a job, which counts as read then; None: the client waits for it."""
+        """Return the result of a job and mark it as read; None: the client waits for it."""
         desk = self._node.working.desk
         if (found := await desk.results.take(job)) is not None:
             return record_of(found, self._node.identity.peer)
@@ -216,7 +216,7 @@ class JobOperations:
         return lacking_record(job, standing, "not-done", "there is no result yet")
 
     async def cancel(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Take an own job out, and let its result go; or `all` that have no result yet."""
+        """Cancel an own job and delete its result, or cancel `all` that have no result yet."""
         desk = self._node.working.desk
         if request.get("all") is not True:
             job = desk.find(text_of(request, "job", 64))
@@ -225,7 +225,7 @@ class JobOperations:
         return {"jobs": await desk.cancel_unfinished(), "results": len(desk.results)}
 
     def _find(self, start: str) -> str:
-        """The job that the beginning of its id means, an own one first."""
+        """Return the job whose id begins with the given text, an own job first."""
         desk, jobs = self._node.working.desk, self._node.state.views.jobs
         try:
             return desk.find(start)
@@ -236,7 +236,7 @@ class JobOperations:
         return meant(start, every, "job", hint="`shoal job list` shows them")
 
     async def usage(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """What every client had of every provider, as the providers say; those with most first."""
+        """Return what each client used of each provider, as the providers say, most first."""
         node = self._node
         names = views.known_models(node.directory.members())
         rows: list[_Row] = []
@@ -269,7 +269,7 @@ class JobOperations:
         }
 
     def _counts(self) -> Iterator[_Row]:
-        """All there are; they may change meanwhile."""
+        """Yield all lines of usage; they may change during the iteration."""
         usage = self._node.state.views.usage
         for client in tuple(usage.clients()):
             for (provider, root), count in tuple(usage.of(client).items()):
@@ -282,12 +282,12 @@ def _rank(row: _Row) -> tuple[int, PeerId, PeerId, str]:
 
 
 def _ids(request: dict[str, Any], key: str) -> list[str]:
-    """A list of whole ids."""
+    """Return a list of full job ids. Raises ControlError."""
     jobs = request[key]
     if not isinstance(jobs, list) or not all(
         isinstance(job, str) and len(job) == 64 for job in jobs
     ):
-        raise ControlError("bad-request", f"`{key}` is not a list of ids of jobs")
+        raise ControlError("bad-request", f"`{key}` is not a list of job ids")
     return jobs
 
 

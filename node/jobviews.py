@@ -1,4 +1,4 @@
-"""Views of jobs for the control socket: plain values, ready for JSON."""
+"""Views of jobs for the control socket, as plain values ready for JSON."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ FAILED = "failed"
 
 
 def state_of(standing: Standing) -> tuple[str, str | None]:
-    """Return how far a job is, and the code of the error where it failed."""
+    """Return the state of a job, and the error code if it failed."""
     error = None
     if standing.state is State.DONE and standing.claim is not None:
         try:
@@ -23,7 +23,7 @@ def state_of(standing: Standing) -> tuple[str, str | None]:
 
 
 def standing_view(standing: Standing, job: Job, made: int = 0) -> dict[str, Any]:
-    """Describe a job as its feed has it; `made` is 0 where it is not an own job."""
+    """Describe a job as its feed has it; `made` is 0 if it is not an own job."""
     claim, (state, error) = standing.claim, state_of(standing)
     spec = spec_view(job)
     return {
@@ -45,7 +45,7 @@ def standing_view(standing: Standing, job: Job, made: int = 0) -> dict[str, Any]
 
 
 def spec_view(job: Job) -> dict[str, Any] | None:
-    """Describe what a prompt asks for; None where the job is no prompt."""
+    """Describe what a prompt job asks for; None if the job is not a prompt."""
     if job.kind != KIND:
         return None
     try:
@@ -78,7 +78,7 @@ def result_state(result: Result) -> str:
 
 
 def result_view(result: Result, author: str) -> dict[str, Any]:
-    """Describe a result that is kept here, without its text."""
+    """Describe a result that is stored here, without its text."""
     came = result.outcome
     return {
         "job": result.job,
@@ -101,7 +101,7 @@ def result_view(result: Result, author: str) -> dict[str, Any]:
 
 
 def record_of(result: Result, author: str) -> dict[str, Any]:
-    """Describe a result as `result_view` does, with what was asked and the text."""
+    """Describe a result like `result_view`, with the prompt and the text."""
     return result_view(result, author) | {
         "prompt": result.prompt or result.abstract,
         "text": result.outcome.text,
@@ -110,7 +110,7 @@ def record_of(result: Result, author: str) -> dict[str, Any]:
 
 
 def lacking_record(job: str, standing: Standing | None, error: str, why: str) -> dict[str, Any]:
-    """Describe a job that has no result, with the fields of `record_of` that say what is asked."""
+    """Describe a job without a result, with the fields of `record_of` that describe its prompt."""
     spec = None if standing is None or standing.job is None else spec_view(standing.job)
     prompt = None
     if spec is not None:

@@ -1,4 +1,4 @@
-"""The log of a running node: peers that come and go, and what it answered."""
+"""The log of a running node: peers that join and leave, and the answers it gave."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .defaults import JOURNAL_NAMED, JOURNAL_PAUSE
 if TYPE_CHECKING:
     from .daemon import Node
 
-LETTERS = 12  # the last of a peer id: the first are the same for all
+LETTERS = 12  # last letters of a peer id; the first are the same for all peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,23 @@ class Standing:
     peers: frozenset[PeerId] = frozenset()
     """The live peers."""
     answers: int = 0
-    """Prompts answered for clients of this node since its start, and their tokens."""
+    """Prompts answered for clients of this node since its start; `tokens` are their tokens."""
     tokens: int = 0
     served: Count = field(default_factory=Count)
     """Work done for other nodes since the start."""
 
 
 class Journal:
-    """Lines of what has changed since the last look. No I/O.
+    """Produces log lines about the changes between two looks. No I/O.
 
-    There are at most four lines a look, of bounded length, however many peers come and go.
+    Each look gives at most four lines of bounded length, however many peers join or leave.
     """
 
     def __init__(self) -> None:
         self._before = Standing()
 
     def lines(self, now: Standing) -> list[str]:
-        """Return the lines of one look."""
+        """Return the lines about the changes since the last call."""
         before, self._before = self._before, now
         found = []
         if joined := now.peers - before.peers:
@@ -73,7 +73,7 @@ def _many(count: int, thing: str, tokens: int) -> str:
 
 
 async def keep_journal(node: "Node") -> None:
-    """Say what changes, until cancelled."""
+    """Log changes to `node.say`, until cancelled."""
     journal = Journal()
     while True:
         for line in journal.lines(_standing(node)):

@@ -1,8 +1,8 @@
-"""What this node keeps of the swarm's state: all of it, or, on a small machine, what it uses.
+"""Chooses which of the swarm's state this node stores: all, or, on a small machine, what it needs.
 
-What others say of the models that it has or serves, and where it is to choose for itself what to
-serve, of all models; and of jobs, where it does them. An owner of a private group keeps all. Who
-is in the swarm and what models are called is always kept.
+A small node stores the feeds of the models that it has or serves, or of all models if it chooses
+for itself what to serve; and those of jobs, if it runs them. An owner of a private group stores
+everything. Every node stores the members and the names of models.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +24,8 @@ SHARDS = "shards"
 
 
 def keeps_all(host: Host, config: NodeConfig) -> bool:
-    """Whether all is kept: as the owner says, else where memory and disk have room for the state of
-    a swarm of 10,000 and more."""
+    """Whether to store all state. The owner decides; with `auto`, memory and disk must have space
+    for the state of a swarm of 10,000 nodes and more."""
     if config.state != "auto":
         return config.state == "all"
     return (
@@ -35,8 +35,8 @@ def keeps_all(host: Host, config: NodeConfig) -> bool:
 
 
 def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot]:
-    """The kinds and parts that a node has use for. `roots`: of the models that it has or serves;
-    `chooses`: it is to find out for itself what to serve; `works`: it does others' jobs."""
+    """Yield the kinds and parts of state that a node needs. `roots`: models that it has or serves;
+    `chooses`: it chooses for itself what to serve; `works`: it runs other nodes' jobs."""
     if works:
         yield from WORK
     parts = KINDS[SHARDS].parts if chooses else {part_of_root(root) for root in roots}
@@ -45,34 +45,34 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
 
 
 class Keeping:
-    """Of one node."""
+    """Keeps the interest of one node's state in line with what the node needs."""
 
     def __init__(self, library: Library, directory: Directory, state: State) -> None:
         self._library = library
         self._directory = directory
         self._state = state
         self.chooses = False
-        """Whether it is to find out for itself what to serve."""
+        """Whether this node chooses for itself what to serve."""
         self.works = False
-        """Whether it does others' jobs."""
+        """Whether it runs other nodes' jobs."""
 
     def needed(self) -> list[Plot]:
-        """What it has use for now."""
+        """Return the kinds and parts that this node needs now."""
         upkeep = self._state.upkeep
         if upkeep is not None and upkeep.group.role is Role.OWNER:
-            return list(all_parts())  # to name in a revocation where each feed ends
+            return list(all_parts())  # a revocation names where each feed ends
         own = self._directory.own()
         roots = {*self._library.roots(), *(shard.root for shard in own.shards)}
         return list(needed(roots, chooses=self.chooses, works=self.works))
 
     def look(self) -> bool:
-        """Let the state know; whether there is more to fetch than before."""
+        """Update the interest; return whether it has changed."""
         before = self._state.interest.kept
         self._state.need(self.needed())
         return self._state.interest.kept != before
 
     async def run(self) -> None:
-        """Let the state know, until cancelled."""
+        """Update the interest every NEEDED_LOOK seconds, until cancelled."""
         while True:
             self.look()
             await trio.sleep(defaults.NEEDED_LOOK)

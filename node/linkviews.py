@@ -1,4 +1,4 @@
-"""What the control socket shows of links: their paths, their rates, and why one is not direct."""
+"""Views of links for the control socket: their paths, their rates, and why one is not direct."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,39 +12,39 @@ from ..transport.punch.outcome import Outcome, Result, RungOutcome
 from ..transport.relay.defaults import RelayLimits
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
-"""At one moment, by peer: the peer's incarnation, bytes in, bytes out."""
+"""A sample by peer: the peer's incarnation, bytes in, bytes out."""
 
 SYMMETRIC: Final = (
-    "both routers give every peer another port, which cannot be foreseen (symmetric NAT): it "
-    "cannot be direct"
+    "both routers use another port for every peer, in no predictable order (symmetric NAT), so no "
+    "direct path is possible"
 )
 SPARED: Final = (
-    "one of the two routers gives every peer another port, and nothing uses this link enough to "
-    "search for it"
+    "one of the two routers uses another port for every peer, and this link carries too little "
+    "traffic to search for it"
 )
 _REFUSALS: Final = {
-    "busy": "one of the two was busy with other attempts; it is tried again later",
-    "too-often": "it was tried often lately; it is tried again later",
-    "glare": "both sides began at once; it is tried again later",
-    "timeout": "the peer did not answer when it was asked to try",
+    "busy": "one of the two nodes was busy with other attempts; it is retried later",
+    "too-often": "it was tried often lately; it is retried later",
+    "glare": "both sides began at once; it is retried later",
+    "timeout": "the peer did not reply to the request to try",
     "unknown-method": "the peer cannot punch holes: it may be of an older version",
-    "not-running": "one of the two was only starting, or ending; it is tried again later",
+    "not-running": "one of the two nodes was starting or stopping; it is retried later",
 }
 _TCP: Final = {
     "reset": "over TCP a router answered with resets",
-    "budget": "TCP was tried often enough for now",
+    "budget": "TCP has used up its attempts for now",
     "no-address": "no address of the peer is known that TCP could dial",
 }
 _UDP: Final = {
-    "quic": "UDP came through, QUIC on it had no answer",
+    "quic": "UDP came through, but QUIC on it got no reply",
     "no-udp": "this node has no UDP port",
-    "udp-blocked": "UDP does not get out of one of the two networks",
+    "udp-blocked": "one of the two networks blocks outgoing UDP",
 }
 SHOWN_CODE: Final = 32  # characters of a peer's own code
 
 
 def look(links: list[Link]) -> Looked:
-    """What the rates are made of; taken twice."""
+    """Sample the byte counts of links. Two samples give the rates."""
     found = {}
     for link in links:
         status = link.status
@@ -54,7 +54,7 @@ def look(links: list[Link]) -> Looked:
 
 def link_view(link: Link, ladder: Ladder, before: Looked, span: float, now: float
               ) -> dict[str, Any]:  # fmt: skip
-    """One link; rates in bytes per second over the last `span` seconds."""
+    """Describe a link, with rates in bytes per second over the last `span` seconds."""
     status = link.status
     name, was_in, was_out = before.get(link.peer, (b"", 0, 0))
     known = name == status.peer_incarnation and span > 0
@@ -89,7 +89,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def why_relayed(way: Way | None, outcome: Outcome | None, rungs: Rungs) -> str | None:
-    """Why a link goes through a relay, in a sentence; None where it does not."""
+    """Say in a sentence why a link goes through a relay; None if it does not."""
     if way is not Way.RELAYED:
         return None
     if not (rungs.punch_tcp or (rungs.punch_udp and rungs.udp)):
@@ -97,7 +97,7 @@ def why_relayed(way: Way | None, outcome: Outcome | None, rungs: Rungs) -> str |
     if outcome is None:
         return "a direct path has not been tried yet"
     if outcome.worked:
-        return "a direct path was there and is lost; another one is tried for"
+        return "the direct path was lost; another one is being tried"
     tcp, udp, prediction = (
         outcome.rungs.get(name, RungOutcome(Result.NOT_NEEDED))
         for name in ("tcp", "udp", "prediction")
@@ -110,14 +110,14 @@ def why_relayed(way: Way | None, outcome: Outcome | None, rungs: Rungs) -> str |
     if prediction.reason == "search-spared":
         return SPARED
     rounds = f" in {outcome.rounds} rounds" if outcome.rounds > 1 else ""
-    words = [_TCP.get(tcp.reason, "TCP had no answer"), _UDP.get(udp.reason, "UDP had no answer")]
+    words = [_TCP.get(tcp.reason, "TCP got no reply"), _UDP.get(udp.reason, "UDP got no reply")]
     if prediction.reason == "busy":
-        words.append("the search for the router's port waits for another one to end")
-    return f"hole punching did not come through{rounds}: {'; '.join(words)}"
+        words.append("the search for the router's port waits for another search to end")
+    return f"hole punching failed{rounds}: {'; '.join(words)}"
 
 
 def relay_views(ladder: Ladder, now: float) -> list[dict[str, Any]]:
-    """The relays at which this node holds a place, the nearest first."""
+    """Describe the relays at which this node has a reservation, the nearest first."""
     return [
         {"peer": held.relay, "rtt_ms": held.rtt * 1000, "expires_s": held.expires - now}
         for held in ladder.relays.relays
@@ -125,7 +125,7 @@ def relay_views(ladder: Ladder, now: float) -> list[dict[str, Any]]:
 
 
 def relaying_view(ladder: Ladder) -> dict[str, Any]:
-    """What this node carries for others; `rate` is what it lends, in bytes per second."""
+    """Describe what this node relays for others; `rate` is its limit in bytes per second."""
     book = ladder.relaying.book
     limits: RelayLimits = book.limits
     figures = book.figures()

@@ -1,4 +1,4 @@
-"""The port that a node listens on, and the addresses that it says it can be reached by."""
+"""Opens the port that a node listens on, and publishes the addresses that reach it."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from .folder import disk_errors, remember_port, remembered_port
 
 
 class Listening:
-    """Of one node."""
+    """The listening port and the published addresses of one node."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Listening:
         self._directory = directory
         self._say = say
         self.addresses: list[Address] = []
-        """Of the interfaces, and by which else this node can be reached, best first."""
+        """Addresses of the interfaces and others that reach this node, best first."""
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Listen where the config says, else on the port of the last time, else on a free one.
+        """Listen on the configured port, else on that of the last run, else on a free one.
 
         Raises NodeError and HostError.
         """
@@ -58,7 +58,7 @@ class Listening:
                     f"port {config.port} on {config.listen} is in use",
                     hint=f"`--listen {config.listen}:0` takes a free one",
                 ) from None
-            self._say(f"port {remembered} of the last time is in use, taking another one")
+            self._say(f"port {remembered} of the last run is in use, taking another one")
             port = await self._bind(nursery, 0)
         if config.port is None:
             with disk_errors(folder):

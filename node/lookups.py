@@ -1,4 +1,4 @@
-"""What the control socket can be asked about the DHT; docs/spec/control.md."""
+"""Control socket operations on the DHT: `dht` and `find`. Specified in docs/spec/control.md."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Question:
 
 
 class Lookups:
-    """The operations over one node's DHT."""
+    """Look-ups in one node's DHT."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -53,8 +53,8 @@ class Lookups:
         return self._node.discovery.dht.view()
 
     async def find(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Of a name also who holds what it means, by whoever says so: looked for in a second
-        round where only the index knows what that is."""
+        """Look up a peer, a root or a name. For a name, also find the providers of the models it
+        may mean, in a second round if only the DHT knows its meaning."""
         text = _asked(request)
         text = text.lower() if is_digest(text.lower()) else text
         if (peer := self._peer(text)) is not None:
@@ -70,7 +70,7 @@ class Lookups:
         return {"searches": searches}
 
     def _peer(self, text: str) -> PeerId | None:
-        """The peer with this id, or the one known here whose id begins so. Raises BadId."""
+        """Return the peer with this id, or the known one whose id begins so. Raises BadId."""
         if not text.startswith(COMMON):
             return None
         with suppress(TransportError):
@@ -80,8 +80,8 @@ class Lookups:
         return PeerId(meant(text, known, "peer", hint="`shoal peers` shows them"))
 
     def _blob(self, text: str) -> str:
-        """The root of the blob of this node that begins so; any other text as it is. Raises BadId
-        where several do."""
+        """Return the root of this node's blob that begins with `text`, or `text` itself. Raises
+        BadId if several blobs match."""
         roots, hint = self._node.library.blobs.roots(), "`shoal blob list` shows them"
         try:
             return meant(text, roots, "blob", hint=hint, least=PREFIX_MIN)
@@ -119,7 +119,7 @@ def _asked(request: dict[str, Any]) -> str:
 
 
 def _read(text: str) -> Asked:
-    """As a name or a root. Raises ControlError: it can be no key."""
+    """Parse a name or a root. Raises ControlError if `text` cannot be a key."""
     try:
         return read(text)
     except ModelError as error:
@@ -127,21 +127,21 @@ def _read(text: str) -> Asked:
 
 
 def _about(text: str, meant: list[Meaning]) -> list[Question]:
-    """Who serves and who holds each model that is meant."""
+    """Return the questions about each model: which nodes serve it, which hold its chunks."""
     found = []
     for one in meant:
         words = text if len(meant) == 1 and text else spelled(one, meant)
         found += [
-            Question(record_key(ShardBody.kind, one.root), f"who serves layers of {words}"),
-            Question(record_key(BlobBody.kind, one.root), f"who holds chunks of {words}"),
+            Question(record_key(ShardBody.kind, one.root), f"nodes that serve layers of {words}"),
+            Question(record_key(BlobBody.kind, one.root), f"providers of chunks of {words}"),
         ]
     return found
 
 
 def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
-    """What else it may be: a bare key, or a name, if one like a root's beginning."""
+    """Return the question for what else `text` may be: a bare key, or a name like a root."""
     if is_digest(asked.prefix) and not asked.name:
-        return [Question(parse_key(asked.prefix), "what lies under this key")]
+        return [Question(parse_key(asked.prefix), "records under this key")]
     if near and not near[0].name:
         return []
     name = asked.name or text
@@ -149,7 +149,7 @@ def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
 
 
 def _told(searches: list[dict[str, Any]], asked: Asked) -> list[Meaning]:
-    """What the records of the name say that it means, the most vouched for first."""
+    """Return the meanings in the records of a name, the most vouched for first."""
     said = Counter(
         (each["says"]["name"], each["says"]["root"])
         for search in searches
@@ -164,7 +164,7 @@ def _told(searches: list[dict[str, Any]], asked: Asked) -> list[Meaning]:
 
 
 def record_view(found: FoundRecord, own: str) -> dict[str, Any]:
-    """One record, and from where this node has it: itself, a member's own word, or the DHT."""
+    """Describe a record and its source: this node itself, a member's record, or the DHT."""
     record = found.record
     source = "dht" if record.sealed else "members"
     if found.by == own:
@@ -182,7 +182,7 @@ def record_view(found: FoundRecord, own: str) -> dict[str, Any]:
 
 
 def step_view(step: Step, key: Key, began: float) -> dict[str, Any]:
-    """One question of a look-up."""
+    """Describe one request of a look-up."""
     took = None if step.answered is None else (step.answered - step.asked) * 1000
     shared = _BITS - distance(node_key(step.contact.peer), key).bit_length()
     return {
@@ -199,7 +199,7 @@ def step_view(step: Step, key: Key, began: float) -> dict[str, Any]:
 
 
 def _answer(step: Step, key: Key) -> str:
-    """Of one key, where several were asked for in one question."""
+    """Describe the reply of a peer as far as it concerns one key."""
     if step.answered is None:
         return "not yet"
     if step.outcome in ("records", "contacts", "nothing"):

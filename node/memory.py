@@ -1,4 +1,4 @@
-"""Memory of this node's processes, beside the memory that its owner offers."""
+"""Reports the memory of this node's processes, and warns if the offered memory does not fit."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ def memory_view(node: "Node") -> dict[str, Any]:
 
 
 def check_memory(node: "Node") -> None:
-    """Warn where the memory that the owner asks for is too little, or more than there is."""
+    """Warn if the memory that the owner offers is too little, or more than is free."""
     asked = node.settings.of("memory").value
     if asked is None or node.engine is None:
         return
@@ -39,10 +39,10 @@ def check_memory(node: "Node") -> None:
 
 
 def memory_condition(asked: int, machine: Machine) -> Condition | None:
-    """Return a warning about the `asked` bytes of memory, or None. `machine` is from before the
-    engine's start."""
+    """Return a warning about the `asked` bytes of memory, or None. `machine` was measured before
+    the engine started."""
     needed, free = asked + PROGRAMS_MEMORY, machine.memory_available
-    programs = f"the programs take about {shown_size(PROGRAMS_MEMORY)} beside it"
+    programs = f"the programs take about {shown_size(PROGRAMS_MEMORY)} more"
     if asked < LAYER_MEMORY:
         return Condition(
             "memory",

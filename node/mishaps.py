@@ -1,7 +1,7 @@
-"""Mistakes of ours that a peer has found, as a condition that the owner can report.
+"""Reports bugs that a peer has triggered as one condition, which the owner can pass on to us.
 
-A peer that can trigger one can trigger thousands: there is one condition, and a line for it only
-when a mistake shows for the first time and when its count has doubled.
+A peer that can trigger a bug can do so thousands of times. So there is one condition, and a new
+line only when a bug shows for the first time or its count has doubled.
 """
 
 from collections import Counter
@@ -12,20 +12,20 @@ from .health import Health
 
 CONDITION = "mishap"
 HINT = (
-    "the connection to that peer was ended and the node goes on; please report the line above as "
-    "a bug, with the version that `shoal --version` prints"
+    "the connection to that peer was closed and the node keeps running; please report the line "
+    "above as a bug, with the version that `shoal --version` prints"
 )
 
 
 class Mishaps:
-    """Counts them by exception and line of ours, of which it keeps `defaults.MISHAP_KINDS`."""
+    """Counts bugs by exception and source line; keeps at most `defaults.MISHAP_KINDS` of them."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, mishap: Mishap) -> None:
-        """Count one more; the sentence names the peer of the latest that is told."""
+        """Count a bug, and report it if its count is a power of two."""
         kind = mishap.error, mishap.place
         if kind not in self._counts and len(self._counts) >= defaults.MISHAP_KINDS:
             kind = "others", ""
@@ -34,5 +34,5 @@ class Mishaps:
         if count & (count - 1) == 0:
             times = "" if count == 1 else f", {count} times by now"
             what = f"{mishap.error} at {mishap.place}{times}"
-            sentence = f"a mistake of this program met `{mishap.who}`: {what}"
+            sentence = f"this program ran into a bug with `{mishap.who}`: {what}"
             self._health.report(CONDITION, sentence, hint=HINT)

@@ -1,4 +1,4 @@
-"""What the control socket can be asked about models; docs/spec/control.md."""
+"""Control socket operations on models. Specified in docs/spec/control.md."""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ NAME_LIMIT = 256  # characters of a model's name or root
 
 
 class ModelOperations:
-    """The operations on the models of one node and its swarm."""
+    """Operations on the models of one node and its swarm."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -45,10 +45,10 @@ class ModelOperations:
         return {"models": [each | {"lacks": lacking.get(each["root"])} for each in found]}
 
     async def _missing(self, root: str) -> int | None:
-        """Chunks of it that are not on this disk; None where that cannot be told."""
+        """Count the chunks of a model that are not on this disk; None if that is unknown."""
         try:
             held = await self._node.library.holdings(root)
-        except ModelError:  # its manifest is damaged: it is fetched again
+        except ModelError:  # the manifest is damaged and is fetched again
             return None
         return held.chunks_total - held.chunks
 
@@ -63,7 +63,7 @@ class ModelOperations:
         return views.added_entry(added, manifest, before)
 
     async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """One model, who serves it, who vouches for its name, and what else the name may mean."""
+        """Describe a model, its vouchers, and what else its name may mean."""
         node = self._node
         asked = text_of(request, "name", NAME_LIMIT)
         meaning = await self._meant(asked)
@@ -89,7 +89,7 @@ class ModelOperations:
         }
 
     async def _meant(self, asked: str) -> Meaning:
-        """Raises ModelError; where nobody could be asked it says so."""
+        """Resolve a name. Raises ModelError, with a hint if no node is linked."""
         try:
             return await self._node.names.resolve(asked)
         except ModelError as error:
@@ -100,7 +100,7 @@ class ModelOperations:
     # Pulling.
 
     async def model_pull(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """All of a model from whoever holds it. What has come stays when the client goes."""
+        """Fetch a whole model from its providers. Chunks stay if the client disconnects."""
         node = self._node
         asked = text_of(request, "name", NAME_LIMIT)
         meaning = await self._meant(asked)
@@ -113,7 +113,7 @@ class ModelOperations:
             manifest = await self._manifest(root)
             report = await self._fetch(manifest, emit)
         except (DiskFull, QuotaFull) as error:
-            hint = "make room, and the same command goes on: what came is kept"
+            hint = "free some space and repeat the command: it continues where it stopped"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
         await node.holdings.announce()
@@ -147,17 +147,17 @@ class ModelOperations:
             )
 
     async def _find_holders(self, meaning: Meaning) -> None:
-        """Raises FetchFailed where something is missing here and nobody says to hold any of it."""
+        """Raise FetchFailed if the model is incomplete here and no node claims to hold it."""
         node, root = self._node, meaning.root
         if await self._is_whole(root):
             return
-        for _ in range(defaults.PULL_LOOKS):  # what was added a moment ago is being announced
+        for _ in range(defaults.PULL_LOOKS):  # a recent import may not be announced yet
             if self._linked(root) or await node.providers.providers(root):
                 return
             await trio.sleep(defaults.PULL_PAUSE)
         raise FetchFailed(
             "no-source",
-            f"nobody that can be found now holds `{spelled(meaning)}`",
+            f"no reachable node holds `{spelled(meaning)}`",
             hint=WHO_HAD.format(root=root) if node.holdings.linked() else ALONE,
         )
 
@@ -166,11 +166,11 @@ class ModelOperations:
             return False
         try:
             return (await self._node.library.holdings(root)).complete
-        except ModelError:  # its manifest is damaged: it is fetched again
+        except ModelError:  # the manifest is damaged and is fetched again
             return False
 
     async def _keep_name(self, meaning: Meaning) -> str:
-        """Whoever has pulled it vouches for its name too, unless that means another model here."""
+        """Name the pulled model here as well, unless that name means another model here."""
         library, root = self._node.library, meaning.root
         names = library.names()
         if meaning.name and names.get(meaning.name, root) == root:
@@ -180,18 +180,18 @@ class ModelOperations:
 
 
 async def unnamed(library: Library, named: Collection[str]) -> list[dict[str, Any]]:
-    """Describe the models of a library that have no name, as one has whose name was given to
-    another; not those of which prompts alone need some files."""
+    """Describe the models of a library that have no name, for example after the name was given to
+    another model. Leave out those of which only a few files are needed for prompts."""
     entries = []
     for root in sorted(library.roots() - set(named) - set(library.usage.passing)):
-        with suppress(ModelError):  # damaged: it is fetched, or added, again
+        with suppress(ModelError):  # damaged; fetching or adding it again repairs it
             manifest = await library.manifest(root)
             entries.append(views.model_entry(root[:16], manifest, local=True))
     return entries
 
 
 def meaning_view(meaning: Meaning) -> dict[str, Any]:
-    """What a name means, for JSON."""
+    """Describe what a name means, for JSON."""
     return {
         "name": meaning.name or None,
         "root": meaning.root,
@@ -200,7 +200,7 @@ def meaning_view(meaning: Meaning) -> dict[str, Any]:
 
 
 def voucher_views(vouchers: Iterable[Voucher]) -> list[dict[str, Any]]:
-    """Who vouches, from where that is known, and how old it is; the nearest first, bounded."""
+    """Describe at most VOUCHERS_SHOWN vouchers, with source and age, the nearest first."""
     return [
         {"peer": each.peer, "source": each.source.name.lower(), "age_s": each.age}
         for each in list(vouchers)[: defaults.VOUCHERS_SHOWN]

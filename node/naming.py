@@ -1,4 +1,4 @@
-"""Which names this node and its members give to models: the near sources of `dht/names.py`."""
+"""Collects the model names that this node and its members use, for the name look-up."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,7 @@ from .defaults import NAMED_LAYERS
 
 
 def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
-    """The names of one node. `told_of`: what all say, members that answer or not."""
+    """Return the names of one node. `told_of`: the names that members use, live or not."""
 
     def known() -> Iterable[str]:
         yield from library.roots()
@@ -30,7 +30,7 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) 
 
 
 def name_bodies(models: Iterable[ModelName]) -> Iterator[NameBody]:
-    """What somebody calls models, as records of the DHT would say it."""
+    """Yield the names that a member gives to models, as DHT record bodies."""
     for model in models:
         if model.name and 1 <= model.layers <= NAMED_LAYERS:
             yield NameBody(model.name, model.root, model.layers, model.weight_bytes)

@@ -1,4 +1,4 @@
-"""What commands do with a data folder on which no daemon runs."""
+"""Operations of commands on a data folder on which no daemon runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ async def add_model(
     name: str | None,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Import a model folder, holding the data folder's lock meanwhile.
+    """Import a model folder while holding the lock of the data folder.
 
     Raises DataFolderInUse, ModelError.
     """
@@ -37,7 +37,7 @@ async def add_model(
 
 
 async def list_models(host: Host, data: Path) -> dict[str, Any]:
-    """The library's models, without a swarm's view of who serves them."""
+    """List the library's models, without the swarm's view of the nodes that serve them."""
     library = await _library(host, data)
     entries = []
     for name, root in library.names().items():
@@ -51,7 +51,7 @@ async def list_models(host: Host, data: Path) -> dict[str, Any]:
 
 
 async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
-    """One model of the library. Raises ModelError `unknown-model`."""
+    """Describe one model of the library. Raises ModelError `unknown-model`."""
     library = await _library(host, data)
     root = library.resolve(name)
     shown = next((n for n, r in library.names().items() if r == root), name)
@@ -59,12 +59,12 @@ async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
 
 
 async def show_settings(host: Host, data: Path) -> dict[str, Any]:
-    """The settings of the next start. Raises BadSetting."""
+    """Return the settings of the next start. Raises BadSetting."""
     return await host.offload(view, host, DataFolder(data), None)
 
 
 async def change_setting(host: Host, data: Path, key: str, text: str | None) -> dict[str, Any]:
-    """Keep a setting for the next start, or forget it, holding the data folder's lock meanwhile.
+    """Store or remove a setting for the next start, while holding the lock of the data folder.
 
     Raises DataFolderInUse, BadSetting, TransportError, NodeError.
     """
@@ -77,8 +77,8 @@ async def change_setting(host: Host, data: Path, key: str, text: str | None) -> 
 
 
 async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict[str, Any]:
-    """Remove a model where `sure`, holding the data folder's lock meanwhile; else say what would
-    go. Whether others hold it is not known here. Raises DataFolderInUse, ModelError."""
+    """Remove a model if `sure`, else say what would be lost, while holding the lock of the data
+    folder. Copies on other nodes are unknown here. Raises DataFolderInUse, ModelError."""
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)

@@ -1,4 +1,7 @@
-"""What the control socket can be asked; docs/spec/control.md."""
+"""General control socket operations, such as `status` and `run`, and readers of request values.
+
+Specified in docs/spec/control.md.
+"""
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -33,7 +36,7 @@ STOP_LIMIT = 16  # stop strings of one request
 
 
 class Operations:
-    """The operations over the parts of one node."""
+    """General operations on one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -106,7 +109,7 @@ class Operations:
         return {"peers": shown, "may_invite": may_invite(node)}
 
     async def links(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Every link, with its rates over the time between two looks."""
+        """Describe every link, with its rates between two samples RATE_SPAN seconds apart."""
         node, began = self._node, self._host.now()
         before = linkviews.look(node.endpoint.links())
         await trio.sleep(defaults.RATE_SPAN)
@@ -118,8 +121,8 @@ class Operations:
         return {"links": shown, "span_s": now - began}
 
     async def doctor(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """What was found about the way to others; waits for a measurement where there is none,
-        or where a new one is asked for."""
+        """Return what is known about reachability. Measures if there is no measurement yet or the
+        request asks for a new one."""
         node = self._node
         if request.get("again") is True or node.ladder.reach.reachability.measured_at is None:
             await self._measure(emit, again=request.get("again") is True)
@@ -136,12 +139,12 @@ class Operations:
         }
 
     async def _measure(self, emit: Emit, *, again: bool) -> None:
-        """Wait until it has been measured, but not for ever, nor where nobody could answer."""
+        """Wait at most MEASURING seconds for a measurement; return at once if none is possible."""
         node, reach = self._node, self._node.ladder.reach
         if node.diagnosis.local:
             return
         with trio.move_on_after(defaults.MEASURING):
-            while not node.endpoint.links():  # it may just have started
+            while not node.endpoint.links():  # the node may just have started
                 if self._host.now() - node.began > defaults.ALONE:
                     return
                 await trio.sleep(defaults.WATCH)
@@ -191,7 +194,7 @@ class Operations:
         except ValueError:
             raise ControlError(
                 "bad-request",
-                f"`{address.host}` is not an IP address, and a code holds no names",
+                f"`{address.host}` is not an IP address, and a code cannot hold a name",
                 hint="`shoal invite --address 192.0.2.7:4001`",
             ) from None
         return {
@@ -207,15 +210,15 @@ class Operations:
         if not self._node.listening.addresses:
             raise ControlError(
                 "bad-request",
-                "this machine has no address that others could reach",
-                hint="say one: `shoal invite --address 192.0.2.7:4001`",
+                "this machine has no address that other machines could reach",
+                hint="give one: `shoal invite --address 192.0.2.7:4001`",
             )
         return self._node.listening.addresses[0]
 
 
 @asynccontextmanager
 async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
-    """A progress callback whose latest values go to the client, as fast as it takes them."""
+    """Yield a progress callback. The client gets the latest values as fast as it reads them."""
     send, receive = trio.open_memory_channel[tuple[int, int]](1)
 
     def note(done: int, total: int) -> None:
@@ -231,7 +234,7 @@ async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
             nursery.start_soon(pass_on)
             yield note
             send.close()
-    except BaseExceptionGroup as group:  # so that the operation can add to an error of ours
+    except BaseExceptionGroup as group:  # so that the operation can catch a single ShoalError
         raise only_shoal_error(group) from None
 
 
@@ -258,7 +261,7 @@ def _summary_view(summary: Summary) -> dict[str, Any]:
     }
 
 
-# Values of a request, typed and bounded; all raise ControlError `bad-request`.
+# Typed and bounded values of a request. All readers raise ControlError `bad-request`.
 
 
 def maybe(request: dict[str, Any], key: str, read: Callable[[dict[str, Any], str], T]) -> T | None:
@@ -271,17 +274,17 @@ def text_of(request: dict[str, Any], key: str, limit: int) -> str:
         raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
     try:
         value.encode()
-    except UnicodeEncodeError:  # bytes of a command line that are no text
+    except UnicodeEncodeError:  # bytes of a command line that are not text
         raise ControlError(
             "bad-request",
             f"`{key}` is not UTF-8 text",
-            hint="convert it: `iconv -f ISO-8859-1 -t UTF-8` does from Latin-1",
+            hint="convert it, for example from Latin-1: `iconv -f ISO-8859-1 -t UTF-8`",
         ) from None
     return value
 
 
 def sampling_of(request: dict[str, Any], host: Host) -> Sampling:
-    """How the head picks tokens; a fresh seed where none is given."""
+    """Return how tokens are sampled, with a random seed if the request has none."""
     seed = maybe(request, "seed", lambda r, k: number_of(r, k, 0, 2**64 - 1))
     if seed is None:
         seed = int.from_bytes(host.entropy(8), "big")
@@ -300,7 +303,7 @@ def path_of(request: dict[str, Any], key: str) -> Path:
             return Path(text)
     except UnicodeEncodeError:
         pass
-    raise ControlError("bad-request", f"{text[:64]!a} cannot be the name of a file")
+    raise ControlError("bad-request", f"{text[:64]!a} cannot be a file name")
 
 
 def texts_of(request: dict[str, Any], key: str) -> tuple[str, ...]:

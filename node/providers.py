@@ -1,6 +1,6 @@
-"""Who holds a root, by the DHT: looked up and dialled for the exchange, and told of this node.
+"""Finds and dials the providers of a root through the DHT, and publishes what this node provides.
 
-What others say of themselves is their word: it only says where to ask, and every chunk is verified.
+Claims of other nodes only say where to ask: every chunk is verified.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from ..transport.place import Nearness, nearness_at
 from . import defaults
 
 ALONE = (
-    "this node is linked with no other: `shoal doctor` says why; `shoal node --bootstrap ADDR` and "
-    "`shoal join CODE` lead to one"
+    "this node has no links: `shoal doctor` says why; connect with `shoal node --bootstrap ADDR` "
+    "or `shoal join CODE`"
 )
-WHO_HAD = "try again when one of its holders is there; `shoal find {root}` shows who they were"
+WHO_HAD = "try again when one of its providers is back; `shoal find {root}` lists known providers"
 
 
 class Providers:
-    """`swarm` is what the exchange needs of it."""
+    """Provider look-up of one node. `swarm` is its interface for the exchange."""
 
     def __init__(self, host: Host, dht: Dht, ladder: Ladder) -> None:
         self._host = host
@@ -47,16 +47,16 @@ class Providers:
             withdraw=self.withdraw,
         )
 
-    # Others.
+    # Other nodes.
 
     async def providers(self, root: str) -> Sequence[PeerId]:
-        """Others that say they hold some of it: those that hold all first, else by lot."""
+        """Return other nodes that claim chunks of a root: complete ones first, each at random."""
         held = dict(await self._holdings(root))
         lots = {peer: self._host.entropy(4) for peer in held}
         return sorted(held, key=lambda peer: (held[peer].ranges is not None, lots[peer]))
 
     async def replicas(self, root: str) -> set[PeerId]:
-        """Others that say they hold all of it."""
+        """Return other nodes that claim to hold all of a root."""
         return {peer for peer, body in await self._holdings(root) if body.ranges is None}
 
     async def _holdings(self, root: str) -> list[tuple[PeerId, BlobBody]]:
@@ -74,7 +74,7 @@ class Providers:
         ]
 
     async def connect(self, peer: PeerId) -> Link:
-        """A link to it, for as long as it is used. Raises TransportError."""
+        """Return a link to a peer for as long as it is used. Raises TransportError."""
         link = self._ladder.endpoint.link(peer)
         if link is None or not link.connected:
             addresses = self._ladder.book(peer) or await self._addresses(peer)
@@ -83,7 +83,7 @@ class Providers:
         return link
 
     async def _addresses(self, peer: PeerId) -> Sequence[Address]:
-        """Where it says to be, as far as that may be dialled."""
+        """Return the addresses that a peer publishes and that may be dialled."""
         key = record_key(PeerBody.kind, peer)
         found = await self._dht.find(key, timeout=defaults.FIND_TIME, kinds=(PeerBody.kind,))
         return list(dict.fromkeys(self._dialable(peer, found)))
@@ -97,8 +97,8 @@ class Providers:
         ]
 
     def _nearness(self, found: FoundRecord) -> Nearness:
-        """How near whoever handed it out is; of what this node itself kept for others, who brought
-        it is not known any more, so as near as everybody is that it has a link to."""
+        """Return how near the peer is that delivered a record. For a record stored on this node
+        the deliverer is unknown, so the farthest linked peer counts."""
         links = self._ladder.endpoint.links()
         handed = [link for link in links if link.peer == found.by] or links
         return min(
@@ -108,15 +108,15 @@ class Providers:
     # This node.
 
     def announce(self, root: str, size: int, chunks: int, ranges: bytes | None) -> None:
-        """Tell the swarm what is here of a root (packed, `dht/ranges.py`; None: all)."""
+        """Publish what this node has of a root (packed, `dht/ranges.py`; None: all of it)."""
         runs = None if ranges is None else longest_runs(_unpacked(ranges))
         body = BlobBody(root, size, chunks, runs)
-        with suppress(BadRecord):  # one that no record can tell of
+        with suppress(BadRecord):  # a root that no record can describe
             self._dht.publish(body, lasting=False)
             self._said[root] = body
 
     def withdraw(self, root: str) -> None:
-        """Nothing of it is here any more."""
+        """Withdraw a root that this node no longer has."""
         if (body := self._said.pop(root, None)) is not None:
             self._dht.withdraw(body)
 

@@ -1,4 +1,4 @@
-"""Where the other members were, kept in the data folder for the next start."""
+"""Stores the addresses of other members in the data folder for the next start."""
 
 import trio
 
@@ -15,7 +15,7 @@ from .health import Health
 
 
 class Remembering:
-    """Of one node. A disk that refuses is a condition, and nothing to end for."""
+    """Remembered peers of one node. A failing disk is reported, but does not end the node."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Remembering:
         self._endpoint = endpoint
         self._directory = directory
         self._health = health
-        self._refused = False  # the last write
+        self._refused = False  # whether the last write failed
 
     async def known(self) -> list[Address]:
-        """Where others were; of a file that cannot be read, nobody."""
+        """Return the remembered addresses; empty if the file cannot be read."""
         try:
             return await remembered_peers(self._host, self._folder)
         except OSError as error:
@@ -41,20 +41,20 @@ class Remembering:
             return []
 
     async def run(self) -> None:
-        """Keep it up to date until cancelled."""
+        """Keep the file up to date, until cancelled."""
         version = -1
         while True:
             version = await self._directory.changed(version)
             if await self.write():
                 await trio.sleep(defaults.REMEMBER_PAUSE)
-                if self._refused:  # tried again whether there is news or not
+                if self._refused:  # retry even without changes
                     version = -1
 
     async def write(self) -> bool:
-        """Keep where the others are now; an empty view forgets nobody.
+        """Store the current addresses of linked members. An empty view keeps the old file.
 
-        Only what may be dialled now: the next start asks no more who said so. False: there was
-        nothing to write.
+        Only addresses that may be dialled are stored, because the next start does not know which
+        peer gave them. Return False if there was nothing to write.
         """
         known = []
         for peer, record in self._directory.members().items():

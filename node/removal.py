@@ -1,7 +1,7 @@
-"""Taking models and blobs out of a node's library, for its owner: what would be lost, and doing it.
+"""Removes models and blobs from a node's library for its owner, and says first what would be lost.
 
-A content that is served or being fetched is refused: the owner first ends that use, so that no
-removal takes layers from a running chain. Spec: docs/spec/control.md, `model_rm` and `blob_rm`.
+A root that is served or being fetched is refused: the owner ends that use first, so that no removal
+takes layers from a running chain. Specified in docs/spec/control.md, `model_rm` and `blob_rm`.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from .daemon import Node
 
 END_SERVING = (
-    "stop the node (`shoal stop`), then the same command works without it; then start the node "
-    "with another model: `shoal node --model NAME`"
+    "stop the node (`shoal stop`), then repeat the command; afterwards start the node with another "
+    "model: `shoal node --model NAME`"
 )
 
 
 class Removal:
-    """The operations that take something out of one node's library."""
+    """Operations that remove content from one node's library."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -36,12 +36,12 @@ class Removal:
         return {"model_rm": self.model_rm, "blob_rm": self.blob_rm}
 
     async def model_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Remove a model of this library where `sure`, else say what would be lost."""
+        """Remove a model of this library if `sure`, else say what would be lost."""
         root = model_meant(text_of(request, "name", NAME_LIMIT), self._node.library)
         return await self._remove(root, sure=request.get("sure") is True)
 
     async def blob_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Remove a blob of this library where `sure`, else say what would be lost."""
+        """Remove a blob of this library if `sure`, else say what would be lost."""
         text = text_of(request, "root", NAME_LIMIT)
         root = blob_meant(text.lower(), self._node.library.blobs.roots())
         return await self._remove(root, sure=request.get("sure") is True)
@@ -55,19 +55,19 @@ class Removal:
         return loss | {"removed": sure}
 
     def _check_unused(self, root: str) -> None:
-        """Raises ModelError `in-use`."""
+        """Raise ModelError `in-use` if a root is served or being fetched."""
         node = self._node
         name = _called(node.library, root)
         if root in node.exchange.fetching() and not node.serving.is_for(root):
             raise ModelError(
                 "in-use",
                 f"{name} is being fetched",
-                hint="wait until it is here, or end the command that fetches it (Ctrl-C)",
+                hint="wait until it is complete, or end the command that fetches it (Ctrl-C)",
             )
         shards = [shard for shard in node.directory.own().shards if shard.root == root]
         if not shards and not node.serving.is_for(root):
             return
-        what = f"{name} is what this node is to serve"
+        what = f"this node is about to serve {name}"
         if shards:
             layers = ", ".join(f"{shard.start}:{shard.stop}" for shard in shards)
             what = f"this node serves layers {layers} of {name}"
@@ -76,7 +76,7 @@ class Removal:
         raise ModelError("in-use", what, hint=END_SERVING)
 
     async def _loss(self, root: str) -> dict[str, Any]:
-        """What goes with a root, and what of it others say that they hold."""
+        """Return what a removal loses, and which parts of it other nodes claim to hold."""
         node = self._node
         whole = await node.providers.replicas(root)
         some = set(holders(root, node.directory)) - whole
@@ -89,7 +89,7 @@ class Removal:
 
 
 async def loss_view(library: Library, root: str) -> dict[str, Any]:
-    """Describe a root that is to go, as far as the library alone can tell. Raises ModelError."""
+    """Describe a root before its removal, as far as the library can tell. Raises ModelError."""
     own = await library.only_of(root)
     every = await library.parts(root)
     return {
@@ -111,8 +111,8 @@ def model_meant(text: str, library: Library) -> str:
             raise
         raise ModelError(
             error.code,
-            f"{ascii(text)[:80]} is no model on this node's disk",
-            hint="`shoal model list` shows those that are, in the column HERE",
+            f"{ascii(text)[:80]} is not a model on this node's disk",
+            hint="`shoal model list` marks models on this disk in the column HERE",
         ) from None
 
 
@@ -121,16 +121,16 @@ def blob_meant(text: str, roots: Collection[str]) -> str:
     found = [root for root in roots if text and root.startswith(text)]
     if len(found) == 1:
         return found[0]
-    code, what = ("ambiguous-blob", f"begins {len(found)} roots of blobs that are here")
+    code, what = ("ambiguous-blob", f"matches {len(found)} blobs on this disk")
     if not found:
-        code, what = ("unknown-blob", "is the root of no blob that is here")
+        code, what = ("unknown-blob", "matches no blob on this disk")
     raise ModelError(code, f"{ascii(text)[:66]} {what}", hint="`shoal blob list` shows the roots")
 
 
 def _only_here(
     root: str, members: Mapping[PeerId, MemberRecord], own: PeerId
 ) -> list[tuple[int, int]]:
-    """The layers of a model that this node alone serves, as ranges."""
+    """Return the layers of a model that only this node serves, as ranges."""
     mine: set[int] = set()
     others: set[int] = set()
     for peer, record in members.items():

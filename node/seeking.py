@@ -1,8 +1,7 @@
-"""Nodes that serve a model and are no members of this one's view: found by the DHT, and met.
+"""Finds nodes that serve a model through the DHT and links to them, when they are not members yet.
 
-In a swarm larger than a node has links, those that serve a model may all be strangers to it. What
-their records in the DHT say only tells whom to link with: what they serve is then read in their own
-feeds.
+In a swarm larger than a node's number of links, all nodes that serve a model may be strangers to
+it. Their DHT records only say where to link. What they serve is then read in their own feeds.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ from .providers import Providers
 
 
 class Seeking:
-    """Of one node."""
+    """Search for serving nodes, for one node."""
 
     def __init__(
         self,
@@ -34,8 +33,7 @@ class Seeking:
         look: Callable[[], bool] = lambda: False,
         guard: Guard | None = None,
     ) -> None:
-        """`look` lets what a small node needs of the state be fetched; whether that is more than
-        before."""
+        """`look` updates which state a small node needs; it returns whether that has changed."""
         self._host = host
         self._guard = guard or Guard()
         self._dht = dht
@@ -43,14 +41,14 @@ class Seeking:
         self._providers = providers
         self._look = look
         self._going: dict[str, trio.Event] = {}
-        self._ended: dict[str, float] = {}  # when a root was last looked for
+        self._ended: dict[str, float] = {}  # when the last search for each root ended
 
     async def seek(self, root: str) -> bool:
-        """Link up with some that say they serve layers of a model; whether there were any, or those
-        that are linked may be heard of now.
+        """Link to a few nodes that claim to serve layers of a model. Return whether any was linked
+        or more state is on its way.
 
-        Not oftener than every SEEK_PAUSE seconds a model; who comes meanwhile waits for the
-        one that is under way.
+        Searches for each model at most every SEEK_PAUSE seconds. A call during a search waits for
+        it to end.
         """
         if (going := self._going.get(root)) is not None:
             await going.wait()
@@ -71,7 +69,7 @@ class Seeking:
             self._ended[root] = self._host.now()
 
     async def _serving(self, root: str) -> list[PeerId]:
-        """Whom to meet: of each range of layers some, by lot."""
+        """Return peers to link to, chosen at random from each range of layers in turn."""
         found = await self._dht.find(
             record_key(ShardBody.kind, root),
             most=defaults.FIND_MOST,

@@ -1,4 +1,4 @@
-"""The control socket's operations on settings."""
+"""Control socket operations on settings: show and set. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SettingOperations:
-    """Of one node."""
+    """Operations on the settings of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._one_at_a_time = trio.Lock()  # a change reads the file, and writes it
+        self._one_at_a_time = trio.Lock()  # a change reads the file and writes it back
 
     def table(self) -> Mapping[str, Operation]:
         return {"config": self.show, "config_set": self.set}
@@ -31,7 +31,7 @@ class SettingOperations:
             return await node.host.offload(view, node.host, node.config.folder, node.settings)
 
     async def set(self, request: dict[str, Any], _emit: Emit) -> Mapping[str, Any]:
-        """Keep another value, and apply it where that is possible now."""
+        """Store a new value, and apply it at once if its key is live."""
         node, name = self._node, text_of(request, "key", SETTING_LIMIT)
         text = maybe(request, "text", lambda r, k: text_of(r, k, SETTING_LIMIT))
         async with self._one_at_a_time:

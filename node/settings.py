@@ -1,8 +1,7 @@
-"""Settings of a node that outlive it: their keys, where each value comes from, and their file.
+"""Persistent settings of a node: their keys, the origin of each value, and their file.
 
-A value is kept as the text that a person typed, in the data folder's settings file and in the
-option of the same name alike. `Settings` is one frozen tree: a change makes another one.
-Specified in docs/spec/settings.md.
+A value has the same text form in the settings file and in the option of the same name. `Settings`
+is immutable: a change makes a new one. Specified in docs/spec/settings.md.
 """
 
 import difflib
@@ -23,7 +22,7 @@ from .folder import disk_errors
 
 Origin = Literal["default", "file", "option", "command"]
 Change = Callable[[NodeConfig, Any], NodeConfig]
-DEFAULT = "default"  # in place of a value: what holds without the setting
+DEFAULT = "default"  # as a value: remove the setting
 HEAD = "# Settings of this node, kept by `shoal config` and by the options of `shoal node`.\n"
 
 
@@ -41,20 +40,20 @@ def _addresses(read: Callable[[str], Address], text: str) -> tuple[Address, ...]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `--NAME` is its option."""
+    """A setting. Its option is `--NAME`."""
 
     name: str
     unit: str
     """The unit or form of its values, for a person."""
     read: Callable[[str], Any]
-    """The value of a text. Raises BadSetting and TransportError."""
+    """Parses the text of a value. Raises BadSetting and TransportError."""
     change: Change
-    """The daemon's settings with this value."""
+    """Returns the configuration with a new value."""
     usual: str
     """The default in words."""
     default: Any = None
     live: bool = False
-    """Whether a running daemon takes a change at once, and not at its next start."""
+    """Whether a running daemon applies a change at once instead of at its next start."""
 
 
 def _switch(name: str, usual: str, change: Change, default: bool | None = None) -> Key:
@@ -112,7 +111,7 @@ KEYS = {
 
 
 def key_named(name: str) -> Key:
-    """Raises BadSetting, with the nearest name."""
+    """Return the key with this name. Raises BadSetting, with the nearest name as a hint."""
     key = KEYS.get(name)
     if key is None:
         near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.5)
@@ -123,7 +122,7 @@ def key_named(name: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key's value: as it was written, as it is used, and where it comes from."""
+    """Value of a key: its text, its parsed value and its origin."""
 
     key: Key
     text: str | None = None
@@ -132,7 +131,7 @@ class Setting:
 
     @classmethod
     def of(cls, key: Key, text: str, origin: Origin) -> "Setting":
-        """Raises BadSetting and TransportError."""
+        """Parse a text. Raises BadSetting and TransportError."""
         text = " ".join(text.split())
         if text == DEFAULT:
             return cls(key, None, key.default)
@@ -154,12 +153,12 @@ class Settings:
         return self.given.get(name) or Setting(key, value=key.default)
 
     def with_(self, *changes: Setting) -> "Settings":
-        """These settings with some others."""
+        """Return these settings with changes."""
         after = {**self.given, **{change.key.name: change for change in changes}}
         return Settings({name: each for name, each in after.items() if each.text is not None})
 
     def applied(self, config: NodeConfig) -> NodeConfig:
-        """Return `config` with these values. Keys at their default change nothing."""
+        """Return `config` with these values. Keys with default values change nothing."""
         for each in self.given.values():
             config = each.key.change(config, each.value)
         return config
@@ -167,13 +166,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """The text of the file, line by line: what a person wrote there stays."""
+    """The text of the settings file, line by line. Lines that a person wrote are preserved."""
 
     path: Path
     lines: tuple[str, ...] = ()
 
     def texts(self) -> dict[str, tuple[int, str]]:
-        """The line and the text of every key that stands there. Raises BadSetting."""
+        """Return the line number and text of every key in the file. Raises BadSetting."""
         found: dict[str, tuple[int, str]] = {}
         for number, line in enumerate(self.lines, 1):
             bare = line.strip()
@@ -183,7 +182,7 @@ class SettingsFile:
             if not equals or not name:
                 raise self._wrong(number, f"expected `KEY = VALUE`, got `{bare[:80]}`", self._edit)
             if name in found:
-                message = f"`{name[:80]}` stands in line {found[name][0]} already"
+                message = f"`{name[:80]}` is already set in line {found[name][0]}"
                 raise self._wrong(number, message, self._edit)
             found[name] = number, text
         return found
@@ -203,7 +202,7 @@ class SettingsFile:
         return Settings().with_(*checked)
 
     def changed(self, name: str, text: str | None) -> "SettingsFile":
-        """With another value in the key's line; None removes the line. Raises BadSetting."""
+        """Return the file with a new value for a key; None removes its line. Raises BadSetting."""
         found = self.texts().get(name)
         new = [] if text is None else [f"{name} = {text}"]
         at = found[0] - 1 if found else len(self.lines)
@@ -223,7 +222,8 @@ class SettingsFile:
 
 
 def read_file(host: Host, folder: DataFolder) -> SettingsFile:
-    """Blocking. Raises BadSetting, NodeError `disk`, HostError for more than 64 KiB."""
+    """Read the settings file. Blocking. Raises BadSetting, NodeError `disk`, and HostError for
+    more than 64 KiB."""
     path = folder.settings
     with disk_errors(folder):
         try:
@@ -239,30 +239,30 @@ def read_file(host: Host, folder: DataFolder) -> SettingsFile:
 
 
 def write_file(host: Host, folder: DataFolder, file: SettingsFile) -> None:
-    """Blocking. Raises NodeError `disk`."""
+    """Write the settings file. Blocking. Raises NodeError `disk`."""
     with disk_errors(folder):
         host.files.write(folder.settings, file.encode())
 
 
 def remember(host: Host, folder: DataFolder, options: Mapping[str, str]) -> Settings:
-    """Return the settings of this start, options before the file, and write the options into the
-    file. Blocking; the folder's lock is held. Raises BadSetting, NodeError."""
+    """Return the settings of this start, in which options take precedence over the file, and write
+    the options into the file. Blocking; the folder is locked. Raises BadSetting, NodeError."""
     file = read_file(host, folder)
     given = [Setting.of(key_named(name), text, "option") for name, text in options.items()]
     after = file
     for each in given:
         after = after.changed(each.key.name, each.text)
-    before = after.settings()  # also checks the lines that no option replaces
+    before = after.settings()  # also checks lines that no option replaces
     if after != file:
         write_file(host, folder, after)
     return before.with_(*given)
 
 
 def set_key(host: Host, folder: DataFolder, name: str, text: str | None) -> Setting | None:
-    """Write a key into the file; None, and `default`, remove it. Return what it is now, or None
-    where the line of a key that does not exist was removed.
+    """Write a key into the file; None and `default` remove it. Return its new setting, or None if
+    the removed line had an unknown key.
 
-    Blocking; the folder's lock is held. Raises BadSetting, TransportError, NodeError.
+    Blocking; the folder is locked. Raises BadSetting, TransportError, NodeError.
     """
     file = read_file(host, folder)
     if text is None and name not in KEYS:
@@ -278,7 +278,7 @@ def set_key(host: Host, folder: DataFolder, name: str, text: str | None) -> Sett
 
 
 def view(host: Host, folder: DataFolder, now: Settings | None) -> dict[str, Any]:
-    """Every key as `shoal config show` has it; `now` of a running daemon. Blocking."""
+    """Describe every key for `shoal config show`; `now`: settings of a running daemon. Blocking."""
     file = read_file(host, folder).settings()
     return {
         "file": str(folder.settings),
@@ -288,7 +288,8 @@ def view(host: Host, folder: DataFolder, now: Settings | None) -> dict[str, Any]
 
 
 def _key_view(key: Key, kept: Setting, now: Settings | None) -> dict[str, Any]:
-    """`text` holds now, or, without a daemon, at the next start; null: the default."""
+    """Describe a key. `text` is its value now or, without a daemon, at the next start; null: the
+    default."""
     holds = kept if now is None else now.of(key.name)
     return {
         "key": key.name,

@@ -1,7 +1,7 @@
-"""Notices when one step of a task holds the event loop, and names the task.
+"""Detects when one step of a task blocks the event loop, and names the task.
 
-A stalled loop delays every peer, so heavy work belongs in `Host.offload` or a worker process. On a
-busy machine the operating system can stall a step too: read the figure as a hint, not a verdict.
+A blocked loop delays every peer, so heavy work belongs in `Host.offload` or a worker process. On a
+busy machine the operating system can delay a step too: read the figure as a hint, not a verdict.
 """
 
 from contextlib import AbstractContextManager
@@ -14,14 +14,14 @@ from ..transport.host import Host
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One step that took too long: which task, how many seconds."""
+    """A step that took too long: the task's name and the seconds."""
 
     task: str
     seconds: float
 
 
 class StallGuard(trio.abc.Instrument):
-    """Counts steps longer than `limit` seconds and keeps the longest."""
+    """Counts steps longer than `limit` seconds and remembers the longest."""
 
     def __init__(self, host: Host, limit: float) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class StallGuard(trio.abc.Instrument):
         self._began = host.now()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Watch this trio run."""
+        """Return a context manager that watches this trio run."""
         return self._host.watch_loop(self)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:

@@ -1,4 +1,4 @@
-"""What the control socket can be asked about the swarm's state; docs/spec/control.md."""
+"""Control socket operations on the swarm's state. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _KINDS = ", ".join(KINDS)
 
 
 class StateOperations:
-    """The operations on the state of one node."""
+    """Operations on the state of one node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -33,7 +33,7 @@ class StateOperations:
         }
 
     async def show(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """The feeds, each in an event, with their facts where an author is asked for."""
+        """Emit the feeds, one in each event, with their facts if an author is given."""
         count = 0
         facts = request.get("author") is not None
         for view in await self._chosen(request):
@@ -50,7 +50,7 @@ class StateOperations:
         }
 
     async def export(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """All feeds with their facts, each in an event."""
+        """Emit all feeds with their facts, one in each event."""
         count = 0
         for view in await self._chosen(request):
             await emit(await self._event(view, facts=True))
@@ -58,7 +58,7 @@ class StateOperations:
         return {"feeds": count}
 
     async def log(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        """Each change of the facts asked for in an event, feed by feed."""
+        """Emit each change of the chosen facts in an event, feed by feed."""
         key, count = _text(request, "key"), 0
         for view in await self._chosen(request):
             async for said in self._node.state.inspection.history(view):
@@ -80,7 +80,7 @@ class StateOperations:
         return {"changes": count}
 
     async def verify(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Every signature and chain of the store."""
+        """Verify every signature and chain in the store."""
         found = await self._node.state.inspection.verified()
         return {
             "feeds": found.feeds,
@@ -90,7 +90,7 @@ class StateOperations:
         }
 
     async def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
-        """Return the feeds of the kind and of the author that are asked for. Raises BadId."""
+        """Return the feeds of the requested kind and author. Raises BadId."""
         kind, author = _text(request, "kind"), _text(request, "author")
         if kind is not None and kind not in KINDS:
             raise ControlError(
@@ -106,12 +106,12 @@ class StateOperations:
         ]
 
     def _author(self, asked: str, known: set[PeerId]) -> str:
-        """Raises BadId."""
+        """Return the peer that the text means; `me` is this node. Raises BadId."""
         if asked == "me":
             return self._node.identity.peer
         some = self._node.state.interest.kept is not None
         hint = (
-            "this node does not keep all: `shoal state show` says what it keeps"
+            "this node does not store all state: `shoal state show` says what it stores"
             if some
             else "`shoal state show` lists the authors; this node is `me`"
         )
@@ -133,7 +133,7 @@ class StateOperations:
 
 
 def _kept(keeps: Keeps) -> dict[str, list[int]] | None:
-    """The parts of each kind that are kept of others; None: all."""
+    """Return the stored parts of each kind of other nodes' feeds; None: all."""
     if keeps is None:
         return None
     parts: dict[str, list[int]] = {}
@@ -151,5 +151,5 @@ def _text(request: dict[str, Any], key: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 letters")
+        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 characters")
     return value

@@ -1,4 +1,4 @@
-"""Values of settings in the words a person types. Every reader raises BadSetting."""
+"""Parsers for the values of settings. Every parser raises BadSetting."""
 
 import re
 from typing import Literal
@@ -14,7 +14,7 @@ UNITS |= {f"{unit}i": 1 << (10 * power) for power, unit in enumerate("kmgt", 1)}
 
 
 def parse_model(text: str) -> str:
-    """A name, NAME@HASH or a root, of a model that need not be known. Raises BadSetting."""
+    """Check a name, NAME@HASH or a root; the model may be unknown. Raises BadSetting."""
     try:
         read(text)
     except ModelError as error:
@@ -23,7 +23,7 @@ def parse_model(text: str) -> str:
 
 
 def parse_layers(text: str) -> tuple[int, int]:
-    """`A:B`, B exclusive. Raises BadSetting."""
+    """Parse `A:B`, B exclusive. Raises BadSetting."""
     found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text)
     if found is None or int(found[1]) >= int(found[2]):
         raise BadSetting(
@@ -33,7 +33,7 @@ def parse_layers(text: str) -> tuple[int, int]:
 
 
 def parse_memory(text: str) -> int:
-    """`4GiB`, `512MiB`, `2.5GB`, `4096B`: bytes. Raises BadSetting, also without a unit."""
+    """Parse `4GiB`, `512MiB`, `2.5GB` or `4096B` to bytes. Raises BadSetting, also without unit."""
     return _size(text, "memory")
 
 
@@ -46,12 +46,13 @@ def _size(text: str, option: str, other: str = "") -> int:
     if not found[2] and not found[3]:
         number = float(found[1])
         unit = "GiB" if number < 512 else "MiB" if number < 1_000_000 else "B"
-        raise BadSetting(f"`{text}` has no unit", hint=f"say which: `--{option} {found[1]}{unit}`")
+        raise BadSetting(f"`{text}` has no unit", hint=f"add one: `--{option} {found[1]}{unit}`")
     return int(float(found[1]) * UNITS[found[2]])
 
 
 def parse_disk(text: str) -> int | Literal["auto"] | None:
-    """As `parse_memory`, and at least `DISK_LEAST`; or `auto`, or `none`. Raises BadSetting."""
+    """Parse a size of at least DISK_LEAST as in `parse_memory`, or `auto`, or `none`. Raises
+    BadSetting."""
     if text == "auto":
         return "auto"
     if text == "none":
@@ -66,7 +67,8 @@ def parse_disk(text: str) -> int | Literal["auto"] | None:
 
 
 def parse_rate(text: str, option: str = "up") -> int:
-    """`1MB`, `2.5MiB/s`, `8Mbit/s`: bytes per second. Raises BadSetting, also without a unit."""
+    """Parse `1MB`, `2.5MiB/s` or `8Mbit/s` to bytes per second. Raises BadSetting, also without a
+    unit."""
     found = re.fullmatch(
         r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
     )
@@ -84,15 +86,13 @@ def parse_rate(text: str, option: str = "up") -> int:
 
 
 def parse_relay(text: str) -> int:
-    """As `parse_rate`; `none` and `0` are 0. Raises BadSetting."""
+    """Parse a rate as in `parse_rate`; `none` and `0` are 0. Raises BadSetting."""
     return 0 if text.strip().lower() in ("none", "0") else parse_rate(text, "relay")
 
 
 def parse_listen(text: str) -> tuple[str, int | None]:
-    """`IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr; no port means the remembered one.
-
-    Raises BadSetting.
-    """
+    """Parse `IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr. Without a port, the node uses
+    the remembered one. Raises BadSetting."""
     if found := re.fullmatch(r"/ip[46]/([^/]+)(?:/tcp/(\d+))?", text):
         host, port = found[1], found[2]
     elif (found := re.fullmatch(r"\[([^\]]*)\](?::(\d+))?", text)) or (
@@ -110,38 +110,38 @@ def parse_listen(text: str) -> tuple[str, int | None]:
 
 
 def parse_browsers(text: str) -> tuple[str, int]:
-    """`IP:PORT` or `[IPv6]:PORT`, where browsers are let in. Raises BadSetting."""
+    """Parse `IP:PORT` or `[IPv6]:PORT`, on which browsers are accepted. Raises BadSetting."""
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d{1,5})", text)
     host = (found[1] or found[2]) if found is not None else ""
     if found is None or not _is_ip(host) or int(found[3]) > 65535:
         raise BadSetting(
             f"`{text}` is not an address and port for browsers",
-            hint="`--browsers 127.0.0.1:8080` lets those of this computer in",
+            hint="`--browsers 127.0.0.1:8080` accepts browsers on this computer",
         )
     return host, int(found[3])
 
 
 def parse_libp2p_relay(text: str) -> Address:
-    """The address of a relay, which says whose it is: it speaks for others. Raises BadSetting,
-    and TransportError for what is no address."""
+    """Parse the address of a relay, which must name the relay's peer id. Raises BadSetting, and
+    TransportError if the text is not an address."""
     address = Address.parse(text)
     if address.peer is None or address.transport != "tcp" or address.relay is not None:
         raise BadSetting(
-            f"`{text}` does not say at which TCP port which relay is",
-            hint="`--libp2p-relay /ip4/192.0.2.7/tcp/4001/p2p/12D3…`, as the relay tells it",
+            f"`{text}` does not name the TCP port and the peer id of a relay",
+            hint="`--libp2p-relay /ip4/192.0.2.7/tcp/4001/p2p/12D3…`, as the relay prints it",
         )
     return address
 
 
 def parse_yes(text: str) -> bool:
-    """`yes` or `no`. Raises BadSetting."""
+    """Parse `yes` or `no`. Raises BadSetting."""
     if text.lower() not in ("yes", "no"):
         raise BadSetting(f"`{text}` is neither `yes` nor `no`")
     return text.lower() == "yes"
 
 
 def parse_count(text: str, least: int, most: int) -> int:
-    """A whole number from `least` to `most`. Raises BadSetting."""
+    """Parse a whole number from `least` to `most`. Raises BadSetting."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise BadSetting(f"`{text}` is not a whole number from {least} to {most}")
     return int(text)

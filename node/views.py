@@ -1,4 +1,4 @@
-"""What the control socket shows of a node: plain values, ready for JSON."""
+"""Views of a node for the control socket, as plain values ready for JSON."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ from .stall import StallGuard
 
 Members = Mapping[PeerId, MemberRecord]
 
-# What `shoal model show` tells of a config.json; anything else stays in the manifest.
+# Keys of config.json that `shoal model show` prints; the others stay in the manifest.
 SHOWN_CONFIG = (
     "model_type", "hidden_size", "num_attention_heads", "num_key_value_heads",
     "intermediate_size", "vocab_size", "max_position_embeddings", "torch_dtype", "dtype",
@@ -30,7 +30,7 @@ SHOWN_CONFIG = (
 
 
 def why_not_served(members: Members, root: str, layers: int) -> str | None:
-    """Why no chain of members answers for a model, or None where one does."""
+    """Say why no chain of members serves a model; None if one does."""
     try:
         find_route(members, root, layers, 1)
     except NoRoute as error:
@@ -39,7 +39,7 @@ def why_not_served(members: Members, root: str, layers: int) -> str | None:
 
 
 def known_models(members: Members) -> dict[str, ModelName]:
-    """Every model a member names, by root; the first name in alphabetical order."""
+    """Return every model that a member names, by root, with its alphabetically first name."""
     found: dict[str, ModelName] = {}
     for record in members.values():
         for model in record.models:
@@ -49,13 +49,13 @@ def known_models(members: Members) -> dict[str, ModelName]:
 
 
 def named_models(members: Members) -> list[ModelName]:
-    """Every name that a member gives to a model, by name; one model may have several."""
+    """Return every name that a member gives to a model, sorted; a model may have several."""
     found = {(model.name, model.root): model for r in members.values() for model in r.models}
     return [found[key] for key in sorted(found)]
 
 
 def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]:
-    """A model of a library that no daemon serves now."""
+    """Describe a model of a library, without the swarm's view of it."""
     return {
         "name": name,
         "root": manifest.root,
@@ -70,7 +70,7 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
 
 
 def added_entry(name: str, manifest: Manifest, before: Mapping[str, str]) -> dict[str, Any]:
-    """A model that was just added; `before` are the names that there were, each with its root."""
+    """Describe a model that was just added; `before`: the previous names, each with its root."""
     old = before.get(name, manifest.root)
     return model_entry(name, manifest, local=True) | {
         "replaced": None if old == manifest.root else old
@@ -80,7 +80,7 @@ def added_entry(name: str, manifest: Manifest, before: Mapping[str, str]) -> dic
 def swarm_entry(
     model: ModelName, members: Members, local: Iterable[str], own: PeerId
 ) -> dict[str, Any]:
-    """A model as the swarm has it: who knows it, whether a chain serves it."""
+    """Describe a model as the swarm knows it: its vouchers, and whether a chain serves it."""
     missing = why_not_served(members, model.root, model.layers)
     return {
         "name": model.name,
@@ -96,7 +96,7 @@ def swarm_entry(
 
 
 def vouchers(model: ModelName, members: Members, own: PeerId) -> list[dict[str, Any]]:
-    """The members that give this name to this root, this node among them."""
+    """Return the members that give this name to this root, this node first."""
     found = [
         {"peer": peer, "source": "here" if peer == own else "members", "age_s": 0.0}
         for peer, record in members.items()
@@ -106,13 +106,13 @@ def vouchers(model: ModelName, members: Members, own: PeerId) -> list[dict[str, 
 
 
 def swarm_models(directory: Directory, library: Library) -> list[dict[str, Any]]:
-    """Every model that this node or a member names."""
+    """Describe every model that this node or a member names."""
     members, local, own = directory.members(), library.roots(), directory.own().peer
     return [swarm_entry(model, members, local, own) for model in named_models(members)]
 
 
 def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) -> dict[str, Any]:
-    """Everything about one model."""
+    """Describe one model in full."""
     entry = model_entry(name, manifest, local=local)
     missing = why_not_served(members, manifest.root, manifest.layers) if members else None
     holders = [
@@ -131,12 +131,12 @@ def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) 
 
 
 def layers_text(shard: ShardRecord) -> str:
-    """`start:stop`, stop exclusive."""
+    """Return the layers as `start:stop`, stop exclusive."""
     return f"{shard.start}:{shard.stop}"
 
 
 def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> dict[str, Any]:
-    """A shard somebody serves."""
+    """Describe a shard that a node serves."""
     named = names.get(shard.root)
     return {
         "model": named.name if named else shard.root[:16],
@@ -155,7 +155,7 @@ def serving_view(
     names: Mapping[str, ModelName],
     room: int,
 ) -> dict[str, Any]:
-    """What the node serves now, and how far it is with what it is to serve."""
+    """Describe what the node serves now, and its progress towards what it will serve."""
     return {
         "phase": status["phase"],
         "state": status["text"],
@@ -168,12 +168,12 @@ def serving_view(
 
 
 def disk_view(allowance: Allowance, used: int) -> dict[str, Any]:
-    """What models and blobs take and may take, in bytes; `limit_bytes` None: no limit."""
+    """Describe the disk use and limit of models and blobs, in bytes; `limit_bytes` None: none."""
     return {"used_bytes": used, "limit_bytes": allowance.limit, "set": allowance.firm}
 
 
 def capacity_view(capacity: Capacity) -> dict[str, Any]:
-    """A machine, as measured; bytes, flop/s, byte/s."""
+    """Describe a measured machine, in bytes, flop/s and byte/s."""
     return {
         "cores": capacity.cores,
         "memory_bytes": capacity.memory_bytes,
@@ -184,12 +184,12 @@ def capacity_view(capacity: Capacity) -> dict[str, Any]:
 
 
 def condition_view(condition: Condition) -> dict[str, Any]:
-    """A condition of node/health.py."""
+    """Describe a condition of node/health.py."""
     return {"name": condition.name, "sentence": condition.sentence, "hint": condition.hint}
 
 
 def stall_view(guard: StallGuard) -> dict[str, Any]:
-    """How often a step held the event loop too long, and the longest one."""
+    """Describe how often a step blocked the event loop, and the longest one."""
     worst = guard.worst
     return {
         "count": guard.count,
@@ -221,7 +221,7 @@ def listening_address(record: MemberRecord, seen: str | None) -> str | None:
 
 def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
               ) -> dict[str, Any]:  # fmt: skip
-    """Another node: what it says of itself, and what the link to it measures."""
+    """Describe another node: its own record, and the measurements of the link to it."""
     status = link.status if link else None
     return {
         "peer": record.peer,

@@ -1,4 +1,4 @@
-"""What a daemon does for jobs: its own ones, others', and the count of what others had of it."""
+"""Runs a daemon's part in jobs: submits its own, does other nodes', and counts their usage."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Working:
-    """Of one node whose computing parts are built."""
+    """Jobs of one node. Created after the computing parts."""
 
     def __init__(self, node: "Node") -> None:
         host, state, own = node.host, node.state, node.identity.peer
@@ -74,12 +74,12 @@ class Working:
 
     @property
     def does_jobs(self) -> bool:
-        """Whether this node does others' jobs, when it has the time."""
+        """Whether this node does other nodes' jobs when it is idle."""
         return self._does_jobs and not self._is_client()
 
     def _payer(self, use: Use) -> PeerId | None:
-        """Return the author of the job that a gateway named, if that gateway has claimed it: else
-        it could name any job. None: this node does not know the job, or not the claim."""
+        """Return the author of the job that a gateway names, if that gateway has claimed it;
+        otherwise it could name any job. None: the job or the claim is unknown here."""
         if not use.job:
             return use.gateway
         jobs = self._state.views.jobs
@@ -89,17 +89,17 @@ class Working:
         return standing.job.author
 
     def _is_member(self, author: PeerId) -> bool:
-        """Of a private group, where this node is in one: the revoked wait for nothing any more."""
+        """Whether an author is in this node's group, if it has one: revoked authors get no work."""
         upkeep = self._state.upkeep
         return upkeep is None or upkeep.group.order.role(author) is not None
 
     def _is_client(self) -> bool:
-        """What a client of a group says of jobs counts nowhere."""
+        """Whether this node is a client of a group. Members ignore what a client says of jobs."""
         upkeep = self._state.upkeep
         return upkeep is not None and upkeep.group.role is Role.CLIENT
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Started when the results of earlier runs are known."""
+        """Run until cancelled. Starts when the results of earlier runs are loaded."""
         with disk_errors(self._folder):
             await self.desk.results.open()
         async with trio.open_nursery() as nursery:
@@ -114,14 +114,14 @@ class Working:
             await self.worker.leave()
 
     def write_usage(self) -> None:
-        """Write what was counted since the last time, before this node ends."""
+        """Write the usage counted since the last write, before this node ends."""
         self._accounting.write(last=True)
 
     async def _withdraw(self) -> None:
-        """Take back that this node does jobs, and what it has begun, as an earlier run said."""
+        """Withdraw an earlier run's offer to do jobs, and its unfinished claims."""
         await self._state.shown.wait()
         begun = [c.job for c in self._state.views.jobs.claims_by(self._own) if not c.done]
-        with suppress(FeedFull):  # a feed that has forked says nothing
+        with suppress(FeedFull):  # a forked feed accepts no entries
             if self._state.get("member", JOBS) is not None:
                 self._state.set("member", JOBS, None)
             for job in begun:

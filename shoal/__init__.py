@@ -1,3 +1,3 @@
-"""shoal: volunteers' computers as one compute network, with no one in charge."""
+"""shoal: volunteers' computers run language models together, without a central server."""
 
 __version__ = "0.1.0"

@@ -119,7 +119,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world
     world.fill(leave=DISK_RESERVE + (1 << 20))
     done = shoal(*pull)
     assert done.returncode == 1 and "is full" in done.stderr, done.stderr
-    assert "hint: make room, and the same command goes on: what came is kept" in done.stderr
+    assert "hint: free some space and repeat the command: it continues where" in done.stderr
     assert world.chunks() == 0
     world.empty()
     running = subprocess.Popen(

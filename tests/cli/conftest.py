@@ -1,4 +1,4 @@
-"""A daemon with made-up answers behind a real control socket, for tests of the commands."""
+"""A fake daemon behind a real control socket, for tests of the commands."""
 
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -45,7 +45,7 @@ FakeDaemon = Callable[[Mapping[str, Any]], Any]
 
 @pytest.fixture
 def fake_daemon(tmp_path: Path) -> FakeDaemon:
-    """`with fake_daemon({"status": answer}):` serves on the test's folder.
+    """Return a function that serves fake replies: `with fake_daemon({"status": answer}):`.
 
     An answer is a value, an error to raise, or a list of events with the answer last.
     """
@@ -69,7 +69,7 @@ def fake_daemon(tmp_path: Path) -> FakeDaemon:
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands of a test use the test's folder, and no colours."""
+    """Make commands of a test use the test's folder and no colours."""
     monkeypatch.setenv("SHOAL_DATA", str(tmp_path))
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -127,7 +127,7 @@ DOCTOR: dict[str, Any] = {
 }  # fmt: skip
 FIND: dict[str, Any] = {
     "searches": [{
-        "about": "who serves layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
+        "about": "nodes that serve layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
         "records": [
             {"kind": "shard", "author": "12D3KooWNode", "age_s": 3.0, "by": "12D3KooWKeeper",
              "source": "dht", "says": {"root": "ab" * 32, "start": 0, "stop": 2,
@@ -165,7 +165,7 @@ ANSWER: dict[str, Any] = {
 
 @pytest.fixture
 def answers() -> dict[str, Any]:
-    """Answers of a healthy daemon."""
+    """Return the replies of a healthy daemon."""
     return {
         "ping": {"pid": 1},
         "status": STATUS,
@@ -191,7 +191,7 @@ def answers() -> dict[str, Any]:
 
 @pytest.fixture
 def model_folder() -> Path:
-    """An ordinary Hugging Face folder: the embedded model's."""
+    """Return an ordinary Hugging Face folder: that of the embedded model."""
     from shoal.node.embedded import embedded_folder
 
     return embedded_folder()

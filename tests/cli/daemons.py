@@ -1,4 +1,4 @@
-"""Real daemons as child processes, for tests: started, waited for, always ended."""
+"""Real daemons as child processes for tests, which always end with the test."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WITHOUT_TORCH = [
 
 
 class Daemon:
-    """One `shoal node` (or `join`) process; `torch` False: as if it were not installed."""
+    """A `shoal node` (or `join`) process. `torch=False` hides an installed torch from it."""
 
     def __init__(self, data: Path, *args: str, command: str = "node", torch: bool = True) -> None:
         self.data = data
@@ -42,7 +42,7 @@ class Daemon:
         return request(self.data, op, **more)
 
     def wait_until(self, true: Callable[[dict[str, Any]], bool], limit: float = START) -> float:
-        """Poll `status` until it is as wanted; returns the seconds it took."""
+        """Poll `status` until `true` accepts it; return the seconds it took."""
         began = time.monotonic()
         status: dict[str, Any] = {}
         while time.monotonic() - began < limit:
@@ -72,7 +72,7 @@ class Daemon:
 
 @contextmanager
 def daemons() -> Iterator[Callable[..., Daemon]]:
-    """A function that starts daemons; all are gone at the end of the block."""
+    """Yield a function that starts daemons. All are stopped at the end of the block."""
     started: list[Daemon] = []
 
     def start(data: Path, *args: str, command: str = "node", torch: bool = True) -> Daemon:
@@ -94,7 +94,7 @@ def daemons() -> Iterator[Callable[..., Daemon]]:
 
 
 def shoal(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """One command as a process."""
+    """Run one command as a process."""
     return subprocess.run(
         [sys.executable, "-m", "shoal.cli.main", *args],
         capture_output=True, text=True, timeout=90, **more,

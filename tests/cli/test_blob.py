@@ -1,4 +1,4 @@
-"""`shoal blob` over two real daemons: a file goes in at one and comes out at the other."""
+"""`shoal blob` over two real daemons: a file is added on one and fetched on the other."""
 
 import json
 import random
@@ -17,7 +17,7 @@ ROOT = "ab" * 32
 Captured = pytest.CaptureFixture[str]
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_prints_how_to_continue(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def cut_off(*_args: Any, on_event: Any, **_more: Any) -> None:
@@ -27,18 +27,20 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr(client, "request", cut_off)
     assert invoke(["blob", "get", ROOT, str(tmp_path / "a b")]) == 130
     err = capsys.readouterr().err
-    assert "interrupted, 1.0 MiB of 2.0 MiB are here; what came is kept" in err
-    assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` goes on" in err
+    assert "interrupted, 1.0 MiB of 2.0 MiB are here; finished chunks are kept" in err
+    assert f"hint: `shoal blob get {ROOT} '{tmp_path}/a b' --data {tmp_path}` continues" in err
 
 
-def test_where_nothing_can_be_written_nothing_is_fetched(capsys: Captured, tmp_path: Path) -> None:
+def test_unwritable_folder_fetches_nothing(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in ("nowhere", "file"):
         assert invoke(["blob", "get", ROOT, str(tmp_path / folder / "out")]) == 1
-        assert "is no folder" in capsys.readouterr().err
+        assert "is not a folder" in capsys.readouterr().err
 
 
-def test_what_to_type_elsewhere(fake_daemon: Any, capsys: Captured, tmp_path: Path) -> None:
+def test_add_prints_the_command_for_other_nodes(
+    fake_daemon: Any, capsys: Captured, tmp_path: Path
+) -> None:
     path = tmp_path / "my data"
     path.touch()
     with fake_daemon({"blob_add": {"root": ROOT, "size": 0}}):
@@ -46,12 +48,14 @@ def test_what_to_type_elsewhere(fake_daemon: Any, capsys: Captured, tmp_path: Pa
     assert f"`shoal blob get {ROOT} 'my data'`" in capsys.readouterr().out
 
 
-def test_who_sent_wrong_bytes_is_named(fake_daemon: Any, capsys: Captured, tmp_path: Path) -> None:
+def test_peer_that_sent_wrong_bytes_is_named(
+    fake_daemon: Any, capsys: Captured, tmp_path: Path
+) -> None:
     got = {"root": ROOT, "size": 9, "fetched": 9, "peers": 1, "seconds": 0.5, "liars": []}
     for liars, said in (([], False), (["12D3KooWBad"], True)):
         with fake_daemon({"blob_get": got | {"liars": liars}}):
             assert invoke(["blob", "get", ROOT, str(tmp_path / "out")]) == 0
-        assert ("was dropped: 12D3KooWBad" in capsys.readouterr().out) is said
+        assert ("dropped for sending wrong bytes: 12D3KooWBad" in capsys.readouterr().out) is said
 
 
 @pytest.fixture
@@ -71,11 +75,11 @@ def run(*args: object) -> str:
     return str(done.stdout)
 
 
-def test_a_file_travels(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
+def test_file_from_one_node_to_another(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     one, two = pair
     path = tmp_path / "file"
     path.write_bytes(random.Random(1).randbytes(5_000_001))
-    assert "no blob is here" in run("blob", "list", "--data", one.data)
+    assert "there are no blobs here" in run("blob", "list", "--data", one.data)
     added = json.loads(run("blob", "add", path, "--data", one.data, "--json"))
     assert added["size"] == 5_000_001
     assert added["root"] in run("blob", "add", path, "--data", one.data)

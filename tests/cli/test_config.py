@@ -1,4 +1,4 @@
-"""`shoal config`, with a daemon and without."""
+"""`shoal config`, with and without a daemon."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert shown["memory"]["text"] == "4GiB" and list(shown) == list(KEYS) and not err
     assert invoke(["config", "show", "memory"]) == 0
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 2 and "these hold at the next `shoal node" in err
+    assert len(out.splitlines()) == 2 and "these apply to the next `shoal node" in err
     assert invoke(["config", "unset", "memory"]) == 0
     assert invoke(["config", "set", "bootstrap", "default"]) == 0
     assert "memory: default" in capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["set", "lan", "\x1b[2J"], "printable characters", "hint: "),
     ],
 )
-def test_what_is_refused(
+def test_invalid_settings_are_refused(
     words: list[str], error: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(["config", *words]) == 1
@@ -63,10 +63,10 @@ def test_what_is_refused(
 
 
 @pytest.mark.trio
-async def test_a_folder_that_another_process_holds(
+async def test_folder_locked_by_another_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A daemon that has not opened its socket yet."""
+    """The daemon has not opened its socket yet."""
     import trio
 
     lock = await open_folder(RealHost(), DataFolder(tmp_path))

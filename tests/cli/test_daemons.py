@@ -1,4 +1,4 @@
-"""Real daemons as processes: they meet, answer together, notice a death, end cleanly."""
+"""Real daemons as processes: they link, answer together, notice a death, and end cleanly."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def complete(status: dict[str, Any]) -> bool:
 
 
 def greedy(prompt: str, count: int) -> str:
-    """What transformers goes on with, by the embedded model in float32."""
+    """Return how transformers continues the prompt, with the embedded model in float32."""
     import torch
     import transformers
     from tokenizers import Tokenizer
@@ -64,7 +64,7 @@ def greedy(prompt: str, count: int) -> str:
 
 
 def test_three_daemons(start: Start, tmp_path: Path) -> None:
-    """Two hold the layers, a third has no torch and asks; then one is killed."""
+    """Two serve the layers, and a third without torch sends prompts; then one is killed."""
     first = start(tmp_path / "1", "--layers", "0:3")
     first.wait_until(is_up)
     assert (tmp_path / "1").stat().st_mode & 0o777 == 0o700
@@ -107,7 +107,7 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
+def test_dead_worker_is_restarted(start: Start, tmp_path: Path) -> None:
     daemon = start(tmp_path / "1")
     daemon.wait_until(serves)
     (worker,) = (
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_comes_back(start: Start, tmp_path: Path) -> None:
         if "shoal.tasks.engine.worker" in child.cmdline()
     )
     worker.kill()
-    daemon.wait_until(lambda status: any("came back" in c["sentence"] for c in status["health"]))
+    daemon.wait_until(lambda status: any("restarted" in c["sentence"] for c in status["health"]))
     daemon.wait_until(serves)
     answer = shoal("run", "tiny", "x", "--raw", "--max-tokens", "2", "--data", str(daemon.data))
     assert answer.returncode == 0, answer.stderr
@@ -134,8 +134,8 @@ def test_a_second_daemon_is_refused(start: Start, tmp_path: Path) -> None:
     assert first.end(signal.SIGINT) == 0
 
 
-def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
-    """Who asks is told which layers, how much memory they take, and what each node offers."""
+def test_model_that_fits_on_no_node(start: Start, tmp_path: Path) -> None:
+    """The error names the layers, the memory they need, and what each node offers."""
     small = start(tmp_path / "1", "--memory", "2MiB")
     small.wait_until(lambda status: status["serving"]["phase"] == "failed" and status["models"])
     refused = shoal("run", "tiny", "x", "--data", str(small.data))
@@ -147,7 +147,7 @@ def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
 
 
 def write_model(folder: Path) -> None:
-    """48 MiB of random weights in Llama's shape, with the embedded model's tokenizer."""
+    """Write 48 MiB of random weights in Llama's shape, with the embedded model's tokenizer."""
     import torch
     from safetensors.torch import save_file
 
@@ -167,13 +167,13 @@ def write_model(folder: Path) -> None:
 
 
 def chunk_files(data: Path) -> dict[str, tuple[int, int]]:
-    """The chunks in a node's store, each with what would change if it were written again."""
+    """Return the chunks in a node's store, with file data that a second write would change."""
     files = (data / "models" / "chunks").glob("??/[0-9a-f]*")
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
 @pytest.mark.ci
-def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) -> None:
+def test_daemon_killed_during_a_fetch_continues_it(start: Start, tmp_path: Path) -> None:
     write_model(tmp_path / "big")
     holder = start(tmp_path / "1", torch=False)
     holder.wait_until(is_up)
@@ -193,7 +193,7 @@ def test_a_daemon_killed_while_it_fetches_goes_on(start: Start, tmp_path: Path) 
     again = start(tmp_path / "2", *more)
     again.wait_until(serves)
     assert kept.items() <= chunk_files(again.data).items(), "a chunk was fetched twice"
-    assert not list(again.data.glob("models/chunks/*/.*")), "what was half written stayed"
+    assert not list(again.data.glob("models/chunks/*/.*")), "a partial file stayed"
     answer = shoal("run", "big", "x", "--raw", "--max-tokens", "2", "--data", str(again.data))
     assert answer.returncode == 0, answer.stderr
 
@@ -217,7 +217,7 @@ def test_model_commands_use_the_daemon_or_the_folder(
     }
     assert names >= {"mine", "again"}, "the same weights under two names are both listed"
     shown = json.loads(shoal("model", "show", "mine", "--json", *data).stdout)
-    assert (shown["name"], shown["root"]) == ("mine", root), "by the name it was asked for"
+    assert (shown["name"], shown["root"]) == ("mine", root), "the name in the request is shown"
     bad = shoal("model", "add", str(tmp_path), *data)
     assert bad.returncode == 1 and bad.stderr.startswith("error: ") and "hint: " in bad.stderr
 
@@ -226,7 +226,7 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
     first.wait_until(is_up)
     stranger = start(tmp_path / "2", "--bootstrap", first.address, "--memory", "1KiB")
-    stranger.wait_until(lambda status: any("not let" in c["sentence"] for c in status["health"]))
+    stranger.wait_until(lambda status: any("refused" in c["sentence"] for c in status["health"]))
     code = shoal("invite", "--data", str(first.data)).stdout.strip()
     joiner = start(tmp_path / "3", command=f"join {code}")
     joiner.wait_until(lambda _: (tmp_path / "3" / "group.json").exists())
@@ -236,13 +236,13 @@ def test_invite_and_join_a_private_swarm(start: Start, tmp_path: Path) -> None:
     assert used.returncode == 12, used.stderr
     assert "new code" in used.stderr
     assert joiner.end() == 0
-    back = start(tmp_path / "3")  # no code and no address: it remembers
+    back = start(tmp_path / "3")  # without code or address: it remembers its peers
     back.wait_until(knows(1))
 
 
 @pytest.mark.ci
-def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
-    """Found, invite, join, look, revoke, be refused; also by a node that was not running then."""
+def test_revoked_member_is_refused(start: Start, tmp_path: Path) -> None:
+    """Create, invite, join, show, revoke, and be refused, even by a node that was not running."""
     first = start(tmp_path / "1", "--private", "--memory", "1KiB")
     first.wait_until(is_up)
     data = ("--data", str(first.data))
@@ -280,7 +280,7 @@ def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None:
+def test_invitation_answered_by_another_node(start: Start, tmp_path: Path) -> None:
     first = start(tmp_path / "1", "--memory", "1KiB")
     other = start(tmp_path / "2", "--memory", "1KiB")
     first.wait_until(is_up)
@@ -294,7 +294,7 @@ def test_an_invitation_answered_by_another(start: Start, tmp_path: Path) -> None
 
 @pytest.mark.ci
 def test_ports(start: Start, tmp_path: Path) -> None:
-    """A given port in use is an error; a remembered one in use is replaced, and told."""
+    """A configured port in use is an error; a remembered one is replaced, with a line."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -307,13 +307,13 @@ def test_ports(start: Start, tmp_path: Path) -> None:
         (tmp_path / "1" / "port").write_text(str(port))
         daemon = start(tmp_path / "1", "--memory", "1KiB")
         daemon.wait_until(is_up)
-        assert f"port {port} of the last time is in use" in daemon.log.read_text()
+        assert f"port {port} of the last run is in use" in daemon.log.read_text()
         address = daemon.address
         assert f"/tcp/{port}/" not in address
     daemon.end()
     daemon = start(tmp_path / "1", "--memory", "1KiB")
     daemon.wait_until(is_up)
-    assert daemon.address == address, "identity and port stay"
+    assert daemon.address == address, "identity and port are stable"
 
 
 def test_stop(start: Start, tmp_path: Path) -> None:
@@ -339,10 +339,10 @@ def test_a_node_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_fetch_is_a_bar_on_a_terminal_and_the_cursor_comes_back(
+def test_fetch_shows_a_bar_on_a_terminal_and_restores_the_cursor(
     start: Start, tmp_path: Path
 ) -> None:
-    """Ctrl-C in the middle of it, as a person does."""
+    """Ctrl-C comes in the middle of the fetch, as from a person."""
     holder = start(tmp_path / "1", "--up", "500kB", "--no-lan", torch=False)
     holder.wait_until(lambda status: bool(status["models"]))
     ours, theirs = pty.openpty()
@@ -357,7 +357,7 @@ def test_a_fetch_is_a_bar_on_a_terminal_and_the_cursor_comes_back(
     while b"of 9.0 MiB" not in shown and time.monotonic() < until:
         shown += os.read(ours, 1 << 16)
     process.send_signal(signal.SIGINT)
-    with suppress(OSError):  # Linux's word for the end of a terminal
+    with suppress(OSError):  # Linux reports a closed terminal this way
         while piece := os.read(ours, 1 << 16):
             shown += piece
     os.close(ours)

@@ -1,4 +1,4 @@
-"""`shoal demo`: one real run, and what is left behind when it is interrupted."""
+"""`shoal demo`: one real run, and a clean end when it is interrupted."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def processes_with(folder: Path) -> list[psutil.Process]:
-    """Processes that name the folder: the daemons of a demo in it."""
+    """Return processes whose command line has the folder: the daemons of a demo in it."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -52,8 +52,8 @@ def test_demo(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
-    """It leaves nothing. The folder is named after the test, and the path of a control socket in it
-    has 107 bytes at most: so the name is short."""
+    """No process and no folder stays. The folder is named after the test, and the path of a control
+    socket in it must not exceed 107 bytes, so the test's name is short."""
     demo = subprocess.Popen(
         [sys.executable, "-m", "shoal.cli.main", "demo"], env=environment(tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -66,7 +66,7 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
     demo.send_signal(number)
     _out, err = demo.communicate(timeout=20)
     assert "Traceback" not in err
-    if number == signal.SIGKILL:  # its daemons see their pipes close
+    if number == signal.SIGKILL:  # the daemons stop when their pipes close
         assert demo.returncode == -signal.SIGKILL
         while processes_with(tmp_path):
             assert time.monotonic() < deadline
@@ -74,13 +74,13 @@ def test_interrupted(number: signal.Signals, tmp_path: Path) -> None:
         return
     assert demo.returncode == 130
     assert list(tmp_path.iterdir()) == []
-    while processes_with(tmp_path):  # their workers see their pipes close
+    while processes_with(tmp_path):  # the workers stop when their pipes close
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_interrupted_while_a_daemon_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon is stopped as well, though the swarm does not yet know it."""
+    """The daemon is stopped as well, although the swarm does not know it yet."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -92,11 +92,11 @@ def test_interrupted_while_a_daemon_starts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt), LocalSwarm() as swarm:
         swarm.start([])
-    assert started[0].returncode is not None, "it is not left to end some time"
+    assert started[0].returncode is not None, "its end is awaited"
     assert not swarm.folder.exists()
 
 
-def test_kept(tmp_path: Path) -> None:
+def test_keep_leaves_the_daemons_running(tmp_path: Path) -> None:
     ended = shoal("demo", "--nodes", "1", "--keep", "--json", "--max-tokens", "4",
                   env=environment(tmp_path))  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -112,8 +112,8 @@ def test_kept(tmp_path: Path) -> None:
     assert processes_with(tmp_path) == []
 
 
-def test_a_daemon_that_ends_is_told() -> None:
-    """The demo says what the daemon said, instead of waiting for it."""
+def test_daemon_that_ends_is_reported() -> None:
+    """The demo prints the daemon's error instead of waiting for it."""
     with LocalSwarm() as swarm:
         node = swarm.start(["--listen", "nowhere"])
         with pytest.raises(CommandError, match=r"node 1 ended: .*`nowhere`"):
@@ -126,7 +126,7 @@ def test_plan() -> None:
     assert plan(3, 6) == [(0, 2), (2, 4), (4, 6)]
     assert plan(1, 6) == [(0, 6)]
     assert len(set(plan(6, 6))) == 6
-    assert plan(8, 6)[6:] == plan(6, 6)[:2], "further nodes hold second copies"
+    assert plan(8, 6)[6:] == plan(6, 6)[:2], "further nodes serve replicas"
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

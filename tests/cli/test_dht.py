@@ -1,4 +1,4 @@
-"""What `shoal dht` prints."""
+"""Output of `shoal dht`."""
 
 import json
 from typing import Any
@@ -11,15 +11,15 @@ from shoal.cli.main import invoke
 from .conftest import DHT
 
 
-def test_what_there_is_to_say_in_all() -> None:
+def test_summary() -> None:
     assert rows(DHT) == [
         ("mode", "fallback: this node is not publicly reachable"),
         ("network", "about 42 nodes that serve"),
-        ("contacts", "21, 3 of them reachable by all"),
-        ("links", "5 for look-ups alone"),
-        ("stored", "12 records of others, 6.0 KiB of 32.0 MiB"),
-        ("refused", "of what others asked and brought: 3 bad-signature, 1 expired"),
-        ("disbelieved", "of what others answered: nothing"),
+        ("contacts", "21, 3 of them publicly reachable"),
+        ("links", "5 only for look-ups"),
+        ("stored", "12 records of other nodes, 6.0 KiB of 32.0 MiB"),
+        ("refused", "requests and records of other nodes: 3 bad-signature, 1 expired"),
+        ("disbelieved", "replies of other nodes: none"),
         ("own", "2 records, last announced 1 min ago: 2 keys, 31 messages, 0.2 s"),
     ]
     assert rows({**DHT, "walk": None})[-1] == ("own", "2 records, not announced yet")
@@ -36,7 +36,7 @@ def test_the_tables() -> None:
     ]
 
 
-def test_what_is_withdrawn_everywhere_is_not_announced_again() -> None:
+def test_fully_withdrawn_record_is_not_announced_again() -> None:
     assert own_row({**DHT["own"][1], "due_s": None})[-1] == "never"
 
 
@@ -48,7 +48,7 @@ def test_a_long_list_is_cut() -> None:
     assert "SHARED" not in text
 
 
-def test_nothing_rewrites_the_screen() -> None:
+def test_peer_text_is_escaped() -> None:
     assert "\x1b" not in report({**DHT, "own": [{**DHT["own"][0], "about": "\x1b[2J"}]})
     assert "\x1b" not in report({**DHT, "disbelieved": {"\x1b[2J": 1}})
 

@@ -1,4 +1,4 @@
-"""What `shoal doctor` prints."""
+"""Output of `shoal doctor`."""
 
 import json
 from typing import Any
@@ -15,17 +15,17 @@ def test_a_report_for_a_person() -> None:
     assert list(report(DOCTOR, 60)) == [
         "reachable: through 1 relay",
         "",
-        "what was found",
+        "findings",
         "  the router 192.168.1.1 maps no ports (UPnP: no answer)",
         "    → enable UPnP or NAT-PMP in the router",
         "  1 relay will carry what cannot come directly",
         "",
-        "ways to other nodes",
+        "strategies to reach other nodes",
         "  the local network  works",
         "  relays             not known yet",
         "",
         "measured 1 min ago with the help of 2 nodes; `shoal doctor",
-        "--again` measures anew",
+        "--again` measures again",
     ]
 
 
@@ -39,24 +39,26 @@ def test_long_sentences_are_wrapped_under_their_start() -> None:
 @pytest.mark.parametrize(
     ("links", "observers", "measured", "words"),
     [
-        (0, 0, None, "not measured yet: nobody is linked"),
-        (2, 0, None, "not measured yet: nobody was asked"),
+        (0, 0, None, "not measured yet: there are no links"),
+        (2, 0, None, "not measured yet: no node was asked"),
         (2, 1, 3.0, "measured 3 s ago with the help of 1 node;"),
         (2, 0, 3.0, "measured 3 s ago with the help of no other node;"),
     ],
 )
-def test_who_measured(links: int, observers: int, measured: float | None, words: str) -> None:
+def test_line_about_the_measurement(
+    links: int, observers: int, measured: float | None, words: str
+) -> None:
     answer = {**DOCTOR, "links": links, "observers": observers, "measured_s": measured}
     assert words in " ".join(report(answer, 100))
 
 
 @pytest.mark.parametrize("code", ["loopback", "offline"])
-def test_nobody_measures_a_node_of_this_computer_alone(code: str) -> None:
+def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
     answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
     assert list(report(answer, 80)) == ["reachable: through 1 relay"]
 
 
-def test_the_wait_is_told_apart_from_the_answer(
+def test_progress_note_goes_to_standard_error(
     fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Any] = []

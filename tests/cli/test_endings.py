@@ -1,4 +1,4 @@
-"""How commands end: Ctrl-C, `kill`, a closed terminal, also in the background of a script."""
+"""Ends of commands: Ctrl-C, SIGTERM, a closed terminal, even in the background of a script."""
 
 import fcntl
 import json
@@ -41,7 +41,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """A process with these arguments, in a session of its own, which ends with the test."""
+    """Yield a function that starts a process in its own session, which ends with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*words: str, ignored: tuple[int, ...] = (), tty: int | None = None,
@@ -79,7 +79,7 @@ def is_up(data: Path) -> bool:
 
 
 def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
-    """It fails where SIGHUP kills the node, and where writing to the closed terminal does."""
+    """Neither SIGHUP nor writing to the closed terminal may kill the node."""
     ours, theirs = pty.openpty()
     process = start("-c", NODE, tty=theirs)
     os.close(theirs)
@@ -89,11 +89,9 @@ def test_a_node_ends_cleanly_when_its_terminal_is_closed(start: Start, tmp_path:
     assert not (tmp_path / "control.sock").exists()
 
 
-def test_a_node_that_a_script_started_in_the_background_hears_ctrl_c(
-    start: Start, tmp_path: Path
-) -> None:
-    """A shell without job control has it ignore SIGINT; `nohup` has it ignore SIGHUP, and means
-    it."""
+def test_node_in_the_background_of_a_script_handles_ctrl_c(start: Start, tmp_path: Path) -> None:
+    """A shell without job control makes it ignore SIGINT, unintentionally. `nohup` makes it ignore
+    SIGHUP, intentionally."""
     process = start("-c", NODE, ignored=(signal.SIGINT, signal.SIGHUP))
     until(lambda: is_up(tmp_path))
     process.send_signal(signal.SIGHUP)
@@ -104,8 +102,10 @@ def test_a_node_that_a_script_started_in_the_background_hears_ctrl_c(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_simulation_keeps_what_it_has(start: Start, tmp_path: Path, number: int) -> None:
-    """Also the second signal that a closed terminal sends does not interrupt the writing."""
+def test_interrupted_simulation_keeps_its_figures(
+    start: Start, tmp_path: Path, number: int
+) -> None:
+    """The second signal of a closed terminal does not interrupt the writing either."""
     ours, theirs = pty.openpty()
     (tmp_path / "long.toml").write_text(LONG)
     process = start(
@@ -125,7 +125,7 @@ def test_a_simulation_keeps_what_it_has(start: Start, tmp_path: Path, number: in
     assert kept["ended"] == "interrupted" and kept["virtual"] > 0
 
 
-def test_what_ends_a_command_once_counts_once() -> None:
+def test_repeated_signals_count_once() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with endings_as_interrupt():
         with pytest.raises(KeyboardInterrupt):

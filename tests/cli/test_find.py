@@ -1,4 +1,4 @@
-"""What `shoal find` prints."""
+"""Output of `shoal find`."""
 
 import json
 from typing import Any
@@ -12,31 +12,31 @@ from .conftest import FIND
 
 
 def plain(text: str) -> list[str]:
-    """Lines without the columns' spaces."""
+    """Return the lines without the spaces between columns."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_records_for_a_person() -> None:
     assert plain(report(FIND, path=False)) == [
-        "who serves layers of tiny: 2 nodes asked, 12 ms",
+        "nodes that serve layers of tiny: 2 nodes asked, 12 ms",
         "KIND SAYS BY AGE TOLD BY",
         "shard layers 0:2 (float32), 7.5 tokens/s 12D3KooWNode 3 s 12D3KooWKeeper",
         "shard layers 2:6 (float32) 12D3KooWFar 1 min members",
     ]
 
 
-def test_the_path_is_told_where_it_is_asked_for() -> None:
+def test_path_is_shown_on_request() -> None:
     text = report(FIND, path=True)
     assert "key " + "cd" * 32 in text
     assert "12D3KooWDead 1 0 bits 0.0 ms - timeout" in plain(text)
     assert "12D3KooWDead" not in report(FIND, path=False)
 
 
-def test_nothing_is_said_so() -> None:
+def test_no_records_found() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": search["path"][:1]}]}
     assert report(empty, path=False) == (
-        "who serves layers of tiny: 1 node asked, 12 ms\nnothing is known"
+        "nodes that serve layers of tiny: 1 node asked, 12 ms\nno records found"
     )
 
 
@@ -52,14 +52,14 @@ def test_nothing_is_said_so() -> None:
          "tiny is abababababab, 6 layers"),
         ("kv", {"blocks": 5, "layers": [0, 4], "precision": "float32"},
          "5 blocks, layers 0:4 (float32)"),
-        ("new", {}, "of a kind that this version does not know"),
+        ("new", {}, "a record of a kind that this version does not know"),
     ],
 )  # fmt: skip
-def test_what_each_kind_says(kind: str, body: dict[str, Any], words: str) -> None:
+def test_summary_of_each_kind_of_record(kind: str, body: dict[str, Any], words: str) -> None:
     assert says({"kind": kind, "says": body}) == words
 
 
-def test_nothing_of_a_peer_rewrites_the_screen() -> None:
+def test_peer_text_is_escaped() -> None:
     (search, *_) = FIND["searches"]
     (step, *_) = search["path"]
     record = {**search["records"][0], "author": "\x1b[2J", "kind": "peer",
@@ -85,7 +85,7 @@ def test_json_and_the_key_that_was_typed(
     assert asked == ["tiny", "tiny@ab"]
 
 
-def test_nobody_to_ask_is_said_so() -> None:
+def test_no_node_to_ask() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": []}]}
-    assert "no other node is there to be asked; `shoal doctor`" in report(empty, path=False)
+    assert "there is no other node to ask; `shoal doctor`" in report(empty, path=False)

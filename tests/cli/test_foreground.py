@@ -1,4 +1,4 @@
-"""What a daemon's process asks of the system."""
+"""System limits that a daemon's process raises."""
 
 import resource
 import subprocess
@@ -16,7 +16,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 @pytest.mark.parametrize(("hard", "soft"), [(1000, 1000), (8192, 8192), (10_000, 8192)])
-def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be(hard: int, soft: int) -> None:
+def test_limit_of_open_files_is_raised_as_far_as_allowed(hard: int, soft: int) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and most < hard:
         pytest.skip(f"this machine allows {most} open files")

@@ -1,4 +1,4 @@
-"""`shoal group`: what it prints and asks for."""
+"""`shoal group`: its requests and its output."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ ANSWER = {
 
 
 class Daemon:
-    """Stands for the control socket."""
+    """Replaces the control socket."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         self.answer = answer
@@ -65,10 +65,10 @@ def test_the_key(key: int | None, known: bool, words: str, monkeypatch: Any, cap
         (["role", "bbb", "operator"], {"peer": OTHER}, {"op": "group_role", "peer": "bbb",
          "role": "operator"}, "12D3KooWbbbbbb is now an operator\n"),
         (["revoke", "bbb"], {"peer": OTHER}, {"op": "group_revoke", "peer": "bbb"},
-         "12D3KooWbbbbbb is out; the members get a new key\n"),
+         "12D3KooWbbbbbb is revoked; the members get a new key\n"),
         (["rotate"], {"key": 5}, {"op": "group_rotate"}, "the members get key 5\n"),
         (["uninvite", "cd"], {"ident": "cd"}, {"op": "group_uninvite", "invitation": "cd"},
-         "invitation cd lets nobody in any more\n"),
+         "invitation cd is no longer valid\n"),
     ],
 )  # fmt: skip
 def test_changes(

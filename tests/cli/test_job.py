@@ -1,4 +1,4 @@
-"""`shoal job`: what it asks and prints."""
+"""`shoal job`: its requests and its output."""
 
 import io
 import json
@@ -29,7 +29,7 @@ FAILED = {**FOUND, "state": "failed", "error": "bad-spec", "message": "no\x1b pr
 
 
 class Daemon:
-    """Stands for the control socket; gives each job a number."""
+    """Replaces the control socket; gives each job a number."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ class Daemon:
         return {**said, "node": OTHER, **self.outcomes.get(job, {})}
 
     def results(self, on_event: Callable[[dict[str, Any]], None], jobs: list[str]) -> Any:
-        """The last job first, so that the order is the command's to make."""
+        """Emit the last job first, so that the command has to sort."""
         if self.ends and len(self.asked) > 1:
             raise self.ends.pop()
         on_event({"event": "jobs", "jobs": jobs})
@@ -104,7 +104,7 @@ def shoal(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> Shoal:
     return run
 
 
-def test_one_prompt(daemon: Daemon, shoal: Shoal) -> None:
+def test_submit_one_prompt(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("submit", "tiny", "Once", "--max-tokens", "9", "--stop", "x", "--seed", "5")
     assert (done.code, done.out) == (0, f"{0:064x}\n")
     (asked,) = daemon.asked
@@ -113,7 +113,7 @@ def test_one_prompt(daemon: Daemon, shoal: Shoal) -> None:
     assert json.loads(shoal("submit", "tiny", "Once", "--json").out) == {"jobs": [f"{1:064x}"]}
 
 
-def test_a_line_each(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_submit_one_job_for_each_line(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     path = tmp_path / "prompts"
     path.write_text("".join(f"é {number}\n\n" for number in range(3 * defaults.JOBS_BATCH)))
     done = shoal("submit", "tiny", "--file", str(path))
@@ -149,33 +149,34 @@ def test_standard_input(daemon: Daemon, shoal: Shoal, monkeypatch: pytest.Monkey
         (("Once", "--max-tokens", "5000"), 2),
     ],
 )
-def test_misused(args: tuple[str, ...], code: int, daemon: Daemon, shoal: Shoal) -> None:
+def test_wrong_arguments(args: tuple[str, ...], code: int, daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("submit", "tiny", *args)
     assert done.code == code and "error:" in done.err and "hint:" in done.err
     assert not daemon.asked
 
 
-def test_what_is_no_text(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_file_that_is_not_text(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     path = tmp_path / "prompts"
     path.write_bytes(b"\xff\n")
     done = shoal("submit", "tiny", "--file", str(path))
     assert done.code == 1 and "not UTF-8" in done.err
     path.write_bytes(b"\n \n")
-    assert "there is no prompt" in shoal("submit", "tiny", "--file", str(path)).err
+    assert "the prompt is empty" in shoal("submit", "tiny", "--file", str(path)).err
 
 
-def test_where_there_is_no_room_it_says_how_many(
+def test_full_feed_reports_how_many_jobs_were_submitted(
     daemon: Daemon, shoal: Shoal, tmp_path: Path
 ) -> None:
     path = tmp_path / "prompts"
     path.write_text("x\n" * 100)
     daemon.room = 70
     done = shoal("submit", "tiny", "--file", str(path))
-    assert done.code == 1 and "64 of 100 jobs were submitted, those from prompt 65 on" in done.err
+    assert done.code == 1
+    assert "64 of 100 jobs were submitted, but not those from prompt 65 on" in done.err
     assert len(done.out.splitlines()) == 64
 
 
-def test_who_waits_goes_on_where_there_is_room_again(
+def test_submit_with_wait_continues_when_jobs_end(
     daemon: Daemon, shoal: Shoal, tmp_path: Path
 ) -> None:
     path = tmp_path / "prompts"
@@ -186,7 +187,7 @@ def test_who_waits_goes_on_where_there_is_room_again(
     assert [result["text"] for result in found] == [f"text {number}" for number in range(100)]
 
 
-def test_waiting_prints_what_comes(daemon: Daemon, shoal: Shoal) -> None:
+def test_wait_prints_results(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("submit", "tiny", "Once", "--wait")
     assert (done.code, done.out) == (0, "text 0\n")
     assert done.err == f"{0:064x}\n"
@@ -195,7 +196,7 @@ def test_waiting_prints_what_comes(daemon: Daemon, shoal: Shoal) -> None:
     assert done.code == 1 and "failed: bad-spec: no\\x1b prompt" in done.out
 
 
-def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
+def test_list(daemon: Daemon, shoal: Shoal) -> None:
     items = [ITEM, {**FOUND, "claimant": OWN, "read": True}, FAILED, {**ITEM, "claimant": None}]
     totals = {"open": 1, "claimed": 1, "done": 1, "failed": 1006}
     daemon.answers["job_list"] = {"jobs": items, "more": 5, "own": OWN, "totals": totals}
@@ -223,11 +224,11 @@ def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
             "totals": empty | {"open": len(jobs)},
         }  # fmt: skip
         out = shoal("list").out
-        assert "does not keep others' jobs" in out and "there are no jobs" not in out
-        assert "does not keep" not in shoal("list", "--mine").out
+        assert "does not store other nodes' jobs" in out and "there are no jobs" not in out
+        assert "does not store" not in shoal("list", "--mine").out
 
 
-def test_a_job(daemon: Daemon, shoal: Shoal) -> None:
+def test_show(daemon: Daemon, shoal: Shoal) -> None:
     claims = [
         {"claimant": OTHER, "attempt": 2, "done": False, "step": 7, "refused": False},
         {"claimant": OWN, "attempt": 1, "done": True, "step": 0, "refused": True},
@@ -235,11 +236,11 @@ def test_a_job(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_show"] = {**ITEM, "spec": None, "claims": claims}
     done = shoal("show", JOB[:8].upper())
     assert daemon.asked[-1]["job"] == JOB[:8]
-    assert "attempt 2: at it, step 7" in done.out and "attempt 1: refused" in done.out
+    assert "attempt 2: in progress, step 7" in done.out and "attempt 1: refused" in done.out
     assert "On\\x1bce" in done.out
 
 
-def test_a_result(daemon: Daemon, shoal: Shoal) -> None:
+def test_result(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_result"] = FOUND
     done = shoal("result", JOB)
     assert (done.code, done.out) == (0, "so be it\\x1b[2J\n")
@@ -251,7 +252,7 @@ def test_a_result(daemon: Daemon, shoal: Shoal) -> None:
     assert json.loads(shoal("result", JOB, "--json").out)["text"] == FOUND["text"]
 
 
-def test_a_result_that_is_none(daemon: Daemon, shoal: Shoal) -> None:
+def test_failed_or_missing_result(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_result"] = FAILED
     done = shoal("result", JOB)
     assert done.code == 1 and "the job failed: bad-spec: no\\x1b prompt" in done.err
@@ -261,24 +262,24 @@ def test_a_result_that_is_none(daemon: Daemon, shoal: Shoal) -> None:
     assert shoal("result", JOB).code == 1
 
 
-def test_ctrl_c_leaves_the_job(daemon: Daemon, shoal: Shoal) -> None:
+def test_ctrl_c_does_not_cancel_the_job(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers |= {"job_show": {"job": JOB}, JOB: KeyboardInterrupt()}
     done = shoal("result", JOB, "--wait")
-    assert done.code == 130 and "the job goes on" in done.err
+    assert done.code == 130 and "the job continues" in done.err
     assert "`shoal job result abababababab --wait" in done.err
 
 
-def test_ctrl_c_leaves_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_ctrl_c_does_not_cancel_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     daemon.answers[f"{0:064x}"] = KeyboardInterrupt()
     path = tmp_path / "prompts"
     path.write_text("one\ntwo\nthree\n")
     done = shoal("submit", "tiny", "--file", str(path), "--wait")
-    assert done.code == 130 and "3 jobs go on" in done.err
+    assert done.code == 130 and "3 jobs continue" in done.err
     assert "`shoal job list --mine" in done.err
 
 
 def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
-    """What the daemon made of the request that was under way is not known."""
+    """Whether the interrupted request submitted a job is unknown."""
     path = tmp_path / "prompts"
     path.write_text("x" * 100_000 + "\n" + "y" * 600_000 + "\nlast\n")
     sent = 0
@@ -299,22 +300,24 @@ def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path
     assert done.code == 130 and "the job may have been submitted" in done.err
 
 
-def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:
+def test_cancel_one_job(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"job": JOB}
-    assert shoal("cancel", JOB[:6]).out == f"taken out: {JOB}\n"
+    assert shoal("cancel", JOB[:6]).out == f"cancelled: {JOB}\n"
     assert json.loads(shoal("cancel", JOB[:6], "--json").out) == {"job": JOB}
 
 
-def test_taking_all_out(daemon: Daemon, shoal: Shoal) -> None:
+def test_cancel_all_jobs(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"jobs": [JOB, "cd" * 32], "results": 3}
-    assert shoal("cancel", "--all").out == "taken out: 2 jobs; 3 results stay\n"
+    assert shoal("cancel", "--all").out == "cancelled: 2 jobs; 3 results kept\n"
     assert daemon.asked[-1] == {"op": "job_cancel", "all": True}
     for args in ((), (JOB, "--all")):
         done = shoal("cancel", *args)
         assert done.code == 2 and "give either an ID or --all" in done.err
 
 
-def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_results_are_written_to_a_file_in_order(
+    daemon: Daemon, shoal: Shoal, tmp_path: Path
+) -> None:
     ids = [f"{number:064x}" for number in (2, 0, 1)]
     batch, output = tmp_path / "ids.txt", tmp_path / "results.jsonl"
     batch.write_text("\n".join(ids) + "\n")
@@ -328,12 +331,12 @@ def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_p
         "message": None,
     }  # fmt: skip
     assert list(tmp_path.glob("*.part")) == []
-    daemon.outcomes[ids[1]] = {"error": "bad-spec", "message": "no prompt", "text": ""}
+    daemon.outcomes[ids[1]] = {"error": "bad-spec", "message": "the prompt is empty", "text": ""}
     done = shoal("result", "--file", str(batch))
     assert done.code == 1 and "1 of 3 jobs failed" in done.err
     assert json.loads(done.out.splitlines()[1]) == {
         "id": ids[1], "prompt": "On\x1bce", "text": None, "node": OTHER, "error": "bad-spec",
-        "message": "no prompt",
+        "message": "the prompt is empty",
     }  # fmt: skip
     daemon.outcomes[ids[2]] = {"error": "not-done", "message": "no", "text": "", "node": None}
     done = shoal("result", "--file", str(batch), "--json", "-o", str(output))
@@ -341,7 +344,7 @@ def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_p
     assert json.loads(done.out)["lacking"] == 1
 
 
-def test_ctrl_c_leaves_what_was_written(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_written_results(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     ids = [f"{number:064x}" for number in range(3)]
     batch, output = tmp_path / "ids.txt", tmp_path / "results.jsonl"
     batch.write_text("\n".join(ids))
@@ -357,18 +360,20 @@ def test_ctrl_c_leaves_what_was_written(daemon: Daemon, shoal: Shoal, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "3fa9\n", "x" * 64])
-def test_a_file_that_holds_no_ids(text: str, daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+def test_file_without_ids(text: str, daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(text)
     done = shoal("result", "--file", str(tmp_path / "ids"))
     assert done.code == 1 and "hint:" in done.err and not daemon.asked
 
 
 @pytest.mark.parametrize("args", [(), (JOB, "--all"), ("--all", "--file", "x"), (JOB, "-o", "x")])
-def test_which_results_is_said_once(args: tuple[str, ...], daemon: Daemon, shoal: Shoal) -> None:
+def test_result_needs_exactly_one_selection(
+    args: tuple[str, ...], daemon: Daemon, shoal: Shoal
+) -> None:
     assert shoal("result", *args).code == 2 and not daemon.asked
 
 
-def test_progress_counts_what_failed() -> None:
+def test_progress_counts_failures() -> None:
     assert jobresults.progress(412, 1000, 3) == "412 of 1000 results, 3 failed"
     assert jobresults.progress(0, 1, 0) == "0 of 1 result"
 

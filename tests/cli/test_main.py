@@ -1,4 +1,4 @@
-"""Every way a command can fail: its exit code, its error line, its hint, and no traceback."""
+"""Every way in which a command can fail: exit code, error line, hint, and no traceback."""
 
 import errno
 import json
@@ -67,7 +67,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["stop"], 10, "no daemon is running on", "`shoal node --data"),
     (["model", "add"], 2, "missing argument `FOLDER`", "`shoal model add --help`"),
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
-    (["model", "show", "nothing"], 1, "no daemon is running that could", "`shoal node"),
+    (["model", "show", "nothing"], 1, "no daemon is running to ask", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),
     (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
     (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),
@@ -94,7 +94,7 @@ def test_failure(line: list[str], code: int, message: str, hint: str, capsys: Ca
     assert_two_lines(err, message, hint)
 
 
-# What the daemon may answer -> exit code
+# Error of the daemon -> exit code
 REFUSALS = [
     ("unknown-model", 1),
     ("no-route", 13),
@@ -108,7 +108,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("word", "code"), REFUSALS)
-def test_refusals_of_the_daemon(word: str, code: int, fake_daemon: Any, capsys: Captured) -> None:
+def test_errors_of_the_daemon(word: str, code: int, fake_daemon: Any, capsys: Captured) -> None:
     refusal = ControlError(word, "it cannot be done", hint="`shoal status`")
     with fake_daemon({"run": refusal}):
         assert invoke(["run", "tiny", "x"]) == code
@@ -131,8 +131,8 @@ def test_every_command_has_help_with_an_example(path: str, capsys: Captured) -> 
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
-def test_examples_are_commands_that_exist(path: str) -> None:
-    """What an example shows can be typed: the command and every option are real."""
+def test_examples_are_existing_commands(path: str) -> None:
+    """Every command and option in an example is real."""
     known = dict(commands())
     for line in re.findall(r"^ +(shoal .*)$", known[path].epilog or "", re.MULTILINE):
         words = line.split()
@@ -144,15 +144,19 @@ def test_examples_are_commands_that_exist(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("near", "words"),
-    [("public", None), ("private", "only a machine on this network"), ("loopback", "only this m")],
+    [
+        ("public", None),
+        ("private", "only machines on this network"),
+        ("loopback", "only programs on this machine"),
+    ],
 )
-def test_a_code_that_not_everybody_can_follow_says_so(
+def test_invite_explains_a_code_with_a_local_address(
     near: str, words: str | None, fake_daemon: Any, answers: dict[str, Any], capsys: Captured
 ) -> None:
     with fake_daemon({"invite": answers["invite"] | {"near": near}}):
         assert invoke(["invite"]) == 0
     out, err = capsys.readouterr()
-    assert out == "ABCDE-FGHJK\n", "nothing but the code, for scripts"
+    assert out == "ABCDE-FGHJK\n", "only the code, for scripts"
     first, *more = err.splitlines()
     assert first == "on the other machine: run `shoal join` and enter this code"
     assert len(more) == (words is not None)
@@ -186,7 +190,7 @@ def failing(error: BaseException) -> Any:
         (ExceptionGroup("", [CommandError("x", "y"), ValueError("boom")]), 1, "internal: ValueErr"),
     ],
 )
-def test_the_edge(
+def test_exit_codes_of_exceptions(
     error: BaseException, code: int, message: str | None, capsys: Captured,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -196,7 +200,7 @@ def test_the_edge(
     err = capsys.readouterr().err
     assert "Traceback" not in err
     if message is None:
-        assert err == "", "silent"
+        assert err == "", "no output"
     else:
         assert_two_lines(err, message, ".")
     reports = list(tmp_path.glob("shoal-error-*.txt"))
@@ -244,7 +248,7 @@ def test_a_broken_pipe_is_quiet() -> None:
 
 
 def test_ctrl_c_is_130_and_silent(tmp_path: Path) -> None:
-    """A daemon that accepts and never answers; the command waits, and is interrupted."""
+    """A daemon accepts and never replies; the command waits and is interrupted."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "control.sock"))
     listener.listen()
@@ -272,6 +276,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_the_edge_is_named() -> None:
-    """One catch-all in this process, and it says why."""
+def test_catch_all_has_a_reason() -> None:
+    """This process has one catch-all, with a reason."""
     assert "except Exception" in Path(edge.__file__).read_text()

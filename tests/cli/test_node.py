@@ -40,7 +40,7 @@ def test_a_code_from_standard_input(joined: list[str], monkeypatch: pytest.Monke
     assert joined == [CODE]
 
 
-def test_a_terminal_is_asked(
+def test_code_is_prompted_for_on_a_terminal(
     joined: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(f"{CODE}\n"))
@@ -63,7 +63,7 @@ def test_a_dash_is_standard_input(joined: list[str], monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("came", ["", " \n"])
-def test_no_code_is_a_mistake_with_a_hint(
+def test_missing_code_is_a_usage_error(
     came: str, joined: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(came))
@@ -73,15 +73,13 @@ def test_no_code_is_a_mistake_with_a_hint(
     assert hint.startswith("hint: ") and not joined
 
 
-def test_no_more_is_read_than_a_code_has(
-    joined: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_input_is_bounded(joined: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("A" * 10_000_000))
     assert invoke(["join"]) == 0
     assert len(joined[0]) == 1024
 
 
-def test_a_used_folder_becomes_private_only_when_that_is_confirmed(
+def test_private_asks_before_a_used_folder_leaves_its_swarm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
@@ -91,7 +89,7 @@ def test_a_used_folder_becomes_private_only_when_that_is_confirmed(
     (tmp_path / IDENTITY_FILE).touch()
     assert invoke(command) == 1 and len(started) == 1
     said = capsys.readouterr().err
-    assert "takes it out of that for good" in said and "--yes" in said
+    assert "takes it out of that swarm for good" in said and "--yes" in said
     assert "shoal node --private --data DIR" in said
     assert invoke([*command, "--yes"]) == 0 and len(started) == 2
     assert "for good" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a person types becomes the daemon's settings."""
+"""Command-line options become the daemon's settings."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
-    """The settings of every daemon that would have been run."""
+    """Return the list of configurations with which a daemon would have run."""
     found: list[NodeConfig] = []
 
     def run(config: NodeConfig, options: dict[str, str], _parent_fd: int | None) -> None:
@@ -27,15 +27,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
     return found
 
 
-def typed(given: list[NodeConfig], line: str) -> NodeConfig:
+def config_of(given: list[NodeConfig], line: str) -> NodeConfig:
     assert invoke(["node", *line.split()]) == 0
     return given.pop()
 
 
-def test_a_plain_node_leaves_lending_to_what_is_measured_and_tries_everything(
-    given: list[NodeConfig], tmp_path: Path
-) -> None:
-    config = typed(given, "")
+def test_defaults_without_options(given: list[NodeConfig], tmp_path: Path) -> None:
+    config = config_of(given, "")
     assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, None)
     assert config.rungs == ALL_RUNGS and config.browsers is None and config.libp2p_relays == ()
     assert config.data == tmp_path and config.jobs is None
@@ -60,18 +58,18 @@ def test_a_plain_node_leaves_lending_to_what_is_measured_and_tries_everything(
     ],
 )
 def test_an_option(given: list[NodeConfig], line: str, field: str, value: Any) -> None:
-    assert getattr(typed(given, line), field) == value
+    assert getattr(config_of(given, line), field) == value
 
 
-def test_relays_of_the_libp2p_kind(given: list[NodeConfig]) -> None:
+def test_libp2p_relays(given: list[NodeConfig]) -> None:
     text = f"/ip4/192.0.2.7/tcp/4001/p2p/{PEER}"
-    (relay,) = typed(given, f"--libp2p-relay {text}").libp2p_relays
+    (relay,) = config_of(given, f"--libp2p-relay {text}").libp2p_relays
     assert str(relay) == text
 
 
-def test_options_hold_at_later_starts_until_taken_back(given: list[NodeConfig]) -> None:
-    first = typed(given, "--memory 1GiB --no-lan --bootstrap 1.2.3.4:5 --bootstrap [::1]:6")
-    assert typed(given, "") == first and len(first.bootstrap) == 2
-    assert typed(given, "--memory 2GiB").memory == 2 << 30
-    again = typed(given, "--lan --bootstrap default --memory default")
-    assert again == typed(given, "") == NodeConfig(first.data)
+def test_options_apply_to_later_starts_until_removed(given: list[NodeConfig]) -> None:
+    first = config_of(given, "--memory 1GiB --no-lan --bootstrap 1.2.3.4:5 --bootstrap [::1]:6")
+    assert config_of(given, "") == first and len(first.bootstrap) == 2
+    assert config_of(given, "--memory 2GiB").memory == 2 << 30
+    again = config_of(given, "--lan --bootstrap default --memory default")
+    assert again == config_of(given, "") == NodeConfig(first.data)

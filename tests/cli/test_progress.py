@@ -1,4 +1,4 @@
-"""The bar on a real terminal, wide and narrow; silence where there is none."""
+"""The progress bar on a real terminal, wide and narrow, and its silence elsewhere."""
 
 import fcntl
 import os
@@ -27,7 +27,7 @@ CURSOR_BACK = "\x1b[?25h"
 
 
 def run(columns: int, *, piped: bool = False) -> tuple[str, str]:
-    """What a terminal of so many columns gets, and what a pipe at standard output does."""
+    """Return what a terminal with this many columns gets, and what a pipe at stdout gets."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -40,7 +40,7 @@ def run(columns: int, *, piped: bool = False) -> tuple[str, str]:
     try:
         while piece := os.read(ours, 1 << 16):
             shown += piece
-    except OSError:  # Linux's word for the end of a terminal
+    except OSError:  # Linux reports a closed terminal this way
         pass
     out, _ = process.communicate(timeout=30)
     os.close(ours)
@@ -48,27 +48,27 @@ def run(columns: int, *, piped: bool = False) -> tuple[str, str]:
 
 
 def lines(shown: str) -> list[str]:
-    """Without colours and movements."""
+    """Return the lines without colours and cursor movements."""
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_it_takes_one_line_and_gives_the_cursor_back(columns: int) -> None:
+def test_bar_takes_one_line_and_restores_the_cursor(columns: int) -> None:
     shown, _ = run(columns)
     bars = [line for line in lines(shown) if "MiB" in line]
     assert any("of 196.0 MiB" in line and "%" in line for line in bars)
     assert max(map(len, bars)) <= columns
-    assert all(line.startswith("fetching") for line in bars), "none is broken"
+    assert all(line.startswith("fetching") for line in bars), "a line is broken"
     assert any("━" in line for line in bars) == (columns >= 80)
     assert CURSOR_BACK in shown and "said meanwhile" in shown
 
 
-def test_what_is_piped_does_not_go_to_the_terminal() -> None:
+def test_piped_output_does_not_go_to_the_terminal() -> None:
     shown, out = run(80, piped=True)
     assert out == "said meanwhile\n" and "said" not in shown
 
 
-def test_without_a_terminal_it_is_silent() -> None:
+def test_silent_without_a_terminal() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("said meanwhile\n", "")
 

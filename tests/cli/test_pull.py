@@ -1,4 +1,4 @@
-"""`shoal model pull`: what it prints, how it is interrupted, and real daemons."""
+"""`shoal model pull`: its output, interruptions, and real daemons."""
 
 import json
 import signal
@@ -34,29 +34,27 @@ PROGRESS = {"event": "progress", "done": 1 << 20, "total": 8 << 20}
 Captured = pytest.CaptureFixture[str]
 
 
-def test_what_it_prints(fake_daemon: Any, capfd: Captured) -> None:
+def test_output(fake_daemon: Any, capfd: Captured) -> None:
     with fake_daemon({"model_pull": [RESOLVED, PROGRESS, ANSWER]}):
         assert invoke(["model", "pull", "tiny"]) == 0
         out, err = capfd.readouterr()
         assert f"tiny: 8.0 MiB from 2 nodes in 2.5 s, root {ROOT}" in out
         assert "serve it with `shoal node --model tiny" in out
-        assert err == f"tiny is {ROOT}, says 12D3KooWFar, 1 min ago and 1 more\n"
+        assert err == f"tiny is {ROOT}, according to 12D3KooWFar, 1 min ago and 1 more\n"
         assert invoke(["model", "pull", "tiny", "--json"]) == 0
         out, err = capfd.readouterr()
         assert json.loads(out) == ANSWER and err == ""
 
 
-def test_what_was_here_and_who_lied(fake_daemon: Any, capfd: Captured) -> None:
+def test_output_with_local_chunks_and_a_liar(fake_daemon: Any, capfd: Captured) -> None:
     with fake_daemon({"model_pull": ANSWER | {"peers": 0, "fetched": 0, "liars": ["12D3KooWBad"]}}):
         assert invoke(["model", "pull", "tiny"]) == 0
     out, _ = capfd.readouterr()
-    assert "tiny: was here already" in out and "was dropped: 12D3KooWBad" in out
+    assert "tiny: was here already" in out and "dropped for sending wrong bytes: 12D3KooWBad" in out
 
 
 @pytest.mark.parametrize("text", NASTY[:4])
-def test_nothing_of_peers_reaches_the_terminal_as_it_is(
-    text: str, fake_daemon: Any, capfd: Captured
-) -> None:
+def test_peer_text_is_escaped(text: str, fake_daemon: Any, capfd: Captured) -> None:
     bad = poisoned({"resolved": RESOLVED, "answer": ANSWER}, text)
     events = [{**bad["resolved"], "event": "resolved"}, {**bad["answer"], "liars": [text]}]
     with fake_daemon({"model_pull": events}):
@@ -75,13 +73,13 @@ def test_errors(code: str, status: int, fake_daemon: Any, capfd: Captured) -> No
     assert err.splitlines() == ["error: no such thing", "hint: do this"]
 
 
-def test_nobody_holds_it(fake_daemon: Any, capfd: Captured) -> None:
-    error = FetchFailed("no-source", "nobody holds it", hint="try again")
+def test_no_provider(fake_daemon: Any, capfd: Captured) -> None:
+    error = FetchFailed("no-source", "no node holds it", hint="try again")
     with fake_daemon({"model_pull": [RESOLVED, error]}):
         pass
     with fake_daemon({"model_pull": error}):
         assert invoke(["model", "pull", "tiny"]) == 1
-    assert "error: nobody holds it" in capfd.readouterr().err
+    assert "error: no node holds it" in capfd.readouterr().err
 
 
 def test_without_a_daemon(capfd: Captured) -> None:
@@ -93,7 +91,7 @@ def test_without_a_daemon(capfd: Captured) -> None:
     ("name", "again"),
     [("tiny", f"tiny@{ROOT[:16]}"), ("tiny@ab", "tiny@ab"), (ROOT, ROOT), (ROOT[:9], ROOT)],
 )
-def test_how_to_go_on(name: str, again: str, tmp_path: Path) -> None:
+def test_interruption_prints_how_to_continue(name: str, again: str, tmp_path: Path) -> None:
     seen = Seen(quiet=True)
     seen.resolved(RESOLVED)
     seen.done, seen.total = 1 << 20, 8 << 20
@@ -102,16 +100,16 @@ def test_how_to_go_on(name: str, again: str, tmp_path: Path) -> None:
     assert error.hint is not None and error.hint.startswith(f"`shoal model pull {again} ")
 
 
-def test_interrupted_before_anything_is_known(tmp_path: Path) -> None:
+def test_interrupted_before_the_name_is_resolved(tmp_path: Path) -> None:
     error = Seen(quiet=True).interrupted("tiny", tmp_path)
-    assert error.message == "interrupted; what came is kept"
+    assert error.message == "interrupted; finished chunks are kept"
     assert error.hint is not None and "pull tiny " in error.hint
 
 
-def test_who_vouches_in_few_words() -> None:
-    assert vouched([]) == "by its hash alone"
-    assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "says this node"
-    assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "says x, a member"
+def test_vouchers_in_few_words() -> None:
+    assert vouched([]) == "known only by its hash"
+    assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "according to this node"
+    assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "according to x, a member"
 
 
 # Real daemons.
@@ -125,7 +123,7 @@ def start() -> Iterator[Callable[..., Daemon]]:
 
 @pytest.mark.ci
 def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
-    """Ctrl-C in the middle, then the rest; list and show say who vouches."""
+    """Interrupt a pull, complete it, and check the vouchers in list and show."""
     holder = start(tmp_path / "1", "--up", "1MB", "--no-lan", torch=False)
     holder.wait_until(lambda status: bool(status["models"]))
     puller = start(
@@ -146,7 +144,7 @@ def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and out == "", err
-    assert "what came is kept" in err and f"hint: `shoal model pull {name}" in err
+    assert "finished chunks are kept" in err and f"hint: `shoal model pull {name}" in err
 
     done = shoal("model", "pull", name, "--json", *data)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the commands say of themselves."""
+"""docs/cli.md equals the generated reference."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`shoal model rm` and `shoal blob rm`: what they show, and that nothing goes unasked."""
+"""`shoal model rm` and `shoal blob rm`: their output, and that they always ask."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def shoal(capsys: pytest.CaptureFixture[str]) -> Shoal:
 @pytest.mark.parametrize(
     ("args", "named"), [(("model", "rm"), {"name": "x"}), (("blob", "rm"), {"root": "x"})]
 )
-def test_nothing_goes_without_a_terminal(
+def test_nothing_is_removed_without_a_terminal(
     args: tuple[str, ...], named: dict[str, str], asked: list[dict[str, Any]], shoal: Shoal
 ) -> None:
     done = shoal(*args, "x")
@@ -61,7 +61,7 @@ def test_nothing_goes_without_a_terminal(
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-def test_a_person_is_asked(
+def test_removal_asks_for_confirmation(
     agrees: bool, asked: list[dict[str, Any]], shoal: Shoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions: list[str] = []
@@ -77,18 +77,18 @@ def test_a_person_is_asked(
     assert (done.code, len(asked)) == ((0, 2) if agrees else (1, 1))
 
 
-def test_what_would_be_lost_in_words() -> None:
+def test_sentences_about_the_loss() -> None:
     assert lost(LOSS) == [
         f"model mine, root {ROOT[:16]}: 5.0 MiB on this disk",
-        "this is the last known copy: no other node says that it holds all of it",
+        "this is the last known copy: no other node claims to hold all of it",
     ]
     held = lost({**LOSS, "names": [], "shared": 3, "copies": 1, "partial": 2})
     assert held == [
         f"model root {ROOT[:16]}: 5.0 MiB on this disk",
-        "3 chunks more of it stay, because other models or blobs here have them too",
-        "1 other node says that it holds all of it",
-        "2 other nodes say that they hold parts of it",
+        "3 chunks more of it stay, because other models or blobs here need them",
+        "1 other node claims to hold all of it",
+        "2 other nodes claim to hold parts of it",
     ]
-    assert "linked with no other" in lost({**LOSS, "linked": False})[-1]
-    assert "not known" in lost({**LOSS, "copies": None, "partial": None})[-1]
+    assert "has no links" in lost({**LOSS, "linked": False})[-1]
+    assert "unknown" in lost({**LOSS, "copies": None, "partial": None})[-1]
     assert "embedded" in lost({**LOSS, "embedded": True})[-1]

@@ -1,4 +1,4 @@
-"""Nothing a peer says reaches the terminal unescaped, whatever command shows it."""
+"""Text of peers never reaches the terminal unescaped, whatever command shows it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from shoal.cli.main import invoke
 
 from .conftest import ANSWER, DHT, DOCTOR, FIND, LINK, PEER, STATUS
 
-# Sequences that would recolour, move, retitle, paste, hide or reorder what a terminal shows.
+# Sequences that recolour, move, retitle, paste, hide or reorder terminal text.
 NASTY = [
     "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "a\rb", "a\nb", "a\x08b",
     "\x1bP$q\x1b\\", "\u202egnp.exe", "\u2066x\u2069", "\x00", "\x7f", "\u2028", "\ud800",
@@ -30,7 +30,7 @@ def test_safe(text: str) -> None:
     shown = render.safe(text)
     assert shown.isprintable() and not HARMFUL & set(shown) and "\ufe0f" not in shown
     assert shown.encode()
-    assert shown.count("\u0301") <= 4  # more reach into the lines above
+    assert shown.count("\u0301") <= 4  # more would reach into the lines above
 
 
 def test_safe_keeps_what_is_printable_and_cuts() -> None:
@@ -52,7 +52,7 @@ def test_safe_text_keeps_scripts_and_emoji() -> None:
 
 
 def poisoned(value: Any, text: str) -> Any:
-    """The same shape with every text replaced, keys kept."""
+    """Return a value of the same shape with every text replaced, but not the keys."""
     if isinstance(value, dict):
         return {key: poisoned(item, text) for key, item in value.items()}
     if isinstance(value, list):
@@ -120,11 +120,11 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
         "vouchers": [VOUCHER]}, name="x", root="x", layers=6, weight_bytes=1, size=1, fetched=1,
         peers=1, seconds=0.5, liars=["x"], vouchers=[VOUCHER])),
 }  # fmt: skip
-KEPT = {"event", "state", "kind", "source", "phase", "code"}  # words of our own that choose
+KEPT = {"event", "state", "kind", "source", "phase", "code"}  # fixed words of our own
 
 
 def poisoned_all(value: Any, text: str) -> Any:
-    """Replace every text that a peer may choose, also keys of facts."""
+    """Replace every text that a peer may choose, including keys of facts."""
     if isinstance(value, dict):
         return {
             (key if key != "x" else text): item if key in KEPT else poisoned_all(item, text)
@@ -163,7 +163,7 @@ def test_every_command(
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
 
 
-FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for other programs
+FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for programs
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN.keys() - FREE))
@@ -209,9 +209,9 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
     assert render.as_json("\x7f\x9b") == r'"\u007f\u009b"'
 
 
-def test_commands_write_json_by_the_one_function() -> None:
-    """Another call might leave characters unescaped, as `state export` once did."""
-    free = {"render.py", "client.py", "swarm.py", "jobsubmit.py"}  # those to a socket or a file
+def test_commands_write_json_with_one_function() -> None:
+    """Other functions might leave characters unescaped, as `state export` once did."""
+    free = {"render.py", "client.py", "swarm.py", "jobsubmit.py"}  # write to a socket or a file
     folder = Path(render.__file__).parent
     found = {
         path.name
@@ -258,7 +258,7 @@ def test_rates() -> None:
     ]  # fmt: skip
 
 
-def test_status_tells_conditions() -> None:
+def test_status_shows_conditions() -> None:
     from shoal.cli.status import status_rows
 
     rows = dict(status_rows(STATUS))
@@ -268,7 +268,7 @@ def test_status_tells_conditions() -> None:
 
 
 @pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])
-def test_where_ids_alone_are_too_wide_the_cells_stand_below_each_other(
+def test_cells_are_stacked_if_ids_are_too_wide(
     columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -291,7 +291,7 @@ def test_the_widest_column_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_without_a_terminal_it_is_written_for_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_without_a_terminal_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     shown = render.table(("A", "B"), [("word " * 40, "other " * 40)])
     assert 70 < max(map(len, shown.splitlines())) <= 80

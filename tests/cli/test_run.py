@@ -1,4 +1,4 @@
-"""`shoal run`: what is asked, what is streamed, what ends up where."""
+"""`shoal run`: its request, its streamed answer, and its output streams."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def test_text_streams_to_standard_output(
     out, err = capsys.readouterr()
     assert out == "hello\n"
     assert err == (
-        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms a hop · cut at `--max-tokens`\n"
+        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms per hop · cut at `--max-tokens`\n"
     )
 
 
@@ -30,7 +30,7 @@ def test_text_streams_to_standard_output(
     ("reason", "words"),
     [("stop", "complete"), ("context", "cut: the model's context is full"), ("\x1bx", "\\x1bx")],
 )
-def test_why_an_answer_ended(reason: str, words: str) -> None:
+def test_reason_why_an_answer_ended(reason: str, words: str) -> None:
     assert figures({**ANSWER, "reason": reason}).endswith(f" · {words}")
 
 
@@ -84,23 +84,23 @@ def test_prompt_from_standard_input(
     assert asked == (["Grüße"] if code == 0 else [])
 
 
-def test_a_refusal_amid_the_text_is_an_error(
+def test_error_in_the_middle_of_the_text(
     fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shoal.node.errors import ControlError
 
     async def run(_request: dict[str, Any], emit: Emit) -> dict[str, Any]:
         await emit({"event": "text", "text": "half"})
-        raise ControlError("stage-lost", "node B with layers 2:4 is gone", hint="run it again")
+        raise ControlError("stage-lost", "node B with layers 2:4 has failed", hint="run it again")
 
     with fake_daemon({"run": run}):
         assert invoke(["run", "tiny", "x"]) == 1
     out, err = capsys.readouterr()
-    assert out == "half\n", "the error starts on a line of its own"
-    assert err == "error: node B with layers 2:4 is gone\nhint: run it again\n"
+    assert out == "half\n", "the error starts on a new line"
+    assert err == "error: node B with layers 2:4 has failed\nhint: run it again\n"
 
 
-def test_a_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import socket
     import threading
 
@@ -118,4 +118,4 @@ def test_a_daemon_that_dies_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
     assert invoke(["run", "tiny", "x"]) == 10
     thread.join()
     listener.close()
-    assert "stopped before it had answered" in capsys.readouterr().err
+    assert "stopped before it replied" in capsys.readouterr().err

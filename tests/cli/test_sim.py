@@ -1,4 +1,4 @@
-"""`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and every wrong argument."""
+"""`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and all wrong arguments."""
 
 import importlib.util
 import json
@@ -58,7 +58,7 @@ value = 0.5
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run in, with the examples, and a scenario of our own."""
+    """Return a folder to run in, with the examples and a scenario of our own."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "echo.toml").write_text(ECHO)
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_of_the_guide(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # 1 s each
+    monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # saves 1 s each
     monkeypatch.setenv("COLUMNS", "100")
     outputs = script(ROOT / "docs" / "outputs.py")
     shown = {block["command"]: block for block in outputs.BLOCK.finditer(GUIDE)}
@@ -123,18 +123,22 @@ def test_a_replay_that_differs_says_so(here: Path, capsys: pytest.CaptureFixture
     assert "digests differ" in out and "trio was 0.1 then" in out
 
 
-def test_seeds_of_the_file_and_of_the_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_of_the_file_and_of_the_option(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("sweep", "echo.toml", "-j", "1", "--json")
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
     run("sweep", "echo.toml", "--seeds", "2..6", "-j", "1", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == 5
-    assert "3 of 5 seeds are done already" in err
+    assert "3 of 5 seeds are already done" in err
     lines = (here / "runs" / "echo-sweep" / "sweep.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["seed"] for line in lines[1:]) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_sweep_is_what_single_runs_are(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_gives_the_figures_of_single_runs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run("sweep", "echo.toml", "--seeds", "4", "-j", "1")
     line = json.loads((here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()[1])
     capsys.readouterr()
@@ -142,7 +146,7 @@ def test_a_sweep_is_what_single_runs_are(here: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["digest"] == line["digest"]
 
 
-def test_a_failed_expectation_is_an_exit_code(
+def test_failed_expectation_sets_the_exit_code(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "bad.toml").write_text(ECHO.replace(">=", "<"))
@@ -170,13 +174,13 @@ def test_a_failed_sweep_names_each_expectation_and_its_seeds(
     assert [(item["line"], item["seeds"]) for item in found["unmet"]] == [(15, [1, 2, 3])]
 
 
-def test_a_seed_that_ended_early_says_why(here: Path) -> None:
+def test_seed_that_ended_early_gives_the_reason(here: Path) -> None:
     lines = [{"seed": 3, "met": False, "ended": "failed: its process ended with 1"}]
     text = simsummary.print_summary(simsummary.summary(lines))
     assert "failed  seed 3: its process ended with 1" in text
 
 
-def test_a_half_written_line_is_done_again(here: Path) -> None:
+def test_incomplete_line_is_run_again(here: Path) -> None:
     run("sweep", "echo.toml", "--seeds", "1..2", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     whole = file.read_text()
@@ -185,7 +189,7 @@ def test_a_half_written_line_is_done_again(here: Path) -> None:
     assert {json.loads(line).get("seed") for line in file.read_text().splitlines()} == {None, 1, 2}
 
 
-def test_a_worker_that_dies_is_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_gives_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     lines = list(simsweep.here(parse(ECHO), None, [1, 2], 2))
     assert {line["seed"] for line in lines} == {1, 2}
@@ -196,23 +200,23 @@ ARGUMENTS = [
     (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
     (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
     (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: no program `udp-ecko`"),
-    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
+    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is not UTF-8"),
     (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
     (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),
     (["run", "echo.toml", "--backend", "ns3"], USAGE, "ns3"),
-    (["run", "echo.toml", "--out", "."], FAILED, "is there and is no run folder"),
-    (["run", "echo.toml", "--out", "echo.toml"], FAILED, "is there and is no run folder"),
+    (["run", "echo.toml", "--out", "."], FAILED, "exists and is not a run folder"),
+    (["run", "echo.toml", "--out", "echo.toml"], FAILED, "exists and is not a run folder"),
     (["sweep", "echo.toml", "--seeds", "5..1"], USAGE, "first seed"),
     (["sweep", "echo.toml", "-j", "0"], USAGE, "0"),
     (["sweep", "echo.toml", "-j", "1", "--ray", "auto"], USAGE, "`-j`"),
-    (["replay", "examples"], FAILED, "no run folder"),
+    (["replay", "examples"], FAILED, "not a run folder"),
     (["replay", "damaged"], FAILED, "damaged"),
     (["replay", "echo.toml"], FAILED, "is a file"),
     (["sweep", "echo.toml", "--out", "echo.toml"], FAILED, "`echo.toml` cannot be written"),
     (["run", "echo.toml", "--out", "echo.toml/x"], FAILED, "`echo.toml/x` cannot be written"),
     (["replay", "examples", "--until", "3"], USAGE, "units of a time"),
     (["diff", "examples", "examples"], FAILED, "no trace"),
-    (["report", "examples"], FAILED, "no run folder"),
+    (["report", "examples"], FAILED, "not a run folder"),
     (["rnu"], USAGE, "no such command `rnu`"),
 ]
 
@@ -242,7 +246,7 @@ def test_ray_is_optional(
 def test_a_sweep_on_ray(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The calls that we make of ray, answered in this process."""
+    """The ray functions that we call are replaced in this process."""
     ray = fake_ray(monkeypatch)
     run("sweep", "echo.toml", "--ray", "auto", "--json")
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
@@ -272,7 +276,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch, **versions: str) -> Any:
     return ray
 
 
-def test_a_node_of_a_cluster_that_dies_is_a_line(
+def test_dead_cluster_node_gives_a_line(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_ray(monkeypatch).dead.add(2)
@@ -289,11 +293,11 @@ def test_a_node_with_another_version_is_refused(
     assert "a node of the cluster has trio 0.1, and this machine" in capsys.readouterr().err
     assert ray.told[-1] == "down"
     kept = (here / "runs/echo-sweep/sweep.jsonl").read_text().splitlines()
-    assert len(kept) == 1  # nothing of it counts
+    assert len(kept) == 1  # its line is not stored
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_no_cluster_is_noticed_at_once(
+def test_missing_cluster_is_detected_at_once(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     ray = fake_ray(monkeypatch)
@@ -302,7 +306,7 @@ def test_no_cluster_is_noticed_at_once(
     assert ray.told == []
 
 
-def test_strict_cannot_be_had_on_a_cluster(
+def test_strict_is_refused_on_a_cluster(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_ray(monkeypatch)
@@ -314,7 +318,7 @@ def test_strict_cannot_be_had_on_a_cluster(
 PLACES = ECHO.replace("[[host]]", '[world]\nlatency = "planetlab:rtt.txt"\n\n[[host]]', 1)
 
 
-def test_latencies_beside_a_scenario_travel_with_it(
+def test_latency_file_is_copied_with_the_scenario(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "sub").mkdir()
@@ -323,37 +327,35 @@ def test_latencies_beside_a_scenario_travel_with_it(
     run("run", "sub/places.toml", "--out", "out", "--no-report")
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1")
     (here / "sub" / "rtt.txt").write_text("0 90\n90 0\n")
-    run("replay", "out")  # with what it ran with
+    run("replay", "out")  # with the file it ran with
     run("sweep", "sub/places.toml", "--seeds", "1", "-j", "1", code=FAILED)
-    assert "its scenario, or a file beside it, differs" in capsys.readouterr().err
+    assert "its scenario, or a file of that scenario, differs" in capsys.readouterr().err
 
 
-def test_a_file_that_is_missing_is_named_with_the_scenario_s_line(
+def test_missing_file_is_reported_with_the_scenario_line(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "places.toml").write_text(PLACES)
     run("run", "places.toml", code=CANNOT_SIMULATE)
     err = capsys.readouterr().err
     assert err.startswith("error: places.toml:7: there is no file `rtt.txt`\n")
-    assert "hint: put it beside the scenario" in err
+    assert "hint: put it next to the scenario" in err
 
 
-def test_a_file_beside_a_scenario_lies_there(
+def test_file_of_a_scenario_must_be_in_its_folder(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "places.toml").write_text(PLACES)
     (here / "rtt.txt").symlink_to("/etc/passwd")
     run("run", "places.toml", code=CANNOT_SIMULATE)
-    assert "leads out of the scenario's folder" in capsys.readouterr().err
+    assert "is outside the scenario's folder" in capsys.readouterr().err
     (here / "rtt.txt").unlink()
     (here / "rtt.txt").write_text("0 40\n40\n")
     run("run", "places.toml", code=CANNOT_SIMULATE)
     assert "places.toml:7: rtt.txt:2: 1 values where" in capsys.readouterr().err
 
 
-def test_a_disk_that_fills_ends_a_run_in_order(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_disk_ends_a_run_cleanly(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     (here / "out").mkdir()
@@ -366,7 +368,7 @@ def test_a_disk_that_fills_ends_a_run_in_order(
     trace.close()
 
 
-def test_a_folder_with_somebodys_scenario_is_left_alone(
+def test_folder_with_a_users_scenario_is_untouched(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "mine").mkdir()
@@ -375,13 +377,11 @@ def test_a_folder_with_somebodys_scenario_is_left_alone(
     assert (here / "mine" / "scenario.toml").read_text() == "# mine\n"
 
 
-def test_what_is_no_plain_file_is_not_waited_for(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_are_refused_without_waiting(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(here / "pipe")
     (here / "large").write_bytes(b"#" * (2 << 20))
-    for name, says in (("pipe", "no plain file"), ("/dev/zero", "no plain file"),
-                       ("large", "more than 1 MiB")):  # fmt: skip
+    for name, says in (("pipe", "not a regular file"), ("/dev/zero", "not a regular file"),
+                       ("large", "larger than 1 MiB")):  # fmt: skip
         run("run", name, code=CANNOT_SIMULATE)
         assert says in capsys.readouterr().err
 
@@ -390,7 +390,7 @@ def test_what_is_no_plain_file_is_not_waited_for(
     "change", [{"metrics": None}, {"seed": "x"}, {"series": 3}, {"hosts_given": "a"},
                {"pairs": {"classes": ["a"], "cells": [], "what": ""}}],
 )  # fmt: skip
-def test_a_damaged_run_is_said_to_be(
+def test_damaged_run_is_reported(
     here: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
     run("run", "echo.toml", "--out", "out", "--no-report")
@@ -400,7 +400,7 @@ def test_a_damaged_run_is_said_to_be(
     assert "is damaged" in capsys.readouterr().err
 
 
-def test_a_sweep_killed_while_it_began_begins_anew(here: Path) -> None:
+def test_sweep_killed_at_its_start_starts_again(here: Path) -> None:
     run("sweep", "echo.toml", "--seeds", "1", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     whole = file.read_text()
@@ -410,7 +410,7 @@ def test_a_sweep_killed_while_it_began_begins_anew(here: Path) -> None:
         assert len(file.read_text().splitlines()) == 2
 
 
-def test_without_root_there_is_a_reason(
+def test_kernel_backend_without_root_gives_a_reason(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -438,7 +438,7 @@ def test_without_root_there_is_a_reason(
          "netns.toml:11: the kernel backend has no [[group]]"),
     ],
 )  # fmt: skip
-def test_what_the_kernel_backend_cannot_do(
+def test_limits_of_the_kernel_backend(
     here: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
     (here / "netns.toml").write_text(text)
@@ -455,7 +455,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(here: Path) -> Iterator[Start]:
-    """`shoal sim` with these arguments; it and all that it started end with the test."""
+    """Yield a function that starts `shoal sim`; it and its children end with the test."""
     started: list[subprocess.Popen[str]] = []
     (here / "long.toml").write_text(LONG)
 
@@ -481,7 +481,7 @@ def wait_for(path: Path, size: int) -> None:
         time.sleep(0.05)
 
 
-def test_ctrl_c_leaves_what_there_is(here: Path, start: Start) -> None:
+def test_ctrl_c_keeps_the_figures_so_far(here: Path, start: Start) -> None:
     process = start("run", "long.toml", "--out", "out", "--trace", "--no-report")
     wait_for(here / "out" / "trace.msgpack", 100_000)
     process.send_signal(signal.SIGINT)
@@ -491,7 +491,7 @@ def test_ctrl_c_leaves_what_there_is(here: Path, start: Start) -> None:
     process.communicate()
 
 
-def test_a_strict_scenario_starts_anew(here: Path) -> None:
+def test_strict_scenario_restarts_the_process(here: Path) -> None:
     (here / "strict.toml").write_text(ECHO.replace("[[host]]", "strict = true\n\n[[host]]", 1))
     for command in ("run", "sweep"):
         process = subprocess.run(
@@ -506,21 +506,21 @@ def test_a_strict_scenario_starts_anew(here: Path) -> None:
     assert first["digest"] == kept["digest"]
 
 
-def test_a_killed_sweep_goes_on(
+def test_killed_sweep_continues(
     here: Path, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its seeds so far are lines, and its processes end with it."""
+    """The finished seeds are in the file, and the worker processes end with the sweep."""
     (here / "echo.toml").write_text(ECHO.replace('"1..4"', '"1..2000"'))
     process = start("sweep", "echo.toml", "-j", "1")
     file = here / "runs" / "echo-sweep" / "sweep.jsonl"
     wait_for(file, 3000)
     process.kill()
     process.communicate()
-    done = len(file.read_text().splitlines()) - 2  # the last one may be cut
+    done = len(file.read_text().splitlines()) - 2  # the last line may be incomplete
     run("sweep", "echo.toml", "--seeds", f"1..{done}", "-j", "1", "--json")
     out, err = capsys.readouterr()
     assert json.loads(out)["seeds"] == done
-    assert f"{done} of {done} seeds are done already" in err
+    assert f"{done} of {done} seeds are already done" in err
 
 
 def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
@@ -534,7 +534,7 @@ def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 
 def test_ctrl_c_in_a_sweep_is_quiet(start: Start) -> None:
-    """Its processes are in the terminal's session: they do not hear it, and end with it."""
+    """The worker processes share the terminal's session, but ignore Ctrl-C and end with it."""
     process = start("sweep", "long.toml", "-j", "2")
     end = time.monotonic() + 20
     while not psutil.Process(process.pid).children():

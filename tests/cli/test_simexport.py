@@ -1,4 +1,4 @@
-"""CSV files of runs and sweeps: every figure, with its unit."""
+"""CSV files of runs and sweeps: every figure with its unit."""
 
 import csv
 import json
@@ -69,9 +69,9 @@ def test_a_run_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(hosts[2]["sent"]) > 0
 
 
-def test_a_run_writes_them_itself() -> None:
+def test_run_writes_csv_itself() -> None:
     sim("run", "echo.toml", "--no-report", "--csv")
-    sim("run", "echo.toml", "--no-report", "--csv")  # by way of another folder
+    sim("run", "echo.toml", "--no-report", "--csv")  # writes to a hidden folder first
     names = {path.name for path in Path("runs/echo-1").iterdir()}
     assert {"metrics.csv", "series.csv", "samples.csv", "hosts.csv"} < names
 
@@ -91,4 +91,4 @@ def test_a_sweep_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_only_a_run_can_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
     sim("export", ".", code=FAILED)
-    assert "is no run folder" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Steps on a real kernel: what is refused, and that packets are really lost and come again."""
+"""Steps on a real kernel: which are refused, and that packets are really lost and recover."""
 
 import time
 
@@ -52,13 +52,13 @@ def scenario(step: str) -> Scenario:
         ('action = "partition"\ngroups = [["in1"], ["in2"]]', "`in2` shares a gateway"),
     ],
 )
-def test_what_a_kernel_cannot_do_is_said(step: str, says: str) -> None:
+def test_steps_that_a_kernel_cannot_do_are_refused(step: str, says: str) -> None:
     found = scenario(step)
     why = why_not(found.steps[0], found)
     assert says in why and bool(says) is bool(why)
 
 
-def test_what_of_a_host_stands_on_the_internet() -> None:
+def test_outermost_gateway_of_a_host() -> None:
     found = outer_names(scenario('action = "heal"'))
     assert found == {
         "p1": "p1", "p2": "p2", "own": "own-gateway", "in1": "carrier", "in2": "carrier",

@@ -1,4 +1,4 @@
-"""No run is lost: a folder is replaced by the same run, or with `--force`; sweeps too."""
+"""No run is lost: only the same run, or `--force`, replaces a folder; the same for sweeps."""
 
 import json
 import shutil
@@ -45,18 +45,18 @@ def files() -> set[str]:
     return {path.name for path in Path("runs").iterdir()}
 
 
-def test_the_same_run_replaces_itself_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_run_replaces_itself_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     sim("run", "echo.toml", "--trace")
     before = kept()
     capsys.readouterr()
     sim("run", "echo.toml")
     assert "replaced the run in `runs/echo-1`: it had the same inputs" in capsys.readouterr().err
     assert kept()["digest"] == before["digest"] and kept()["real"] != before["real"]
-    assert Path(RUN, "trace.msgpack").exists()  # of the same packets
+    assert Path(RUN, "trace.msgpack").exists()  # it has the same packets
     assert files() == {"echo-1"}
 
 
-def test_a_changed_scenario_is_refused_with_the_right_calls(
+def test_changed_scenario_is_refused_with_commands_that_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     sim("run", "echo.toml")
@@ -92,10 +92,10 @@ def test_each_input_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "its `p.txt` differs" in capsys.readouterr().err
 
 
-def test_other_packets_of_the_same_inputs_are_kept_beside(
+def test_same_inputs_with_other_packets_keep_both_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As after a change of the code."""
+    """This happens after a change of the code."""
     sim("run", "echo.toml")
     old = kept() | {"digest": "0" * 32}
     Path(RUN, "run.json").write_text(json.dumps(old))
@@ -106,7 +106,7 @@ def test_other_packets_of_the_same_inputs_are_kept_beside(
     assert kept() == old and kept("runs/echo-1.2")["digest"] != old["digest"]
 
 
-def test_a_run_that_came_further_stays(
+def test_run_that_got_further_stays(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim("run", "echo.toml")
@@ -118,13 +118,13 @@ def test_a_run_that_came_further_stays(
     monkeypatch.setattr(simrun.VirtualTime, "__call__", lambda self, now: interrupt(now))
     assert invoke(["sim", "run", "echo.toml", "--no-report"]) != OK
     err = capsys.readouterr().err
-    assert "keeps the earlier run, which came further" in err
+    assert "keeps the earlier run, which got further" in err
     assert "ended early, at virtual" in err and "kept in" not in err
     assert kept() == before and files() == {"echo-1"}
     monkeypatch.undo()
 
 
-def test_a_run_that_was_cut_short_is_replaced_with_its_trace() -> None:
+def test_interrupted_run_is_replaced_with_its_trace() -> None:
     sim("run", "echo.toml", "--trace")
     cut = kept() | {"ended": "interrupted", "virtual": 1.0, "digest": "0" * 32}
     Path(RUN, "run.json").write_text(json.dumps(cut))
@@ -140,7 +140,7 @@ def test_a_killed_run_is_run_again() -> None:
     assert kept()["ended"] == "done"
 
 
-def test_a_damaged_run_is_not_replaced_by_chance(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_run_is_not_replaced_without_force(capsys: pytest.CaptureFixture[str]) -> None:
     sim("run", "echo.toml")
     Path(RUN, "run.json").write_text("{}")
     sim("run", "echo.toml", code=FAILED)
@@ -153,7 +153,7 @@ def test_a_real_kernel_s_run_is_not_repeated(capsys: pytest.CaptureFixture[str])
     sim("run", "echo.toml")
     Path(RUN, "run.json").write_text(json.dumps(kept() | {"backend": "netns"}))
     sim("run", "echo.toml", code=FAILED)
-    assert "a real kernel repeats no run" in capsys.readouterr().err
+    assert "runs in a real kernel are not repeatable" in capsys.readouterr().err
 
 
 def test_the_user_s_files_survive_force() -> None:
@@ -170,7 +170,7 @@ def test_a_sweep_of_another_scenario_is_refused(capsys: pytest.CaptureFixture[st
     Path("echo.toml").write_text(ECHO.replace('"3s"', '"4s"'))
     sim("sweep", "echo.toml", "--seeds", "1", code=FAILED)
     err = capsys.readouterr().err
-    assert "holds another sweep: its scenario, or a file beside it, differs" in err
+    assert "holds another sweep: its scenario, or a file of that scenario, differs" in err
     assert "`--out runs/echo-sweep.2` keeps both, `--force` replaces it" in err
     assert Path("runs/echo-sweep/sweep.jsonl").read_text() == lines
     sim("sweep", "echo.toml", "--seeds", "1", "--force")

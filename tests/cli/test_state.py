@@ -1,4 +1,4 @@
-"""`shoal state`: what it prints."""
+"""Output of `shoal state`."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ SAID = {
 
 
 class Daemon:
-    """Stands for the control socket."""
+    """Replaces the control socket."""
 
     def __init__(self, events: list[dict[str, Any]], answer: dict[str, Any]) -> None:
         self.events, self.answer = events, answer
@@ -43,22 +43,23 @@ def shown(
     return code, capsys.readouterr().out
 
 
-def test_what_a_small_node_keeps(monkeypatch: Any, capsys: Any) -> None:
+def test_parts_stored_by_a_small_node(monkeypatch: Any, capsys: Any) -> None:
     answer = {"feeds": 0, "own": OWN, "members": 2, "unreadable": 0}
     keeps = {"member": [0], "shards": [3, 11]}
     _, out = shown(monkeypatch, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
-    assert "this node keeps member, shards 3 b of others" in out and "nothing is known" not in out
+    assert "this node stores only what it needs of other nodes: member, shards 3 b" in out
+    assert "nothing is known" not in out
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": keeps}), "show")
-    assert "this node keeps" in out.splitlines()[-1]
+    assert "this node stores" in out.splitlines()[-1]
     alone = {"shards": [11]}
     told = Daemon([FEED], {**answer, "keeps": None, "alone": alone})
     _, out = shown(monkeypatch, capsys, told, "show")
-    assert out.splitlines()[-1] == "no node that it is linked with keeps shards b"
+    assert out.splitlines()[-1] == "no linked node stores shards b"
     every = {"shards": list(range(16))}
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
-    assert "keeps shards of others" in out
+    assert "of other nodes: shards (" in out
     _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
-    assert "this node keeps" not in out
+    assert "this node stores" not in out
 
 
 def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
@@ -77,27 +78,27 @@ def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_what_they_say(monkeypatch: Any, capsys: Any) -> None:
+def test_facts(monkeypatch: Any, capsys: Any) -> None:
     daemon = Daemon([{**FEED, "facts": {"ti\x1bny": {"layers": 6}}}], {"feeds": 1, "own": OWN})
     _, out = shown(monkeypatch, capsys, daemon, "show", "--author", "me")
     assert out.splitlines()[-1] == "models  ti\\x1bny  layers 6"
 
 
-def test_the_log_is_in_order_of_time(monkeypatch: Any, capsys: Any) -> None:
+def test_log_is_sorted_by_time(monkeypatch: Any, capsys: Any) -> None:
     later = {**SAID, "made": 1_700_000_009.0, "value": None}
     code, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "tiny")
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2
-    assert "ti\\x1bny  root ab, layers 6" in lines[0] and lines[1].endswith("taken back")
+    assert "ti\\x1bny  root ab, layers 6" in lines[0] and lines[1].endswith("withdrawn")
     _, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "--json")
     assert [each["seq"] for each in json.loads(out)] == [1, 1]
     _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "nobody")
-    assert out == "nothing is known of it since the feeds that this node keeps began\n"
+    assert out == "no recorded changes for this key\n"
     _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "--kind", "usage")
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_what_a_feed_began_with_may_be_older(monkeypatch: Any, capsys: Any) -> None:
+def test_first_facts_of_a_feed_may_be_older(monkeypatch: Any, capsys: Any) -> None:
     first = {**SAID, "seq": 0, "earlier": True}
     later = {**SAID, "made": 1_700_000_009.0}
     _, out = shown(monkeypatch, capsys, Daemon([first, later], {"changes": 2}), "log")
@@ -116,7 +117,7 @@ def test_a_key_can_be_copied(monkeypatch: Any, capsys: Any) -> None:
     assert f"  {key}  start 0" in out
 
 
-def test_a_stranger_s_clock(monkeypatch: Any, capsys: Any) -> None:
+def test_clock_of_a_stranger(monkeypatch: Any, capsys: Any) -> None:
     strange = {**SAID, "made": 2**62 / 1000}
     code, out = shown(monkeypatch, capsys, Daemon([strange], {"changes": 1}), "log")
     assert code == 0 and out.startswith("at no time")
@@ -125,7 +126,7 @@ def test_a_stranger_s_clock(monkeypatch: Any, capsys: Any) -> None:
 def test_verify(monkeypatch: Any, capsys: Any) -> None:
     whole = {"feeds": 3, "entries": 1, "bytes": 100, "damaged": []}
     code, out = shown(monkeypatch, capsys, Daemon([], whole), "verify")
-    assert (code, out) == (0, "3 feeds whole: 1 entry, 100 B\n")
+    assert (code, out) == (0, "3 feeds intact: 1 entry, 100 B\n")
     bad = {**whole, "damaged": [{"author": OTHER, "kind": "jobs", "part": 0}]}
     code, out = shown(monkeypatch, capsys, Daemon([], bad), "verify")
     assert code == 1

@@ -1,4 +1,4 @@
-"""What `shoal status` and `shoal peers` say of reachability and of links."""
+"""Reachability and links in `shoal status` and `shoal peers`."""
 
 import json
 from typing import Any
@@ -22,23 +22,24 @@ from .conftest import LINK, PEER, STATUS
 def test_memory_counts_every_process() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["memory"] == "110.0 MiB resident: daemon 80.0 MiB, text of tiny 30.0 MiB"
-    assert rows["offered"] == "8.0 MiB set aside for layers and answers, of 1.0 GiB (`--memory`)"
+    assert rows["offered"] == "8.0 MiB reserved for layers and KV caches, of 1.0 GiB (`--memory`)"
 
 
-def test_reach_and_relays_stand_in_the_status() -> None:
+def test_status_shows_reachability_and_relays() -> None:
     rows = dict(status_rows(STATUS))
     assert rows["reachable"] == "through 1 relay"
-    assert rows["relays"] == "a place at 12D3KooWRelay (12.3 ms)"
-    assert rows["relaying"] == "2 places, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
+    assert rows["relays"] == "reservation at 12D3KooWRelay (12.3 ms)"
+    assert rows["relaying"] == "2 reservations, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
     assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
 
 
-def test_the_limit_on_the_disk_and_the_choice_of_a_model_are_told() -> None:
+def test_status_shows_the_disk_limit_and_the_choice_of_a_model() -> None:
     serving = {**STATUS["serving"], "why": "tiny: every node ships with it"}
     rows = dict(status_rows({**STATUS, "serving": serving}))
     assert rows["chosen"] == "tiny: every node ships with it"
     assert rows["disk"] == (
-        "5.0 MiB by models and blobs, of at most 50.0 GiB, by what is free (`--disk` sets it)"
+        "5.0 MiB by models and blobs, of at most 50.0 GiB, depending on the free space "
+        "(`--disk` sets it)"
     )
     assert "chosen" not in dict(status_rows({**STATUS, "serving": {**serving, "why": None}}))
     disk = {"used_bytes": 0, "limit_bytes": None, "set": True}
@@ -66,7 +67,7 @@ def test_links_and_why_one_is_not_direct() -> None:
     assert text.splitlines()[3:] == [
         "12D3KooWOther is not direct: a direct path has not been tried yet"
     ]
-    assert links_text([]) == "no other node is linked"
+    assert links_text([]) == "there are no links"
 
 
 def test_a_link_without_a_path() -> None:
@@ -76,7 +77,7 @@ def test_a_link_without_a_path() -> None:
     assert said == "12D3KooWOther cannot be reached now; the node keeps trying"
 
 
-def test_links_are_asked_for_only_where_they_are_wanted(
+def test_links_are_requested_only_with_the_option(
     fake_daemon: Any, answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_daemon(answers):
@@ -89,7 +90,7 @@ def test_links_are_asked_for_only_where_they_are_wanted(
 
 
 @pytest.mark.parametrize("may", [True, False])
-def test_who_may_not_invite_is_not_told_to(
+def test_hint_for_a_node_that_may_not_invite(
     may: bool, fake_daemon: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with fake_daemon({"peers": {"peers": [], "may_invite": may}}):
@@ -97,14 +98,14 @@ def test_who_may_not_invite_is_not_told_to(
     assert ("`shoal invite`" in capsys.readouterr().out) == may
 
 
-def test_the_place_in_a_group() -> None:
+def test_role_in_a_group() -> None:
     place = {"role": "owner", "members": 4}
     assert swarm_line({**STATUS, "private": True, "group": place}) == "private, owner, 4 members"
     alone = {"role": "client", "members": 1}
     assert swarm_line({**STATUS, "private": True, "group": alone}) == "private, client, 1 member"
 
 
-def test_room_stands_in_status_and_peers() -> None:
+def test_status_and_peers_show_room() -> None:
     model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
     rows = dict(status_rows({**STATUS, "models": [model]}))
     assert rows["models"] == "tiny: 6 layers, complete, room for 1,792 tokens of prompt and answer"
@@ -119,7 +120,7 @@ def test_room_stands_in_status_and_peers() -> None:
     assert peer_row({**PEER, "shards": []})[1:3] == ["-", "-"]
 
 
-def test_peers_and_links_fit_80_columns_and_no_id_stands_whole(
+def test_peers_and_links_fit_80_columns_with_short_ids(
     fake_daemon: Any,
     answers: dict[str, Any],
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""`shoal usage`: what it prints."""
+"""Output of `shoal usage`."""
 
 import json
 from typing import Any
@@ -34,10 +34,10 @@ def shown(
     return capsys.readouterr().out
 
 
-def test_what_was_had_and_what_was_given(monkeypatch: Any, capsys: Any) -> None:
+def test_used_and_provided(monkeypatch: Any, capsys: Any) -> None:
     out = shown(monkeypatch, capsys, ROWS)
     had, gave = out.split("\n\n")
-    assert "as those say who gave it" in had and "as they say themselves" in gave
+    assert "used, as reported by" in had and "provided, as reported by" in gave
     first, second, third = had.splitlines()[2:]
     assert first.split() == ["12D3KooWbbbbbb", "cdcdcdcdcdcd", "1", "500", "0", "1.0", "s"]
     assert second.startswith("this node") and "ti\\x1bny" in second
@@ -48,14 +48,14 @@ def test_what_was_had_and_what_was_given(monkeypatch: Any, capsys: Any) -> None:
 
 
 def test_nothing_yet(monkeypatch: Any, capsys: Any) -> None:
-    assert "nobody has said" in shown(monkeypatch, capsys, [])
+    assert "no node has reported" in shown(monkeypatch, capsys, [])
 
 
-def test_what_is_not_kept_is_not_nothing(monkeypatch: Any, capsys: Any) -> None:
+def test_usage_of_a_node_that_does_not_store_reports(monkeypatch: Any, capsys: Any) -> None:
     for rows in ([], ROWS):
         out = shown(monkeypatch, capsys, rows, kept=False)
-        assert "does not keep what others say of usage" in out.splitlines()[-1]
-        assert "nobody has said" not in out
+        assert "does not store the usage reports" in out.splitlines()[-1]
+        assert "no node has reported" not in out
 
 
 def test_json(monkeypatch: Any, capsys: Any) -> None:

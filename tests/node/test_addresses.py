@@ -1,4 +1,4 @@
-"""Which addresses a node tells others."""
+"""Addresses that a node publishes."""
 
 from shoal.node.addresses import own_addresses
 from shoal.transport.host import Interface
@@ -23,16 +23,16 @@ def test_a_given_address_is_the_only_one() -> None:
     assert hosts("127.0.0.1", HOME, PUBLIC) == ["127.0.0.1"]
 
 
-def test_all_addresses_best_first() -> None:
+def test_wildcard_listener_publishes_all_addresses_best_first() -> None:
     everything = (LOOPBACK, BRIDGE, LINK_LOCAL, HOME, IPV6, PUBLIC)
     assert hosts("0.0.0.0", *everything) == ["93.184.216.34", "192.168.1.7", "172.17.0.1"]
     assert hosts("::", *everything) == ["2606:4700::1"]
 
 
-def test_loopback_where_there_is_nothing_else() -> None:
+def test_loopback_is_published_only_alone() -> None:
     assert hosts("0.0.0.0", LOOPBACK) == ["127.0.0.1"]
 
 
-def test_bounded() -> None:
+def test_addresses_are_bounded() -> None:
     many = [Interface(f"eth{n}", f"10.0.0.{n}", 24) for n in range(1, 100)]
     assert len(hosts("0.0.0.0", *many)) == 8

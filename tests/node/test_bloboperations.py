@@ -1,4 +1,4 @@
-"""Blobs by the control socket, on simulated daemons."""
+"""Blob operations of the control socket, on simulated daemons."""
 
 import random
 from pathlib import Path
@@ -36,7 +36,7 @@ async def get(node: DaemonHandle, root: str) -> dict[str, Any]:
     return await node.ask("blob_get", root=root, path=str(out_of(node)))
 
 
-async def test_a_root_in_capitals_is_the_same(world: World) -> None:
+async def test_root_in_capitals_is_accepted(world: World) -> None:
     first, second = await pair(world)
     root = await added(first)
     got = await get(second, root.upper())
@@ -44,28 +44,28 @@ async def test_a_root_in_capitals_is_the_same(world: World) -> None:
     assert second.node.host.files.read(out_of(second), limit=1 << 24) == DATA
 
 
-async def test_what_nobody_holds_is_soon_said(world: World) -> None:
+async def test_get_of_an_unknown_blob_fails_within_seconds(world: World) -> None:
     _, second = await pair(world)
     began = trio.current_time()
-    with pytest.raises(ControlError, match="nobody that can be found now holds") as raised:
+    with pytest.raises(ControlError, match="no reachable node holds") as raised:
         await get(second, "ab" * 32)
     assert trio.current_time() - began < defaults.FIND_TIME + defaults.UNTOLD_PATIENCE + 1
     assert "shoal find abab" in str(raised.value.hint)
 
 
-async def test_who_is_alone_is_told_so(world: World) -> None:
+async def test_get_without_links_says_so(world: World) -> None:
     alone = await world.host("alone").start(engine=False)
     with pytest.raises(ControlError) as raised:
         await get(alone, "ab" * 32)
-    assert "linked with no other" in str(raised.value.hint)
+    assert "has no links" in str(raised.value.hint)
 
 
-async def test_what_a_linked_node_holds_and_nobody_says_so_comes_all_the_same(
+async def test_get_of_an_unannounced_blob_from_a_linked_node(
     world: World,
 ) -> None:
     first, second = await pair(world)
     root = await added(first)
-    await trio.sleep(5)  # a node that starts announces all that it holds
+    await trio.sleep(5)  # a starting node announces everything in its library
     first.node.exchange.swarm.withdraw(root)
     await trio.sleep(5)
     assert not await second.node.providers.providers(root)
@@ -80,7 +80,7 @@ async def test_nonsense_is_refused(world: World, root: object) -> None:
     assert raised.value.code == "bad-request" or "all 64 hex digits" in str(raised.value.hint)
 
 
-async def test_the_beginning_of_a_root_of_ones_own_is_enough(world: World) -> None:
+async def test_prefix_of_a_local_root_is_enough(world: World) -> None:
     node = await world.host("alone").start(engine=False)
     root = await added(node)
     assert (await get(node, root[:12]))["root"] == root

@@ -1,4 +1,4 @@
-"""Joining by a code over real lanes, and what is told of bootstrap addresses that fail."""
+"""Joining with a code over real links, and reports about bootstrap addresses that fail."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ HOST = RealHost()
 
 
 class Peer:
-    """A node's credentials, endpoint and state, without the rest."""
+    """A node with credentials, endpoint and state, but without its other parts."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Peer:
             task_status.started()
 
     async def join(self, code: str) -> tuple[Link, Handed | None]:
-        """As a daemon does."""
+        """Join like a daemon."""
         link, handed = await join(self.endpoint, decode(code), box_of(self.identity))
         self.endpoint.admission = await self.credentials.adopt(handed)
         await self.grouping.enter()
@@ -84,7 +84,7 @@ class Peer:
 
 
 class Swarm:
-    """Makes peers that run as long as the test."""
+    """Creates peers that run until the end of the test."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
         self._folder = folder
@@ -138,20 +138,22 @@ async def test_joining_a_private_swarm(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_an_invitation_that_was_taken_back_grants_nothing(tmp_path: Path) -> None:
+async def test_revoked_invitation_grants_nothing(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
         ident = next(iter(inviter.credentials.book.outstanding()))
         assert inviter.credentials.book.remove(ident)
-        with pytest.raises(NodeError, match="does not let this invitation in"):
+        with pytest.raises(NodeError, match="refused this invitation"):
             await (await make.peer(code=code)).join(code)
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("private", [True, False])
-async def test_a_folder_of_another_group_uses_no_code_up(tmp_path: Path, private: bool) -> None:
-    """Red where the folder is looked at after the code: a ghost would be a member."""
+async def test_folder_of_another_group_does_not_use_up_the_code(
+    tmp_path: Path, private: bool
+) -> None:
+    """Fails if the folder is checked after the code is used: a ghost would be a member."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=private)
         code = await inviter.code()
@@ -167,7 +169,7 @@ async def test_a_folder_of_another_group_uses_no_code_up(tmp_path: Path, private
 
 
 @pytest.mark.trio
-async def test_a_revoked_node_is_told_that_no_code_helps(tmp_path: Path) -> None:
+async def test_revoked_node_learns_that_a_new_code_does_not_help(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
@@ -211,7 +213,7 @@ async def test_a_code_is_used_up(tmp_path: Path) -> None:
         code = await inviter.code(uses=2)
         for _ in range(2):
             await (await make.peer(code=code)).join(code)
-        with pytest.raises(NodeError, match="does not let this invitation in") as raised:
+        with pytest.raises(NodeError, match="refused this invitation") as raised:
             await (await make.peer(code=code)).join(code)
         assert raised.value.code == "invite-refused"
         assert "ask for a new code" in str(raised.value.hint)
@@ -219,29 +221,29 @@ async def test_a_code_is_used_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_folder_that_has_joined_before_needs_no_code(tmp_path: Path) -> None:
+async def test_folder_that_joined_before_needs_no_code(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer(private=True)
         code = await inviter.code()
         await (await make.peer(code=code)).join(code)
         again = await make.peer(code=code)
         for invitation in (decode(code), replace(decode(code), port=1)):  # used up; no answer
-            with pytest.raises(NodeError, match="has already joined by") as raised:
+            with pytest.raises(NodeError, match="has already joined with") as raised:
                 await join(again.endpoint, invitation, b"b" * 32, before=inviter.identity.peer)
             assert "`shoal node`" in str(raised.value.hint)
-        with pytest.raises(NodeError, match="does not let this invitation in"):
+        with pytest.raises(NodeError, match="refused this invitation"):
             await join(again.endpoint, decode(code), b"b" * 32, before=again.identity.peer)
 
 
 @pytest.mark.trio
-async def test_somebody_else_answers(tmp_path: Path) -> None:
-    """Red without the fingerprint: anybody at the address could hand out a key of his own."""
+async def test_another_node_answers_at_the_address(tmp_path: Path) -> None:
+    """Fails without the fingerprint: any node at the address could hand out a key of its own."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         invitation = decode(await inviter.code())
         other = await make.peer()
         await other.code()
-        # The other node even knows the secret; only its key is another one.
+        # This node even knows the secret; only its key differs.
         other.credentials.book.add(invitation.secret, 1, 100.0)
         invitation = replace(invitation, port=other.endpoint.port)
         me, folder = Identity.generate(HOST), other.folder / "again"
@@ -255,7 +257,7 @@ async def test_somebody_else_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_silent_inviter(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         code = await inviter.code()
@@ -267,16 +269,16 @@ async def test_nobody_answers(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("same", [True, False])
-async def test_joining_by_the_web_port(
+async def test_joining_over_port_443(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
-    """Only the inviter is accepted on the second port."""
+    """The second port accepts only the inviter."""
     async with swarm(tmp_path) as make:
         inviter = await make.peer()
         code = await inviter.code()
         joiner, other = await make.peer(code=code), await make.peer()
         await other.code()
-        # The other node even knows the secret; only its key differs.
+        # This node even knows the secret; only its key differs.
         other.credentials.book.add(decode(code).secret, 1, 100.0)
         answers = inviter if same else other
         monkeypatch.setattr(bootstrap, "HTTPS_PORT", answers.endpoint.port)
@@ -291,8 +293,8 @@ async def test_joining_by_the_web_port(
 
 
 @pytest.mark.trio
-async def test_the_key_goes_to_the_invited_only(tmp_path: Path) -> None:
-    """Red without the check on how the link was admitted."""
+async def test_only_invited_peers_receive_the_secret(tmp_path: Path) -> None:
+    """Fails without the check how the link was admitted."""
     async with swarm(tmp_path) as make:
         first = await make.peer()
         member = await make.peer()
@@ -303,7 +305,7 @@ async def test_the_key_goes_to_the_invited_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_strangers_stay_out_of_a_private_swarm(tmp_path: Path) -> None:
+async def test_private_swarm_refuses_strangers(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer(private=True)
         for stranger in (await make.peer(), await make.peer(private=True)):
@@ -327,7 +329,7 @@ async def condition(health: Health) -> str:
 
 
 @pytest.mark.trio
-async def test_another_identity_is_told(tmp_path: Path) -> None:
+async def test_wrong_identity_is_reported(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         somebody = await make.peer()
         meant = Identity.generate(HOST).peer
@@ -337,15 +339,17 @@ async def test_another_identity_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_private_swarm_is_told(tmp_path: Path) -> None:
+async def test_refusal_by_a_private_swarm_is_reported(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer(private=True)
         async with bootstrapping(make, member.address) as (_, health):
-            assert "does not let this node in" in await condition(health)
+            assert "refuses this node" in await condition(health)
 
 
 @pytest.mark.trio
-async def test_silence_is_told_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_reported_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(defaults, "BOOTSTRAP_PAUSE", 0.02)
     async with swarm(tmp_path) as make:
         late = await make.peer()
@@ -365,7 +369,7 @@ async def test_silence_is_told_and_cleared(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.trio
-async def test_a_lost_link_is_dialled_again(tmp_path: Path) -> None:
+async def test_lost_link_is_redialled(tmp_path: Path) -> None:
     async with swarm(tmp_path) as make:
         member = await make.peer()
         async with bootstrapping(make, member.address) as (peer, _):

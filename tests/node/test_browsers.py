@@ -1,4 +1,4 @@
-"""Browsers come in where the owner opened a page for them, and become links."""
+"""Browsers are accepted on the configured address, and become links."""
 
 import pytest
 import trio
@@ -36,7 +36,7 @@ async def test_a_browser_becomes_a_link() -> None:
             visitors.cancel_scope.cancel()
 
 
-async def test_a_port_that_is_taken_is_told_of() -> None:
+async def test_port_in_use_is_an_error() -> None:
     node = make_node(1)
     async with running(node) as nursery:
         with pytest.raises(NodeError, match="in use") as raised:

@@ -1,4 +1,4 @@
-"""The owner's caps reach the shaper of the node's links."""
+"""The owner's bandwidth limits reach the shaper of the node's links."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from shoal.transport.shaper import Cap, Caps, Shaper
         (500_000, 2_000_000, Caps(Cap(node=500_000), Cap(node=2_000_000))),
     ],
 )
-def test_caps_of_the_settings(up: int | None, down: int | None, caps: Caps) -> None:
+def test_caps_follow_the_settings(up: int | None, down: int | None, caps: Caps) -> None:
     assert caps_of(NodeConfig(Path("/x"), up=up, down=down)) == caps
 
 
-def test_without_settings_nothing_is_counted() -> None:
+def test_no_caps_without_settings() -> None:
     assert Shaper(caps_of(NodeConfig(Path("/x"))), 0.0).capped == (False, False)

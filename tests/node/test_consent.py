@@ -1,4 +1,4 @@
-"""Which models whole daemons serve unasked, on simulated hosts."""
+"""Which models daemons on simulated hosts serve without being told to."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ def run(body: Body, *, seed: int = 1) -> Any:
 
 
 async def has_another(node: DaemonHandle) -> str:
-    """Give a node a model of its own: the embedded one under another root."""
+    """Give a node another model: the embedded one under another root."""
     await node.until(lambda status: status["models"])
     library = node.node.library
     real = await library.manifest(EMBEDDED_ROOT)
@@ -49,7 +49,7 @@ async def has_another(node: DaemonHandle) -> str:
     return root
 
 
-def test_a_stranger_chooses_nothing_and_an_invitation_is_consent() -> None:
+def test_invitation_is_consent_and_a_stranger_is_not() -> None:
     async def body(world: World) -> None:
         first = await world.host("first").start(engine=False)
         root = await has_another(first)
@@ -71,7 +71,7 @@ def test_a_stranger_chooses_nothing_and_an_invitation_is_consent() -> None:
     run(body)
 
 
-def test_what_is_served_in_several_networks_is_served_by_newcomers() -> None:
+def test_new_nodes_serve_a_model_that_several_networks_serve() -> None:
     """A swarm of volunteers grows by itself."""
 
     async def body(world: World) -> None:
@@ -107,7 +107,7 @@ def test_the_inviter_is_trusted_after_a_restart() -> None:
     run(body)
 
 
-def test_neighbours_are_trusted_and_others_are_known_by_their_networks() -> None:
+def test_neighbours_are_trusted_and_other_peers_count_by_network() -> None:
     async def body(world: World) -> None:
         home = world.gateway("home")
         a = await world.host("a", behind=home).start(engine=False)
@@ -115,7 +115,7 @@ def test_neighbours_are_trusted_and_others_are_known_by_their_networks() -> None
         far = await world.host("far").start(engine=False)
         c = await world.host("c").start(engine=False, bootstrap=[far])
         await b.until(lambda status: status["peers"] == 1)
-        await trio.sleep(10)  # they have heard each other's multicasts
+        await trio.sleep(10)  # until they have heard each other's multicasts
         await c.until(lambda status: status["peers"] == 1)
         assert backing_of(b.node).trusted == {a.peer: "on the same network"}
         assert backing_of(c.node) == Backing(
@@ -148,7 +148,7 @@ def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
 
 
 class FakeLink:
-    """The peer added `further`, a path that this node did not dial or that is not over TCP."""
+    """A link with `further`, a path that the peer added or that is not over TCP."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class FakeLink:
 
 
 def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | None = None) -> Any:
-    """A node of which only what speaks for models is there."""
+    """A node with only the parts that `backing_of` reads."""
     standings = [SimpleNamespace(peer=peer, role=role) for peer, role in (roles or {}).items()]
     order = SimpleNamespace(members=lambda: iter(standings))
     upkeep = None if roles is None else SimpleNamespace(group=SimpleNamespace(order=order))
@@ -185,8 +185,8 @@ def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | Non
     )
 
 
-def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
-    """A router or a container may give a stranger's connection an address of its own."""
+def test_incoming_link_from_a_local_address_is_not_a_neighbour() -> None:
+    """A router or a container may give a stranger's connection a local address."""
     backing = backing_of(
         fake_node(
             FakeLink("dialled", Way.LAN, dialled=True),
@@ -200,18 +200,18 @@ def test_one_that_connects_from_a_near_address_is_no_neighbour() -> None:
 
 
 @pytest.mark.parametrize("medium", ["tcp", "udp"])
-def test_a_near_path_that_a_stranger_adds_makes_it_no_neighbour(medium: str) -> None:
-    """This node dialled its public address. It came back through a container's port. Of a UDP path
-    that both sides punched, either side may count as the one that dialled."""
+def test_local_path_added_by_a_stranger_does_not_make_it_a_neighbour(medium: str) -> None:
+    """This node dialled the peer's public address, and the peer came back through a container's
+    port. For a UDP path that both sides punched, either side may count as the dialling one."""
     near = LegStatus(Way.LAN, medium, ("172.17.0.1", 9), None, True, medium == "udp")
     stranger = FakeLink("stranger", Way.DIRECT, dialled=True, ip="11.0.0.1", further=near)
     assert stranger.way is Way.LAN
     assert not backing_of(fake_node(stranger)).trusted
 
 
-def test_one_machine_is_not_several_networks() -> None:
-    """It has an address of each version, tunnels of a broker, comes through relays as well, and
-    through this node's own container."""
+def test_one_machine_counts_as_one_network() -> None:
+    """The machine has an address of each IP version and tunnels of a broker, and also appears
+    through relays and through this node's own container."""
     backing = backing_of(
         fake_node(
             FakeLink("four", Way.DIRECT, ip="11.0.0.1"),
@@ -224,6 +224,6 @@ def test_one_machine_is_not_several_networks() -> None:
     assert set(backing.networks.values()) == {"11.0.0.0/24", "2600:1::/32"}
 
 
-def test_a_group_trusts_its_members_but_no_client() -> None:
+def test_group_trusts_members_but_not_clients() -> None:
     roles = {"owner": Role.OWNER, "operator": Role.OPERATOR, "client": Role.CLIENT}
     assert set(backing_of(fake_node(roles=roles)).trusted) == {"owner", "operator"}

@@ -1,4 +1,4 @@
-"""The control socket: what it answers, and what it makes of garbage and of clients that go."""
+"""The control socket: replies, invalid requests, and clients that disconnect."""
 
 import json
 import random
@@ -25,7 +25,7 @@ HOST = RealHost()
 
 
 class Operations:
-    """A daemon's operations, faked: each shows one way an operation can go."""
+    """Fake operations of a daemon, one for each way in which an operation can end."""
 
     def __init__(self) -> None:
         self.cancelled = trio.Event()
@@ -92,7 +92,7 @@ async def ask(path: Path, data: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.trio
-async def test_events_then_an_answer(tmp_path: Path) -> None:
+async def test_events_precede_the_reply(tmp_path: Path) -> None:
     async with serving(tmp_path) as (path, _):
         assert path == tmp_path / "control.sock"
         assert path.stat().st_mode & 0o777 == 0o600
@@ -101,12 +101,12 @@ async def test_events_then_an_answer(tmp_path: Path) -> None:
             {"event": "hello", "number": 1},
             {"ok": {"request": {"op": "echo", "x": [1]}}},
         ]
-    assert not path.exists(), "the socket goes with the daemon"
+    assert not path.exists(), "the socket is removed with the daemon"
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("op", ["refuse", "grouped"])
-async def test_a_refusal_is_coded(tmp_path: Path, op: str) -> None:
+async def test_errors_have_codes(tmp_path: Path, op: str) -> None:
     async with serving(tmp_path) as (path, _):
         (answer,) = await ask(path, json.dumps({"op": op}).encode() + b"\n")
     assert answer["error"]["code"] == "no-way"
@@ -129,16 +129,16 @@ async def test_a_refusal_is_coded(tmp_path: Path, op: str) -> None:
         (b"x" * (defaults.CONTROL_REQUEST_LIMIT + 2), "too-large"),
     ],
 )
-async def test_garbage_is_refused(tmp_path: Path, line: bytes, code: str) -> None:
+async def test_invalid_request_is_refused(tmp_path: Path, line: bytes, code: str) -> None:
     async with serving(tmp_path) as (path, _):
         (answer,) = await ask(path, line)
         assert answer["error"]["code"] == code
         assert "\x1b" not in answer["error"]["message"]
-        assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1], "it serves on"
+        assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1], "it still serves"
 
 
 @pytest.mark.trio
-async def test_random_bytes_do_no_harm(tmp_path: Path) -> None:
+async def test_random_bytes_are_harmless(tmp_path: Path) -> None:
     source = random.Random(7)
     async with serving(tmp_path) as (path, _):
         for _ in range(50):
@@ -153,7 +153,7 @@ async def test_random_bytes_do_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_client_that_goes_cancels_its_request(tmp_path: Path) -> None:
+async def test_disconnecting_client_cancels_its_request(tmp_path: Path) -> None:
     async with serving(tmp_path) as (path, operations):
         stream = await trio.open_unix_socket(str(path))
         await stream.send_all(b'{"op": "hang"}\n')
@@ -165,7 +165,7 @@ async def test_a_client_that_goes_cancels_its_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_client_that_goes_amid_a_flood_cancels_it(tmp_path: Path) -> None:
+async def test_disconnecting_client_cancels_a_flood_of_events(tmp_path: Path) -> None:
     async with serving(tmp_path) as (path, operations):
         stream = await trio.open_unix_socket(str(path))
         await stream.send_all(b'{"op": "flood"}\n')
@@ -176,10 +176,10 @@ async def test_a_client_that_goes_amid_a_flood_cancels_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.trio
-async def test_a_client_that_does_not_read_is_cut_off(
+async def test_client_that_does_not_read_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red without the deadline: the operation would hold its session for ever."""
+    """Fails without the deadline: the operation would hold its session forever."""
     monkeypatch.setattr(defaults, "CONTROL_WRITE_TIMEOUT", 0.05)
     async with serving(tmp_path) as (path, operations):
         async with await trio.open_unix_socket(str(path)) as stream:
@@ -189,7 +189,7 @@ async def test_a_client_that_does_not_read_is_cut_off(
 
 
 @pytest.mark.trio
-async def test_a_client_that_says_nothing_is_cut_off(
+async def test_silent_client_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "CONTROL_REQUEST_TIMEOUT", 0.05)
@@ -211,10 +211,10 @@ async def test_clients_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.trio
 @pytest.mark.parametrize("proc", [True, False])
-async def test_a_folder_with_a_long_path_has_its_socket_inside(
+async def test_socket_in_a_folder_with_a_long_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
 ) -> None:
-    """On Linux by the folder's descriptor, elsewhere by a symbolic link that goes again."""
+    """Linux uses the folder's descriptor; other systems use a symbolic link that is removed."""
     if not proc:
         monkeypatch.setattr(localname, "DESCRIPTORS", tmp_path / "no-proc")
     data = tmp_path / ("d" * 120) / ("e" * 120)
@@ -227,8 +227,8 @@ async def test_a_folder_with_a_long_path_has_its_socket_inside(
 
 
 @pytest.mark.trio
-async def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
-    """A daemon that was killed removes nothing."""
+async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    """A daemon that was killed does not remove its socket."""
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(tmp_path / "control.sock"))
         killed.listen()

@@ -1,4 +1,4 @@
-"""The files of a data folder that say which group a node is in, and whom it invited."""
+"""The files of a data folder with the node's group and its invitations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ async def load(folder: Path, *, private: bool = False) -> Credentials:
 
 
 @pytest.mark.trio
-async def test_a_group_is_founded_once(tmp_path: Path) -> None:
+async def test_group_is_created_once(tmp_path: Path) -> None:
     first = await load(tmp_path, private=True)
     assert first.group is not None and first.group.charter.founder == ME.peer
     again = await load(tmp_path, private=True)
@@ -32,8 +32,8 @@ async def test_a_group_is_founded_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_founder_is_alone_until_it_invites_somebody(tmp_path: Path) -> None:
-    """From then on others may hold what it said, and it waits for them where it has lost it."""
+async def test_founder_is_alone_until_its_first_invitation(tmp_path: Path) -> None:
+    """After that, other nodes may hold its records; if it loses them, it waits for those nodes."""
     assert (await load(tmp_path, private=True)).alone
     founder = await load(tmp_path, private=True)
     assert founder.alone
@@ -57,7 +57,7 @@ async def test_a_group_is_never_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_key_of_an_earlier_version_is_told(tmp_path: Path) -> None:
+async def test_key_of_an_earlier_version_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "swarm.key").write_bytes(bytes(32))
     with pytest.raises(NodeError, match="earlier version") as raised:
         await load(tmp_path, private=True)
@@ -70,7 +70,7 @@ async def test_a_key_of_an_earlier_version_is_told(tmp_path: Path) -> None:
     ("mode", "data"),
     [(0o644, b"whole"), (0o600, b""), (0o600, b"{}"), (0o600, b'{"founder": 1}'), (0o600, b"[[[")],
 )
-async def test_a_file_that_cannot_be_trusted(tmp_path: Path, mode: int, data: bytes) -> None:
+async def test_untrusted_group_file_is_refused(tmp_path: Path, mode: int, data: bytes) -> None:
     path = tmp_path / "group.json"
     path.write_bytes(Handed.founded(ME.peer, HOST.entropy).as_file() if data == b"whole" else data)
     path.chmod(mode)
@@ -90,7 +90,7 @@ async def test_invitations_keep_their_role(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
-async def test_invitations_that_others_may_read_are_refused(tmp_path: Path, mode: int) -> None:
+async def test_readable_invitation_file_is_refused(tmp_path: Path, mode: int) -> None:
     made = await load(tmp_path, private=True)
     await made.invite(ME.public_key, "127.0.0.1", 4001, 2, Role.CLIENT)
     path = tmp_path / "invites.json"

@@ -1,4 +1,4 @@
-"""`run_node` as the simulator starts it: in this process, with another engine."""
+"""`run_node` as the simulator uses it: in this process, with another engine."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ HOST = RealHost()
 
 
 class FakeEngine:
-    """Loads anything at once, and answers every span with the next token id."""
+    """An engine that loads at once and answers every span with the next token id."""
 
     pid: int | None = None
 
@@ -40,7 +40,7 @@ class FakeEngine:
         await trio.sleep_forever()
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """It never crashes."""
+        """Do nothing: this engine never crashes."""
 
     async def load(self, shard: LoadShard) -> Loaded:
         self.loaded.append(shard)
@@ -53,10 +53,10 @@ class FakeEngine:
         return 0
 
     def submit(self, span: Span) -> None:
-        """Never answers: a session lasts until somebody ends it."""
+        """Never answer: a session lasts until it is closed."""
 
     def cancel(self, session: SessionId) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
     async def close(self, session: SessionId) -> None:
         self.events.pop(session, None)
@@ -75,7 +75,7 @@ class FakeEngine:
 
 
 class Running:
-    """A node under test, what it said, and its control socket."""
+    """A node under test, the lines it printed, and its control socket."""
 
     def __init__(self, node: Node, said: list[str]) -> None:
         self.node = node
@@ -140,7 +140,7 @@ async def test_a_first_node_serves_the_embedded_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_identity_and_port_stay(tmp_path: Path) -> None:
+async def test_identity_and_port_are_stable(tmp_path: Path) -> None:
     addresses = []
     for _ in range(2):
         async with running(config(tmp_path)) as node:
@@ -149,7 +149,7 @@ async def test_identity_and_port_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_two_nodes_meet_and_remember(tmp_path: Path) -> None:
+async def test_two_nodes_link_and_remember_each_other(tmp_path: Path) -> None:
     async with running(config(tmp_path / "a")) as first:
         bootstrap = (Address.parse((await first.ask("status"))["ok"]["addresses"][0]),)
         async with running(config(tmp_path / "b", bootstrap=bootstrap)) as second:
@@ -164,7 +164,7 @@ async def test_two_nodes_meet_and_remember(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_start_says_what_is_given_and_which_settings_hold(tmp_path: Path) -> None:
+async def test_start_prints_what_is_offered_and_the_settings(tmp_path: Path) -> None:
     options = {"memory": "120MiB", "up": "4Mbit", "relay": "none", "port-mapping": "no"}
     async with running(config(tmp_path), options) as node:
         pass
@@ -215,7 +215,7 @@ async def test_settings_change_while_a_daemon_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_log_tells_of_peers_and_answers(
+async def test_log_reports_peers_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "JOURNAL_PAUSE", 0.02)
@@ -239,14 +239,14 @@ async def test_a_log_tells_of_peers_and_answers(
 
 
 @pytest.mark.trio
-async def test_a_second_daemon_on_the_folder(tmp_path: Path) -> None:
+async def test_second_daemon_on_the_folder_is_refused(tmp_path: Path) -> None:
     async with running(config(tmp_path)):
         with pytest.raises(DataFolderInUse):
             await run_node(HOST, config(tmp_path), engine_factory=FakeEngine)
 
 
 @pytest.mark.trio
-async def test_a_given_port_in_use(tmp_path: Path) -> None:
+async def test_configured_port_in_use_is_an_error(tmp_path: Path) -> None:
     async with running(config(tmp_path / "a")) as first:
         port = first.node.endpoint.port
         with pytest.raises((NodeError, ExceptionGroup)) as raised:
@@ -264,7 +264,7 @@ async def test_a_given_port_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_stopping_node_lets_running_requests_end(tmp_path: Path) -> None:
+async def test_stopping_node_finishes_running_requests(tmp_path: Path) -> None:
     async with running(config(tmp_path)) as node:
         await node.until(lambda status: status["serving"]["phase"] == "serving")
         stream = await node.stream("run", model="tiny", prompt="x", raw=True)
@@ -273,7 +273,7 @@ async def test_a_stopping_node_lets_running_requests_end(tmp_path: Path) -> None
         refused = await node.ask("run", model="tiny", prompt="x")
         assert refused["error"]["code"] == "stopping"
         assert (await node.ask("status"))["ok"]["sessions"]["gateway"] == 1
-        await stream.aclose()  # a client that goes frees its session, and the node can end
+        await stream.aclose()  # a disconnected client frees its session, so the node can end
     assert not tmp_path.joinpath("control.sock").exists()
 
 

@@ -1,4 +1,4 @@
-"""The verdict, the findings and the rungs of one node, from what its ladder knows."""
+"""Verdict, findings and strategies of a node, computed from the state of its dialer."""
 
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ def make(
     port_443: bool = False,
     interfaces: list[Interface] | None = None,
 ) -> tuple[Ladder, Diagnosis]:
-    """A ladder that does not run, which knows what a test tells it."""
+    """Return a dialer that does not run, whose state the test sets."""
     host = RealHost()
     endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint, rungs=rungs, relaying=relaying)
@@ -48,7 +48,7 @@ def make(
 
 @dataclass
 class Carried:
-    """A link, as far as a diagnosis looks at it."""
+    """A link with the attributes that a diagnosis reads."""
 
     peer: PeerId
     way: Way | None
@@ -70,28 +70,28 @@ def sentence(diagnosis: Diagnosis, code: str) -> str:
 # The verdict.
 
 
-async def test_a_node_that_is_alone() -> None:
+async def test_node_without_links() -> None:
     _, diagnosis = make()
     assert diagnosis.verdict().code == "alone"
     (alone,) = [each for each in diagnosis.findings() if each.code == "alone"]
     assert "--bootstrap" in alone.hint and "443" in alone.hint
 
 
-async def test_a_node_of_this_computer_alone_is_told_nothing_else() -> None:
+async def test_loopback_node_has_one_finding() -> None:
     _, diagnosis = make("127.0.0.1")
-    assert diagnosis.verdict().sentence == "by this computer alone: it listens on 127.0.0.1 only"
+    assert diagnosis.verdict().sentence == "only by this computer: it listens on 127.0.0.1 only"
     assert codes(diagnosis) == ["loopback"]
 
 
-async def test_a_computer_on_no_network_is_told_nothing_else() -> None:
+async def test_offline_computer_has_one_finding() -> None:
     ladder, diagnosis = make(interfaces=LOOPBACKS)
-    ladder.reach.reachability = PUBLIC  # as it was before
+    ladder.reach.reachability = PUBLIC  # the result of an earlier measurement
     assert diagnosis.verdict().code == "offline"
     assert codes(diagnosis) == ["offline"]
     assert make()[1].verdict().code != "offline"
 
 
-async def test_what_was_measured_does_not_count_while_nobody_answers(
+async def test_measurement_does_not_count_while_no_peer_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ladder, diagnosis = make()
@@ -105,14 +105,14 @@ async def test_what_was_measured_does_not_count_while_nobody_answers(
     assert "cut-off" not in codes(diagnosis)
 
 
-async def test_public() -> None:
+async def test_public_node() -> None:
     ladder, diagnosis = make()
     ladder.reach.reachability = PUBLIC
-    assert diagnosis.verdict().sentence == "by everybody, over TCP and UDP"
+    assert diagnosis.verdict().sentence == "from everywhere, over TCP and UDP"
     ladder.reach.reachability = replace(
         PUBLIC, dialled=(Dialled("udp", ("5.5.5.5", 1), Answer.REACHED, 2),)
     )
-    assert diagnosis.verdict().sentence == "by everybody, over UDP"
+    assert diagnosis.verdict().sentence == "from everywhere, over UDP"
 
 
 async def test_behind_a_router_with_a_relay_and_without() -> None:
@@ -120,7 +120,7 @@ async def test_behind_a_router_with_a_relay_and_without() -> None:
     ladder.reach.reachability = HOME
     assert diagnosis.verdict().code == "unreachable"
     hold_a_place(ladder)
-    assert diagnosis.verdict().sentence == "through 1 relay, and by hole punching from there on"
+    assert diagnosis.verdict().sentence == "through 1 relay, and then by hole punching"
 
 
 # Port mapping.
@@ -129,11 +129,11 @@ async def test_behind_a_router_with_a_relay_and_without() -> None:
 ANSWERS = {"pcp": "no answer", "nat-pmp": "does not allow it", "upnp": "no answer"}
 
 
-async def test_what_the_router_said_of_ports() -> None:
+async def test_port_mapping_refused_by_the_router() -> None:
     ladder, diagnosis = make()
     assert diagnosis.situation().portmap is None, "not asked yet"
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers={"pcp": "no answer"})
-    assert diagnosis.situation().portmap is None, "others have not answered yet"
+    assert diagnosis.situation().portmap is None, "other protocols have not answered yet"
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=dict.fromkeys(ANSWERS, "no answer"))
     assert diagnosis.situation().portmap == PortMap()
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
@@ -143,7 +143,7 @@ async def test_what_the_router_said_of_ports() -> None:
     assert diagnosis.situation().portmap == PortMap("UPnP")
 
 
-async def test_the_mapper_s_words_stand_for_the_short_ones() -> None:
+async def test_port_mapper_sentences_replace_short_ones() -> None:
     ladder, diagnosis = make()
     ladder.reach.reachability = HOME
     ladder.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
@@ -156,22 +156,22 @@ async def test_the_mapper_s_words_stand_for_the_short_ones() -> None:
     assert codes(diagnosis).count("double-nat") == 1
 
 
-async def test_why_no_port_was_asked_for() -> None:
+async def test_reason_why_no_port_was_requested() -> None:
     ladder, diagnosis = make()
     ladder.mapper.outcome = MapOutcome(note="no router leads out of here")
     assert sentence(diagnosis, "port-mapping") == "no router leads out of here"
     ladder.reach.reachability = PUBLIC
-    assert "port-mapping" not in codes(diagnosis), "who is public needs none"
+    assert "port-mapping" not in codes(diagnosis), "a public node needs none"
 
 
-# Rungs.
+# Strategies.
 
 
 def tried(ladder: Ladder, peer: str, **rungs: Tried) -> None:
     ladder.puncher.outcomes[PeerId(peer)] = Outcome(PeerId(peer), rungs)
 
 
-async def test_rungs_that_were_tried() -> None:
+async def test_tried_strategies() -> None:
     ladder, diagnosis = make()
     silence, no = Tried(Result.NO_ANSWER), Tried(Result.NOT_POSSIBLE, "symmetric-both")
     tried(ladder, "a", tcp=silence, udp=silence, prediction=no)
@@ -180,7 +180,7 @@ async def test_rungs_that_were_tried() -> None:
     assert diagnosis.situation().worked == {Rung.PREDICTION}
     assert Rung.PREDICTION not in diagnosis.situation().failed
     tried(ladder, "c", tcp=Tried(Result.WORKED))
-    assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "one that worked has not failed"
+    assert diagnosis.situation().failed == {Rung.UDP_PUNCH}, "a strategy that worked has not failed"
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ async def test_rungs_that_were_tried() -> None:
         (Rungs(relay=False), "rung-relay", "relays: switched off"),
     ],
 )
-async def test_rungs_that_the_owner_does_not_want(rungs: Rungs, code: str, words: str) -> None:
+async def test_strategies_that_the_owner_switched_off(rungs: Rungs, code: str, words: str) -> None:
     ladder, diagnosis = make(rungs=rungs)
     ladder.reach.reachability = HOME
     assert words in sentence(diagnosis, code)
     assert words not in sentence(make()[1], code)
 
 
-# What is wrong on this machine, and what the owner could do.
+# Problems of this machine, and advice for the owner.
 
 
 async def test_conditions_of_this_machine() -> None:
@@ -212,13 +212,13 @@ async def test_conditions_of_this_machine() -> None:
     assert found["no-udp-port"].endswith(ladder.ports.without_udp)
     assert {"no-udp-port", "lan-silent", "no-443"} <= set(codes(diagnosis))
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("::", 443)]
-    assert "no-443" in codes(diagnosis), "most come by IPv4"
+    assert "no-443" in codes(diagnosis), "most peers connect over IPv4"
     ladder.endpoint.listening = [("0.0.0.0", 4001), ("0.0.0.0", 443)]
     assert "no-443" not in codes(diagnosis)
     assert make()[1].conditions() == []
 
 
-async def test_what_is_lent_is_told_and_so_is_what_could_be() -> None:
+async def test_relaying_and_possible_relaying_are_findings() -> None:
     ladder, diagnosis = make()
     assert "lends" not in codes(diagnosis)
     ladder.reach.reachability = PUBLIC
@@ -235,6 +235,6 @@ async def test_what_is_lent_is_told_and_so_is_what_could_be() -> None:
     assert "could-relay" in codes(diagnosis) and "lends" not in codes(diagnosis)
 
 
-async def test_a_view_has_no_empty_hint() -> None:
+async def test_finding_view_has_no_empty_hint() -> None:
     _, diagnosis = make()
     assert finding_view(diagnosis.verdict())["hint"] is None

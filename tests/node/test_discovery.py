@@ -1,4 +1,4 @@
-"""What members say besides, and what this node says of itself."""
+"""DHT records of this node, and the records of members as a second source."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ class Directory:
 
 
 def told(directory: Directory) -> Discovery:
-    """Its second path alone."""
+    """Return a discovery that has only its second source."""
     found: Any = SimpleNamespace(_directory=directory, _keys={})
     return found  # type: ignore[no-any-return]
 
@@ -39,7 +39,7 @@ def heard(one: Discovery, key: Key) -> list[Body]:
     return [each.record.body for each in Discovery.told_by_members(one, key)]
 
 
-def test_members_words_are_records_of_the_same_keys() -> None:
+def test_member_records_give_records_of_the_same_keys() -> None:
     one = told(Directory(MEMBER))
     assert heard(one, record_key("name", "tiny")) == [NameBody("tiny", ROOT, 6, 9)]
     (shard,) = heard(one, record_key("shard", ROOT))
@@ -47,13 +47,13 @@ def test_members_words_are_records_of_the_same_keys() -> None:
     assert heard(one, record_key("name", "other")) == []
 
 
-def test_holdings_are_hearsay_beside_what_their_holder_says() -> None:
+def test_provider_record_takes_precedence_over_holdings() -> None:
     (found,) = Discovery.told_by_members(told(Directory(MEMBER)), record_key("blob", ROOT))
     assert found.record.made == 1 and found.record.body == BlobBody(ROOT, 0, 1, ())
 
 
-def test_a_records_keys_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of members with hundreds of names must not hold the loop at each look-up."""
+def test_keys_of_a_member_record_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of members with hundreds of names must not block the event loop at each look-up."""
     looked: list[PeerId] = []
 
     def counted(record: MemberRecord) -> Any:
@@ -73,7 +73,7 @@ def test_a_records_keys_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert heard(one, record_key("name", "other")) == [] and not one._keys
 
 
-async def test_a_node_says_what_it_holds_names_and_serves(world: World) -> None:
+async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     daemon = await world.host("alone").start()
     await daemon.serving()
     await daemon.generate("Once", max_tokens=40)
@@ -92,18 +92,18 @@ async def test_a_node_says_what_it_holds_names_and_serves(world: World) -> None:
     measured = daemon.node.stage.speed.tokens_per_s
     assert shard.speed == pytest.approx(measured, rel=0.05)
     daemon.node.discovery.speed = lambda: measured * 1.2
-    assert daemon.node.discovery._measured(shard) == shard, "a little is not told anew"
+    assert daemon.node.discovery._measured(shard) == shard, "a small change is not published"
     daemon.node.discovery.speed = lambda: measured * 2
     faster = daemon.node.discovery._measured(shard)
     assert isinstance(faster, ShardBody) and faster.speed == pytest.approx(2 * measured, rel=0.05)
 
 
 @pytest.mark.parametrize("defended", [True, False])
-def test_what_many_members_say_is_read_little_by_little(
+def test_member_records_are_read_in_small_steps(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """A thousand full records take a second. Twin: without the bound the first question takes it;
-    all are known in the end, and who has gone or says something else is no longer."""
+    """A thousand full records take a second. Without the bound, the first look-up would take that
+    long. In the end all are known, except members that left or changed their records."""
     if not defended:
         monkeypatch.setattr(defaults, "MEMBERS_READ", 10_000)
     members = [replace(MEMBER, peer=PeerId(f"m{n}")) for n in range(100)]

@@ -9,7 +9,7 @@ from shoal.netsim.world import World
 from shoal.transport.ladder import Rungs
 
 
-async def town(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
+async def simulated_nodes(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
     """Three public nodes that relay, and one home behind each NAT."""
     nodes: list[DaemonHandle] = []
     for number in range(3):
@@ -27,7 +27,7 @@ def codes(answer: dict[str, Any]) -> set[str]:
 
 
 async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
-    *_, home = await town(world, "linux-drop")
+    *_, home = await simulated_nodes(world, "linux-drop")
     began = trio.current_time()
     answer = await home.ask("doctor")
     assert 1 < trio.current_time() - began < 25
@@ -35,24 +35,24 @@ async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
     assert {"nat-easy", "no-map", "rung-relay"} <= codes(answer)
     began = trio.current_time()
     answer = await home.ask("doctor")
-    assert trio.current_time() - began < 0.1, "the last measurement will do"
+    assert trio.current_time() - began < 0.1, "the last measurement is used"
     await home.ask("doctor", again=True)
     assert trio.current_time() - began > 1
 
 
-async def test_doctor_does_not_wait_for_nobody(world: World) -> None:
+async def test_doctor_does_not_wait_without_links(world: World) -> None:
     alone = await world.host("alone").start(Daemon(engine=False))
     began = trio.current_time()
     answer = await alone.ask("doctor")
-    assert trio.current_time() - began < 6, "somebody may still come while it starts"
+    assert trio.current_time() - began < 6, "a peer may still link while the node starts"
     assert answer["verdict"]["code"] == "alone" and answer["measured_s"] is None
     began = trio.current_time()
     await alone.ask("doctor", again=True)
     assert trio.current_time() - began < 0.1
 
 
-async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> None:
-    public, _, _, one, other = await town(world, *["linux-fully-random"] * 2)
+async def test_status_and_links_of_two_nodes_without_a_direct_path(world: World) -> None:
+    public, _, _, one, other = await simulated_nodes(world, *["linux-fully-random"] * 2)
     await trio.sleep(60)
     status = await one.ask("status")
     assert status["reach"]["code"] == "relayed"
@@ -66,15 +66,15 @@ async def test_status_and_links_of_two_that_cannot_be_direct(world: World) -> No
     assert links[public.peer]["path"] == "direct" and links[public.peer]["why_relayed"] is None
     relayed = links[other.peer]
     assert (relayed["path"], relayed["medium"]) == ("relayed", "circuit")
-    assert "it cannot be direct" in relayed["why_relayed"]
+    assert "no direct path is possible" in relayed["why_relayed"]
     assert relayed["rtt_ms"] > links[public.peer]["rtt_ms"] and relayed["rate_in"] is not None
     peers = {peer["peer"]: peer["path"] for peer in (await one.ask("peers"))["peers"]}
     assert peers[other.peer] == "relayed"
 
 
-async def test_what_the_owner_switched_off_is_said(world: World) -> None:
+async def test_strategies_switched_off_are_shown(world: World) -> None:
     rungs = Rungs(udp=False, lan=False, mapping=False)
-    *_, home = await town(world, "linux-drop", rungs=rungs)
+    *_, home = await simulated_nodes(world, "linux-drop", rungs=rungs)
     answer = await home.ask("doctor")
     said = {each["code"]: each["sentence"] for each in answer["findings"]}
     for code, flag in (("lan", "lan"), ("mapped", "port-mapping"), ("udp-punch", "udp")):
@@ -82,19 +82,19 @@ async def test_what_the_owner_switched_off_is_said(world: World) -> None:
     assert not codes(answer) & {"no-map", "port-mapping", "no-udp-port"}
 
 
-async def test_two_on_one_network_have_nobody_to_try_from_outside(world: World) -> None:
+async def test_two_nodes_on_one_network_are_lan_only(world: World) -> None:
     gateway = world.gateway("router", "linux-drop")
     first, second = (world.host(name, behind=gateway) for name in ("desk", "sofa"))
     desk = await first.start(Daemon(engine=False))
     await second.start(Daemon(engine=False))
-    await trio.sleep(30)  # they find each other by themselves
+    await trio.sleep(30)  # they find each other by multicast
     answer = await desk.ask("doctor")
     assert answer["verdict"]["code"] == "lan-only" and "no-relay" not in codes(answer)
     (link,) = (await desk.ask("links"))["links"]
     assert link["path"] == "lan"
 
 
-async def test_port_443_is_that_of_the_address_listened_on(world: World) -> None:
+async def test_port_443_uses_the_listen_address(world: World) -> None:
     everywhere = await world.host("all").start(Daemon(engine=False, port_443=True))
     assert ("0.0.0.0", 443) in everywhere.node.endpoint.listening
     local = await world.host("one").start(Daemon(engine=False, port_443=True, listen="127.0.0.1"))

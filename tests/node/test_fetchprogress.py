@@ -1,4 +1,4 @@
-"""Lines about what a node fetches to serve."""
+"""Progress lines of a node that fetches layers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def status(done: int, phase: str = "fetching", total: int = 10) -> dict[str, Any
 
 
 @pytest.mark.trio
-async def test_a_line_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
+async def test_progress_lines_are_rate_limited(autojump_clock: trio.testing.MockClock) -> None:
     progress = FetchProgress(RealHost())
     assert progress.line(status(0)) is None
     await trio.sleep(0.5)

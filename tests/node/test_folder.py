@@ -1,4 +1,4 @@
-"""The data folder: private, held by one daemon at a time, its small files."""
+"""The data folder: its mode, its lock and its small files."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ HOST = RealHost()
 
 
 @pytest.mark.trio
-async def test_made_private_and_locked(tmp_path: Path) -> None:
+async def test_folder_is_private_and_locked(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "a" / "b")
     lock = await open_folder(HOST, folder)
     assert folder.path.stat().st_mode & 0o777 == 0o700
@@ -34,7 +34,7 @@ async def test_made_private_and_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+async def test_writable_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)  # noqa: ASYNC240
     with pytest.raises(NodeError, match="other users") as raised:
         await open_folder(HOST, DataFolder(tmp_path))
@@ -42,7 +42,7 @@ async def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.trio
-async def test_port(tmp_path: Path) -> None:
+async def test_port_is_remembered(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     assert await remembered_port(HOST, folder) == 0
     await remember_port(HOST, folder, 4001)
@@ -53,7 +53,7 @@ async def test_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_peers(tmp_path: Path) -> None:
+async def test_peers_are_remembered(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     assert await remembered_peers(HOST, folder) == []
     await remember_peers(HOST, folder, [f"/ip4/10.0.0.1/tcp/{port}" for port in range(1, 100)])

@@ -1,4 +1,4 @@
-"""What a node makes of its place in a group: who joins, and what it tells its user."""
+"""A node's role in a group: which peers join, and what it reports to its owner."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,7 @@ BOX = b"b" * 32
 
 
 class FakeEndpoint:
-    """Remembers whom to call."""
+    """Records the callbacks."""
 
     def __init__(self) -> None:
         self.peer = OWN
@@ -104,7 +104,7 @@ class Node:
 
 
 @pytest.mark.trio
-async def test_who_was_invited_gets_the_role_of_its_code() -> None:
+async def test_invited_peer_gets_the_role_of_its_code() -> None:
     node = Node()
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     answer = await node.join()
@@ -116,7 +116,7 @@ async def test_who_was_invited_gets_the_role_of_its_code() -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("private", [True, False])
-async def test_asking_again_writes_the_disk_no_more(private: bool) -> None:
+async def test_repeated_join_does_not_write_the_disk_again(private: bool) -> None:
     node = Node(private=private)
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     for _ in range(20):
@@ -134,7 +134,7 @@ async def test_asking_again_writes_the_disk_no_more(private: bool) -> None:
         (Admitted(INVITATION, b"code"), BOX[1:]),
     ],
 )
-async def test_nobody_else_joins(admitted: Admitted | None, payload: bytes) -> None:
+async def test_uninvited_peer_cannot_join(admitted: Admitted | None, payload: bytes) -> None:
     node = Node()
     node.endpoint.admitted = admitted
     answer = await node.join(payload)
@@ -143,8 +143,8 @@ async def test_nobody_else_joins(admitted: Admitted | None, payload: bytes) -> N
 
 
 @pytest.mark.trio
-async def test_a_code_raises_a_role_once() -> None:
-    """Red where each call counts: on its first link, whose role was lowered would raise it."""
+async def test_code_raises_a_role_only_once() -> None:
+    """Fails if each call counts: a peer whose role was lowered could raise it on its first link."""
     node = Node()
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     node.upkeep.refuses = True
@@ -152,14 +152,14 @@ async def test_a_code_raises_a_role_once() -> None:
     node.upkeep.refuses = False
     for _ in range(3):
         assert isinstance(await node.join(), Reply)
-    assert len(node.upkeep.admitted) == 1, "who did not get the answer has it anew, and no more"
+    assert len(node.upkeep.admitted) == 1, "a repeated call gets the reply again, and no more"
     del node.upkeep.roles[PEER]
     assert isinstance(await node.join(), Reply)
-    assert len(node.upkeep.admitted) == 2, "who is no member any more, and was not revoked, joins"
+    assert len(node.upkeep.admitted) == 2, "a former member that was not revoked joins again"
 
 
 @pytest.mark.trio
-async def test_an_inviter_that_may_not_says_why() -> None:
+async def test_inviter_without_permission_gives_the_reason() -> None:
     node = Node()
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     node.upkeep.refuses = True
@@ -168,64 +168,64 @@ async def test_an_inviter_that_may_not_says_why() -> None:
 
 
 @pytest.mark.trio
-async def test_an_open_swarm_says_that_it_is_one() -> None:
+async def test_open_swarm_replies_that_it_is_open() -> None:
     node = Node(private=False)
     node.endpoint.admitted = Admitted(INVITATION, b"code")
     answer = await node.join(b"")
     assert isinstance(answer, Reply) and answer.header == {"private": False}
 
 
-def test_who_says_that_this_node_is_out_is_named() -> None:
+def test_revocation_names_the_peer_that_reported_it() -> None:
     node = Node()
     node.endpoint.told["refused"](PEER, "full", "")
     assert node.sentences == []
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     (sentence,) = node.sentences
-    assert sentence == f"the group has revoked this node: by {OWNER}, so says {PEER}"
+    assert sentence == f"the group has revoked this node: by {OWNER}, according to {PEER}"
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {PEER}")
     assert node.sentences == [f"the group has revoked this node: by {PEER}"]
     node.endpoint.told["refused"](PEER, "revoked", "revoked")
-    assert node.sentences == [f"the group has revoked this node: so says {PEER}"]
+    assert node.sentences == [f"the group has revoked this node: according to {PEER}"]
     (condition,) = node.health.conditions()
     assert f"`shoal group role {OWN} ROLE`" in (condition.hint or "")
 
 
-def test_in_an_open_swarm_nobody_can_say_so() -> None:
-    """Red where there need be no group: nothing would take a stranger's lie back."""
+def test_open_swarm_ignores_claims_of_revocation() -> None:
+    """Fails if no group is required: nothing would clear a stranger's false claim."""
     node = Node(private=False)
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     node.endpoint.told["lost"](link(PEER, Admitted("open")), "revoked")
     assert node.sentences == []
 
 
-def test_a_liar_is_forgotten_when_a_member_lets_this_node_in() -> None:
+def test_false_revocation_is_cleared_when_a_member_admits_this_node() -> None:
     node = Node()
     node.endpoint.told["lost"](link(PEER, Admitted(SWARM)), "revoked")
     assert len(node.sentences) == 1
     node.endpoint.told["link"](link(OWNER, Admitted(INVITATION, b"code")))
     node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark"), dialled=False))
-    assert len(node.sentences) == 1, "who dials has not looked at its list yet"
+    assert len(node.sentences) == 1, "a dialling peer has not checked its member list yet"
     node.endpoint.told["link"](link(OWNER, Admitted(SWARM, b"mark")))
     assert node.sentences == []
 
 
-def test_who_said_so_and_has_a_link_again_has_taken_it_back() -> None:
+def test_revocation_is_cleared_by_a_link_to_its_reporter() -> None:
     node = Node()
     node.endpoint.told["refused"](PEER, "revoked", f"revoked by {OWNER}")
     assert len(node.sentences) == 1
-    node.endpoint.admitted = Admitted(SWARM, b"mark")  # it has dialled here
+    node.endpoint.admitted = Admitted(SWARM, b"mark")  # the peer has dialled this node
     node.grouping._report()
     assert node.sentences == []
 
 
-def test_what_its_own_list_says_needs_nobody_s_word() -> None:
+def test_own_member_list_is_enough_for_a_revocation() -> None:
     node = Node()
     node.upkeep.revoked[OWN] = OWNER
     node.endpoint.told["refused"](PEER, "revoked", "")
     assert node.sentences == [f"the group has revoked this node: by {OWNER}"]
 
 
-def test_what_the_revoked_say_of_this_node_is_nothing() -> None:
+def test_claims_of_revoked_peers_are_ignored() -> None:
     node = Node()
     node.upkeep.revoked[PEER] = OWN
     node.endpoint.told["lost"](link(PEER, Admitted(SWARM)), "revoked")

@@ -1,4 +1,4 @@
-"""A private group by the control socket, on simulated daemons."""
+"""Group operations of the control socket, on simulated daemons."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ async def test_the_group_and_its_invitations(world: World) -> None:
         assert error.code == "unknown-invitation"
 
 
-async def test_what_is_asked_badly(world: World) -> None:
+async def test_invalid_group_requests_are_refused(world: World) -> None:
     node = await world.host("a").start(engine=False, private=True)
     for more in ({}, {"peer": 5}, {"peer": ""}, {"peer": "x" * 300}):
         with pytest.raises(ControlError):

@@ -1,4 +1,4 @@
-"""What is handed to a joiner: typed and bounded, whoever hands it."""
+"""Group credentials for a joining node: typed and bounded, whichever peer sends them."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ FOUNDER = Identity.from_seed(b"f" * 32).peer
 HANDED = Handed(FOUNDER, b"n" * 16, ((2, b"2" * 32), (1, b"1" * 32)))
 
 
-def test_it_comes_back_from_a_file_and_from_a_peer() -> None:
+def test_credentials_round_trip_through_file_and_payload() -> None:
     assert read_handed(HANDED.as_file()) == HANDED
     assert open_handed(HANDED.as_payload()) == HANDED
     assert "32" not in repr(HANDED) and str(b"2" * 32) not in repr(HANDED)
@@ -46,12 +46,12 @@ KEYS = [[1, b"1" * 32]]
         packed(FOUNDER, b"n" * HANDED_BYTES, KEYS),
     ],
 )
-def test_what_is_none(payload: bytes) -> None:
+def test_invalid_payload_is_refused(payload: bytes) -> None:
     assert open_handed(payload) is None
 
 
 @pytest.mark.parametrize(
     "change", [{"nonce": "zz"}, {"keys": {}}, {"keys": [[1]]}, {"founder": []}]
 )
-def test_a_damaged_file_is_none(change: dict[str, Any]) -> None:
+def test_damaged_file_is_refused(change: dict[str, Any]) -> None:
     assert read_handed(json.dumps(json.loads(HANDED.as_file()) | change).encode()) is None

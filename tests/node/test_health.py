@@ -10,7 +10,7 @@ def test_report_and_clear() -> None:
     health.report("disk-full", "the disk is full", hint="free some space")
     health.report("no-engine", "torch is not installed")
     assert [item.name for item in health.conditions()] == ["disk-full", "no-engine"]
-    assert len(heard) == 2, "a repeated report is not told again"
+    assert len(heard) == 2, "a repeated report causes no call"
     health.report("disk-full", "the disk is fuller")
     assert heard[-1].sentence == "the disk is fuller"
     health.clear("disk-full")

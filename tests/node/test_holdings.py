@@ -1,4 +1,4 @@
-"""What a node's library holds: what must stay, and what the swarm is told when something went."""
+"""The contents of a node's library: which roots must stay, and what evictions announce."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,7 @@ SERVED, FETCHED, IDLE = "a" * 64, "b" * 64, "c" * 64
 
 
 class Parts:
-    """Stands for the exchange and the directory."""
+    """Replaces the exchange and the directory."""
 
     def __init__(self) -> None:
         self.withdrawn: list[str] = []
@@ -40,11 +40,11 @@ def holdings(parts: Parts, said: list[str], health: Health | None = None) -> Hol
     return Holdings(some, some, some, some, some, health or Health(), said.append)
 
 
-def test_what_is_served_or_on_its_way_must_stay() -> None:
+def test_served_and_fetched_roots_are_in_use() -> None:
     assert holdings(Parts(), []).in_use() == {SERVED, FETCHED}
 
 
-def test_the_swarm_is_told_of_what_went_no_longer() -> None:
+def test_evicted_root_is_withdrawn() -> None:
     parts, said = Parts(), list[str]()
     holdings(parts, said).evicted(IDLE)
     assert [model.root for model in parts.published["models"]] == [SERVED]
@@ -53,7 +53,7 @@ def test_the_swarm_is_told_of_what_went_no_longer() -> None:
     assert said == [f"{IDLE[:16]} is no longer on this disk"]
 
 
-def test_what_rotted_is_told_and_what_nobody_has_stays_a_condition_until_it_is_back() -> None:
+def test_unrepaired_chunks_are_a_condition_until_repaired() -> None:
     health, said = Health(), list[str]()
     held = holdings(Parts(), said, health)
     held.mended(2, 0)

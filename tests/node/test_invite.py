@@ -1,4 +1,4 @@
-"""Invitation codes: round trip, typing errors, and the book of codes given out."""
+"""Invitation codes: round trip, typing errors, and the book of issued codes."""
 
 import random
 
@@ -41,8 +41,8 @@ def test_fingerprint() -> None:
     assert not V4.expects(bytes(32))
 
 
-def test_every_single_typing_error_is_noticed() -> None:
-    """Red without the check: a wrong letter in the secret or the address would go unnoticed."""
+def test_every_single_typing_error_is_detected() -> None:
+    """Fails without the check: a wrong letter in the secret or the address would go unnoticed."""
     code = encode(V4).replace("-", "")
     for at in range(len(code)):
         for letter in ALPHABET[:: 5 if at % 7 else 1]:
@@ -52,7 +52,7 @@ def test_every_single_typing_error_is_noticed() -> None:
                 decode(code[:at] + letter + code[at + 1 :])
 
 
-def test_exchanged_letters_are_noticed() -> None:
+def test_transposed_letters_are_detected() -> None:
     code = encode(V4).replace("-", "")
     for at in range(len(code) - 1):
         swapped = code[:at] + code[at + 1] + code[at] + code[at + 2 :]
@@ -74,7 +74,7 @@ def test_exchanged_letters_are_noticed() -> None:
         ("0" * 100_000, "typing error"),
     ],
 )
-def test_bad_codes_are_named(code: str, words: str) -> None:
+def test_bad_codes_give_a_reason(code: str, words: str) -> None:
     with pytest.raises(BadInvite, match=words) as raised:
         decode(code)
     assert raised.value.hint
@@ -93,7 +93,7 @@ IDENT = invitation_ident(invitation_key(SECRET))
 
 
 class Clock:
-    """Wall seconds that a test moves."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -102,7 +102,7 @@ class Clock:
         return self.now
 
 
-def test_a_code_lets_in_as_often_as_it_says() -> None:
+def test_code_admits_its_number_of_uses() -> None:
     book = InviteBook(Clock())
     assert book.add(SECRET, uses=2, lifetime=100.0) == 100.0
     for _ in range(2):
@@ -112,14 +112,14 @@ def test_a_code_lets_in_as_often_as_it_says() -> None:
     book.used(IDENT)
 
 
-def test_a_code_that_is_taken_back_brings_nothing_to_who_waits_on_its_link() -> None:
-    """Red where only the code goes: a guest would join when it likes."""
+def test_revoked_code_grants_nothing_on_an_existing_link() -> None:
+    """Fails if only the code is removed: an admitted peer could still join at any time."""
     book = InviteBook(Clock())
     book.add(SECRET, uses=1, lifetime=100.0)
     assert not book.remove(b"other123")
     book.used(IDENT)
     assert book.role(IDENT) is not None
-    assert book.remove(IDENT), "also one that is used up"
+    assert book.remove(IDENT), "a used code can be revoked too"
     assert book.role(IDENT) is None
     assert not book.remove(IDENT)
 
@@ -157,6 +157,6 @@ def test_the_book_is_bounded() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"invites": [1]}', b"\xff", b'{"invites":0}']
 )
-def test_a_broken_book_says_so(data: bytes) -> None:
+def test_damaged_book_is_an_error(data: bytes) -> None:
     with pytest.raises(NodeError, match="invitations cannot be read"):
         decode_book(data)

@@ -1,4 +1,4 @@
-"""Jobs and usage by the control socket, on simulated daemons."""
+"""Job and usage operations of the control socket, on simulated daemons."""
 
 import time
 from typing import Any
@@ -37,7 +37,7 @@ async def code_of(node: DaemonHandle, op: str, **more: Any) -> str:
     return raised.value.code
 
 
-async def test_from_submitting_to_the_result(world: World) -> None:
+async def test_job_from_submission_to_result(world: World) -> None:
     server, asker = await pair(world)
     answer = await asker.ask(
         "job_submit", model="tiny", prompts=["One", "Two"], max_tokens=8, stop=["zzz"], top_k=3
@@ -80,14 +80,14 @@ async def test_from_submitting_to_the_result(world: World) -> None:
         {"seed": -1},
     ],
 )
-async def test_what_is_malformed_is_refused(changes: dict[str, Any], world: World) -> None:
+async def test_malformed_job_is_refused(changes: dict[str, Any], world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     asked = {"model": "tiny", "prompts": ["One"], **changes}
     assert await code_of(node, "job_submit", **asked) == "bad-request"
 
 
-async def test_what_cannot_be_submitted(world: World) -> None:
+async def test_invalid_submissions_are_refused(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     assert await code_of(node, "job_submit", model="nobody", prompts=["x"]) == "unknown-model"
@@ -100,7 +100,7 @@ async def test_what_cannot_be_submitted(world: World) -> None:
         assert await code_of(node, op, job="x" * 65) == "bad-request"
 
 
-async def test_a_full_feed_is_said_and_nothing_is_lost(world: World) -> None:
+async def test_full_feed_is_an_error_and_loses_no_job(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(WRITE_HOLD + 2)
     taken: list[str] = []
@@ -118,7 +118,7 @@ async def test_a_full_feed_is_said_and_nothing_is_lost(world: World) -> None:
     await node.ask("job_submit", model="tiny", prompts=prompts[:1])
 
 
-async def test_strangers_jobs_are_listed_in_bounds_and_never_believed(world: World) -> None:
+async def test_jobs_of_strangers_are_listed_with_limits_and_not_trusted(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     view = node.node.state.views.jobs
@@ -131,12 +131,12 @@ async def test_strangers_jobs_are_listed_in_bounds_and_never_believed(world: Wor
     assert listed["jobs"][0]["model"] is None
     done = await node.ask("job_list", state="done")
     assert (done["jobs"], done["more"]) == ([], 0)
-    assert await turns_while(JobOperations(node.node).list) > 2000 // JOBS_COUNTED
+    assert await turns_during(JobOperations(node.node).list) > 2000 // JOBS_COUNTED
     shown = await node.ask("job_show", job=listed["jobs"][0]["job"])
     assert shown["spec"] is None and shown["author"] == AUTHOR
 
 
-async def test_jobs_made_to_take_long_do_not_hold_the_loop_while_they_are_listed(
+async def test_listing_expensive_jobs_does_not_block_the_event_loop(
     world: World,
 ) -> None:
     node = await world.host("a").start(engine=False)
@@ -162,8 +162,8 @@ async def test_jobs_made_to_take_long_do_not_hold_the_loop_while_they_are_listed
     assert longest < 0.05
 
 
-async def turns_while(operation: Operation) -> int:
-    """How often another task has its turn while this is answered."""
+async def turns_during(operation: Operation) -> int:
+    """Count how often another task runs during this operation."""
     turns = 0
 
     async def another() -> None:
@@ -228,14 +228,14 @@ async def test_results_of_many_jobs_come_as_events(world: World) -> None:
     assert results[jobs[0]]["prompt"] == "é" * 200 and results[jobs[0]]["text"]
     assert events[-1] == {"event": "progress", "done": 2, "failed": 0}
     await trio.sleep(60)
-    assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are taken out"
+    assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are removed from the feed"
     events.clear()
     await operation({}, emit)
     assert [e["result"]["prompt"] for e in events[1:3]] == ["é" * 200, "Two"]
     assert await code_of(asker, "job_results", jobs=["x"]) == "bad-request"
 
 
-async def test_a_client_that_waits_hears_of_a_job_that_is_cancelled(world: World) -> None:
+async def test_waiting_client_is_told_of_a_cancelled_job(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(WRITE_HOLD + 2)
     await node.ask("job_submit", model="tiny", prompts=["One", "Two"])
@@ -252,7 +252,7 @@ async def test_a_client_that_waits_hears_of_a_job_that_is_cancelled(world: World
     assert errors == ["unknown-job", "unknown-job"]
 
 
-async def test_a_client_that_waits_for_results_does_not_delay_the_end(world: World) -> None:
+async def test_waiting_client_does_not_delay_shutdown(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(WRITE_HOLD + 2)
     await node.ask("job_submit", model="tiny", prompts=["One"])
@@ -268,7 +268,7 @@ async def test_a_client_that_waits_for_results_does_not_delay_the_end(world: Wor
         assert trio.current_time() - began < 5
 
 
-async def test_usage_is_shown_in_bounds_whatever_others_count(world: World) -> None:
+async def test_usage_is_bounded_whatever_other_nodes_report(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)
@@ -281,10 +281,10 @@ async def test_usage_is_shown_in_bounds_whatever_others_count(world: World) -> N
         most - number for number in range(USAGE_SHOWN)
     ]
     assert answer["more"] == 4 * USAGE_SHOWN
-    assert await turns_while(JobOperations(node.node).usage) >= 3
+    assert await turns_during(JobOperations(node.node).usage) >= 3
 
 
-async def test_usage_says_who_had_what_of_whom(world: World) -> None:
+async def test_usage_lists_client_provider_and_model(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)

@@ -1,4 +1,4 @@
-"""The log of what changes."""
+"""The log of a running node."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from shoal.transport.identity import Identity
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 10)]
 
 
-def test_it_tells_of_peers_answers_and_what_others_had() -> None:
+def test_log_lines_for_peers_answers_and_work_for_others() -> None:
     journal = Journal()
     assert journal.lines(Standing()) == []
     some = Standing(frozenset(PEERS[:1]))
@@ -26,7 +26,7 @@ def test_it_tells_of_peers_answers_and_what_others_had() -> None:
     assert journal.lines(replace(more, answers=3, tokens=31)) == ["answered 1 prompt, 1 tokens"]
 
 
-def test_many_peers_are_one_short_line() -> None:
+def test_many_peers_give_one_short_line() -> None:
     journal = Journal()
     (line,) = journal.lines(Standing(frozenset(PEERS)))
     assert line.endswith(" and 6 more; 9 other nodes now") and len(line) < 100

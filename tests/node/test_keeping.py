@@ -1,4 +1,4 @@
-"""What a small node keeps of the state, on simulated daemons."""
+"""State that a small node stores, on simulated daemons."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def config(state: Any) -> NodeConfig:
     return NodeConfig(data=Path("/shoal"), state=state)
 
 
-def test_a_small_machine_keeps_what_it_needs() -> None:
+def test_small_machine_stores_only_needed_state() -> None:
     memory, disk = defaults.STATE_MEMORY, defaults.STATE_DISK
     assert keeps_all(machine(memory, disk), config("auto"))
     assert not keeps_all(machine(memory - 1, disk), config("auto"))
@@ -41,14 +41,14 @@ def test_the_owner_decides() -> None:
     assert not keeps_all(machine(2**50, 2**50), config("needed"))
 
 
-def test_the_parts_of_its_models_or_all() -> None:
+def test_needed_parts_of_own_models_or_of_all() -> None:
     roots = ["3" + "0" * 63, "a" + "0" * 63, "3" + "1" * 63]
     assert set(needed(roots, chooses=False, works=False)) == {("shards", 3), ("shards", 10)}
     assert set(needed([], chooses=False, works=True)) == {("jobs", 0), ("claims", 0)}
     assert set(needed([], chooses=True, works=False)) == {("shards", part) for part in range(16)}
 
 
-async def test_a_model_that_is_pulled_brings_its_part_and_it_goes_later(world: World) -> None:
+async def test_pulled_model_adds_its_part_until_it_is_removed(world: World) -> None:
     first = await world.host("a").start(model="tiny", layers=(0, 6))
     second = await world.host("b").start(bootstrap=[first], engine=False, state="needed")
     await first.serving()
@@ -70,7 +70,7 @@ async def test_a_model_that_is_pulled_brings_its_part_and_it_goes_later(world: W
     assert state.interest.kept == BASE and placements.get(root) is None
 
 
-async def test_a_small_node_may_ask_for_a_model_that_it_has_heard_of(world: World) -> None:
+async def test_small_node_can_run_a_model_that_it_knows_by_name(world: World) -> None:
     first = await world.host("a").start(model="tiny", layers=(0, 6))
     await first.serving()
     small = await world.host("b").start(bootstrap=[first], engine=False, state="needed")
@@ -79,27 +79,27 @@ async def test_a_small_node_may_ask_for_a_model_that_it_has_heard_of(world: Worl
     assert (await small.generate("Once", max_tokens=4))["tokens"] == 4
 
 
-async def test_an_owner_of_a_group_keeps_all(world: World) -> None:
-    """Or a revocation by it would let go of all that the revoked had said elsewhere."""
+async def test_group_owner_stores_all_state(world: World) -> None:
+    """Otherwise its revocation would drop everything that the revoked peer said in other feeds."""
     owner = await world.host("a").start(engine=False, state="needed", private=True)
     await trio.sleep(3)
     assert owner.node.state.interest.kept == set(all_parts())
 
 
-async def test_whoever_keeps_all_says_so(world: World) -> None:
+async def test_node_reports_that_it_stores_all_state(world: World) -> None:
     first = await world.host("a").start(engine=False)
     answer = await first.ask("state_show")
     assert first.node.state.interest.kept is None and answer["keeps"] is None
     second = await world.host("b").start(engine=False, state="needed")
     with pytest.raises(ControlError, match=r"no peer .* is known") as caught:
         await second.ask("state_show", kind="usage", author=first.peer)
-    assert "does not keep all" in (caught.value.hint or "")
+    assert "does not store all" in (caught.value.hint or "")
     answer = await second.ask("state_show", kind="usage")
     assert answer["keeps"] == {"group": [0], "member": [0], "models": [0]}
     assert answer["alone"] == {}
 
 
-async def test_what_no_linked_node_keeps_is_said(world: World) -> None:
+async def test_parts_that_no_linked_node_stores_are_reported(world: World) -> None:
     first = await world.host("a").start(engine=False, state="needed")
     second = await world.host("b").start(bootstrap=[first], engine=False)
     await trio.sleep(10)
@@ -115,7 +115,7 @@ async def test_what_no_linked_node_keeps_is_said(world: World) -> None:
     assert (await first.ask("state_show"))["alone"] == {}
 
 
-async def test_jobs_and_usage_say_whether_those_of_others_are_kept(world: World) -> None:
+async def test_jobs_and_usage_report_whether_those_of_others_are_stored(world: World) -> None:
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(engine=False, state="needed")
     for op in ("job_list", "usage"):

@@ -1,4 +1,4 @@
-"""What is told of links: paths, rates, and why one is not direct."""
+"""Views of links: paths, rates, and why a link is not direct."""
 
 from types import MappingProxyType
 
@@ -27,7 +27,7 @@ def outcome(rounds: int = 1, **rungs: RungOutcome) -> Outcome:
 
 
 @pytest.mark.parametrize("way", [None, *(way for way in Way if way is not Way.RELAYED)])
-def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
+def test_direct_link_needs_no_reason(way: Way | None) -> None:
     assert why_relayed(way, None, ALL_RUNGS) is None
 
 
@@ -35,30 +35,30 @@ def test_what_is_direct_needs_no_reason(way: Way | None) -> None:
     ("came", "words"),
     [
         (None, "has not been tried yet"),
-        (outcome(tcp=RungOutcome(Result.WORKED)), "was there and is lost"),
+        (outcome(tcp=RungOutcome(Result.WORKED)), "was lost"),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=BOTH_DRAW),
             SYMMETRIC,
         ),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=SPARED),
-            "nothing uses this link enough to search for it",
+            "this link carries too little traffic",
         ),
         (
             outcome(3, tcp=RungOutcome(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),
-            "did not come through in 3 rounds: over TCP a router answered with resets; "
-            "UDP had no answer",
+            "failed in 3 rounds: over TCP a router answered with resets; "
+            "UDP got no reply",
         ),
         (
             outcome(tcp=SILENT, udp=RungOutcome(Result.NOT_POSSIBLE, "udp-blocked")),
-            "TCP had no answer; UDP does not get out of one of the two networks",
+            "TCP got no reply; one of the two networks blocks outgoing UDP",
         ),
         (outcome(tcp=SILENT, udp=NO_UDP), "this node has no UDP"),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=RungOutcome(Result.NOT_POSSIBLE, "busy")),
-            "waits for another one to end",
+            "waits for another search to end",
         ),
-        (failed(PEER, Result.REFUSED, "busy"), "one of the two was busy"),
+        (failed(PEER, Result.REFUSED, "busy"), "one of the two nodes was busy"),
         (failed(PEER, Result.REFUSED, "unknown-method"), "cannot punch holes"),
         (failed(PEER, Result.REFUSED, "\x1b[31m" + "x" * 99), r"(code '\x1b[31mxxx"),
     ],
@@ -69,13 +69,13 @@ def test_why_a_link_is_relayed(came: Outcome | None, words: str) -> None:
     assert why.isascii() and why.isprintable() and len(why) < 200
 
 
-def test_nothing_was_allowed() -> None:
+def test_reason_when_hole_punching_is_switched_off() -> None:
     rungs = Rungs(punch_tcp=False, udp=False)
     assert why_relayed(Way.RELAYED, None, rungs) == "hole punching is switched off on this node"
 
 
 @pytest.mark.trio
-async def test_rates_are_of_the_time_between_two_looks() -> None:
+async def test_rates_cover_the_time_between_two_samples() -> None:
     a, b = make_node(1), make_node(2)
     ladder = Ladder(RealHost(), a.endpoint)
     async with running(a, b):
@@ -87,7 +87,7 @@ async def test_rates_are_of_the_time_between_two_looks() -> None:
         assert 50_000 < view["rate_out"] < 60_000 and 50_000 < view["rate_in"] < 60_000
         assert [leg["used"] for leg in view["legs"]] == [True]
         fresh = link_view(link, ladder, {}, 2.0, 100.0)
-        assert fresh["rate_in"] is None, "a link that came since has no rate yet"
+        assert fresh["rate_in"] is None, "a link that began since then has no rate yet"
         other = {b.endpoint.peer: (b"another life", 0, 0)}
         assert link_view(link, ladder, other, 2.0, 100.0)["rate_in"] is None
 

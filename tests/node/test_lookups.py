@@ -1,4 +1,4 @@
-"""`find` and `dht` of the control socket, on simulated daemons; what a daemon says in the DHT."""
+"""`find` and `dht` of the control socket on simulated daemons, and a daemon's own DHT records."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shoal.node.errors import ControlError
 
 
 async def swarm(world: World, count: int = 3) -> list[DaemonHandle]:
-    """Daemons that serve the embedded model and have announced it."""
+    """Start daemons that serve the embedded model, and wait until they have announced it."""
     first = await world.host("d0").start()
     others = [await world.host(f"d{n}").start(bootstrap=[first]) for n in range(1, count)]
     nodes = [first, *others]
@@ -26,7 +26,7 @@ async def swarm(world: World, count: int = 3) -> list[DaemonHandle]:
 
 
 def by_kind(answer: dict[str, Any]) -> dict[str, set[str]]:
-    """Authors by kind of record."""
+    """Return the authors by kind of record."""
     found: dict[str, set[str]] = {}
     for search in answer["searches"]:
         for record in search["records"]:
@@ -42,14 +42,14 @@ async def test_a_model_by_name_by_root_and_by_both(world: World) -> None:
         answer = await nodes[1].ask("find", key=key)
         assert by_kind(answer)["shard"] == by_kind(answer)["blob"] == everybody
         shards = answer["searches"][0]
-        assert shards["about"] == f"who serves layers of {key}"
+        assert shards["about"] == f"nodes that serve layers of {key}"
         assert {step["peer"] for step in shards["path"]} <= everybody
     shard = shards["records"][0]["says"]
     assert (shard["root"], shard["start"], shard["precision"]) == (root, 0, "float32")
 
 
 async def named(world: World, name: str, *, by: int) -> list[DaemonHandle]:
-    """As `swarm`; in the index a stranger gives `name` to a root of its own."""
+    """Start a swarm in which a stranger's DHT record gives `name` to a root of its own."""
     nodes = await swarm(world)
     nodes[by].node.discovery.dht.publish(NameBody(name, "cd" * 32, 4, 1 << 20), lasting=False)
     nodes[by].node.discovery.dht.publish(BlobBody("cd" * 32, 1 << 20, 3, ((1, 2),)), lasting=False)
@@ -61,41 +61,42 @@ def abouts(answer: dict[str, Any]) -> list[str]:
     return [search["about"] for search in answer["searches"]]
 
 
-async def test_what_only_the_index_names_is_followed_to_its_holders(world: World) -> None:
+async def test_name_known_only_to_the_dht_leads_to_its_providers(world: World) -> None:
     nodes = await named(world, "far", by=2)
     for key in ("far", "far@cdcd"):
         answer = await nodes[0].ask("find", key=key)
         assert abouts(answer) == [
-            f"who serves layers of {key}", f"who holds chunks of {key}", "what far means",
+            f"nodes that serve layers of {key}", f"providers of chunks of {key}", "what far means",
         ]  # fmt: skip
         assert by_kind(answer)["blob"] == by_kind(answer)["name"] == {nodes[2].peer}
     assert abouts(await nodes[0].ask("find", key="far@00")) == ["what far means"]
 
 
 async def test_a_name_that_means_two_models_shows_both(world: World) -> None:
-    """Whom the nearest voucher means comes first; the other is told apart by its hash."""
+    """The model of the nearest voucher comes first; a hash distinguishes the other one."""
     nodes = await named(world, "tiny", by=2)
     answer = await nodes[0].ask("find", key="tiny")
     assert abouts(answer) == [
-        "who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd",
-        "who serves layers of tiny", "who holds chunks of tiny", "what tiny means",
+        "nodes that serve layers of tiny@cdcdcdcd", "providers of chunks of tiny@cdcdcdcd",
+        "nodes that serve layers of tiny", "providers of chunks of tiny", "what tiny means",
     ]  # fmt: skip
     shown = abouts(await nodes[0].ask("find", key="tiny@cdcdcdcd"))
-    assert shown[:2] == ["who serves layers of tiny@cdcdcdcd", "who holds chunks of tiny@cdcdcdcd"]
+    assert shown[:2] == [
+        "nodes that serve layers of tiny@cdcdcdcd", "providers of chunks of tiny@cdcdcdcd",
+    ]  # fmt: skip
 
 
-async def test_a_hash_in_capitals_and_one_cut_short(world: World) -> None:
+async def test_hash_in_capitals_and_shortened_hash(world: World) -> None:
     nodes = await swarm(world)
     root = next(iter(nodes[0].node.library.roots()))
     for key in (root.upper(), root[:12]):
         assert by_kind(await nodes[0].ask("find", key=key))["blob"] == {n.peer for n in nodes}
-    assert (
-        abouts(await nodes[0].ask("find", key=root[:12]))[-1] == f"who holds chunks of {root[:12]}"
-    )
+    shown = abouts(await nodes[0].ask("find", key=root[:12]))
+    assert shown[-1] == f"providers of chunks of {root[:12]}"
 
 
 @pytest.mark.parametrize("key", ["a/b c", "tiny@zz", "@ab", "x\x1b[2J"])
-async def test_what_can_be_no_key_is_refused_with_what_can(world: World, key: str) -> None:
+async def test_invalid_key_is_refused_with_valid_forms(world: World, key: str) -> None:
     node = await world.host("alone").start()
     with pytest.raises(ControlError) as raised:
         await node.ask("find", key=key)
@@ -116,7 +117,7 @@ async def test_a_peer_and_a_key(world: World) -> None:
     assert [each["author"] for each in again["searches"][-1]["records"]] == [nodes[2].peer]
 
 
-async def test_who_stops_takes_back_what_it_said(world: World) -> None:
+async def test_stopped_node_withdraws_its_records(world: World) -> None:
     nodes = await swarm(world)
     gone = nodes[2].peer
     await nodes[2].stop()
@@ -127,8 +128,8 @@ async def test_who_stops_takes_back_what_it_said(world: World) -> None:
 
 
 @pytest.mark.long
-async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
-    """Nobody takes them back; at its next start it does so itself, before it serves again."""
+async def test_crashed_node_is_found_until_its_records_expire(world: World) -> None:
+    """No node withdraws them. At its next start it does so itself, before it serves again."""
     nodes = await swarm(world)
     gone = nodes[2]
     await Faults(world).crash(gone.host)
@@ -140,7 +141,7 @@ async def test_who_crashes_is_found_until_its_records_end(world: World) -> None:
     assert gone.peer not in by_kind(await nodes[0].ask("find", key="tiny"))["shard"]
 
 
-async def test_a_name_that_nobody_knows(world: World) -> None:
+async def test_unknown_name(world: World) -> None:
     (node,) = [await world.host("alone").start()]
     (search,) = (await node.ask("find", key="no-such-model"))["searches"]
     assert search["records"] == [] and search["about"] == "what no-such-model means"
@@ -153,7 +154,7 @@ async def test_nonsense_is_refused(world: World, key: object) -> None:
         await node.ask("find", key=key)
 
 
-async def test_the_part_in_the_index(world: World) -> None:
+async def test_view_of_the_dht(world: World) -> None:
     nodes = await swarm(world)
     await trio.sleep(defaults.SAY_AFTER + 5)  # these records go out in the background
     view = await nodes[1].ask("dht")
@@ -163,7 +164,7 @@ async def test_the_part_in_the_index(world: World) -> None:
     assert view["stored"]["records"] >= 4 and view["walk"]["messages"] > 0
 
 
-async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
+async def test_full_disk_is_a_condition(world: World) -> None:
     nodes = await swarm(world, 2)
     nodes[0].node.discovery._trouble(OSError(28, "No space left on device"))
     status = await nodes[0].status()
@@ -172,8 +173,8 @@ async def test_the_disk_that_is_full_is_a_condition(world: World) -> None:
     assert (await nodes[0].status())["health"] == []
 
 
-async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(world: World) -> None:
-    """The first may go at once, and an announcement's life is two hours."""
+async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
+    """The first node may leave at once, and an announcement lives for two hours."""
     first = await world.host("d0").start(engine=False)
     second = await world.host("d1").start(bootstrap=[first], engine=False)
     await trio.sleep(30)
@@ -183,11 +184,11 @@ async def test_what_was_said_to_the_first_node_reaches_those_that_come_later(wor
         await world.host(f"d{number}").start(bootstrap=[first], engine=False)
     await trio.sleep(60)
     (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
-    assert own["kept"] >= 4, "when there were twice as many, and twice as many again"
+    assert own["kept"] >= 4, "announced again after each doubling of the number of nodes"
 
 
-async def test_what_members_know_is_announced_in_the_background(world: World) -> None:
-    """Not for each address that a node learns of itself while it starts."""
+async def test_facts_known_to_members_are_announced_in_the_background(world: World) -> None:
+    """Announcements do not repeat for each address that a node learns while it starts."""
     first = await world.host("d0").start()
     second = await world.host("d1").start(bootstrap=[first])
     await second.until(lambda status: status["peers"] == 1)
@@ -200,7 +201,7 @@ async def test_what_members_know_is_announced_in_the_background(world: World) ->
     index.publish(NameBody("mine", "cd" * 32, 4, 1 << 20), lasting=False)
     with trio.fail_after(defaults.SAY_AFTER / 2):
         await index.flushed(10)
-    assert "name" in announced(), "the index alone knows this"
+    assert "name" in announced(), "only the DHT knows this"
     assert "peer" not in announced()
     await trio.sleep(2 * defaults.SAY_AFTER)
     assert "peer" in announced()

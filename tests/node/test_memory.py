@@ -1,4 +1,4 @@
-"""What is said of the memory that an owner offers."""
+"""Warnings about the memory that an owner offers."""
 
 import pytest
 
@@ -20,11 +20,13 @@ def machine(available: int) -> Machine:
         (4 * GIB, 100 * MIB, "only 100 MiB is free", "set memory 0MiB"),
     ],
 )
-def test_too_little_and_too_much(asked: int, free: int, sentence: str, hint: str) -> None:
+def test_warning_about_too_little_and_too_much_memory(
+    asked: int, free: int, sentence: str, hint: str
+) -> None:
     found = memory_condition(asked, machine(free))
     assert found is not None and sentence in found.sentence and hint in str(found.hint)
-    assert "400 MiB" in found.sentence, "the programs take memory as well"
+    assert "400 MiB" in found.sentence, "the programs need memory as well"
 
 
-def test_enough() -> None:
+def test_no_warning_about_enough_memory() -> None:
     assert memory_condition(GIB, machine(8 * GIB)) is None

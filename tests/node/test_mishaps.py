@@ -1,4 +1,4 @@
-"""Mistakes that peers find become one condition, and few lines."""
+"""Bugs that peers trigger become one condition and few lines."""
 
 from shoal.node import defaults
 from shoal.node.health import Condition, Health
@@ -22,7 +22,7 @@ def test_the_condition_names_the_peer_the_exception_and_what_to_do() -> None:
     assert "report" in str(condition.hint)
 
 
-def test_thousands_of_them_are_a_few_lines() -> None:
+def test_thousands_of_bugs_give_a_few_lines() -> None:
     mishaps, lines, health = told()
     for number in range(5000):
         mishaps.add(Mishap(f"peer {number}", "RuntimeError", "transport/link.py:1"))
@@ -30,7 +30,7 @@ def test_thousands_of_them_are_a_few_lines() -> None:
     assert "4096 times" in lines[-1].sentence
 
 
-def test_what_is_counted_apart_is_bounded() -> None:
+def test_kinds_of_bugs_are_bounded() -> None:
     mishaps, lines, _ = told()
     for number in range(5000):
         mishaps.add(Mishap("peer", "RuntimeError", f"transport/link.py:{number}"))

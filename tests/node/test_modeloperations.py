@@ -1,4 +1,4 @@
-"""What a daemon answers about models, with others around it."""
+"""Model operations of a daemon with other nodes around it."""
 
 import pytest
 import trio
@@ -11,14 +11,14 @@ from shoal.node.errors import ControlError
 
 
 async def pair(world: World) -> list[DaemonHandle]:
-    """One with `tiny`, and one that has met it."""
+    """Start a node with `tiny`, and one that is linked to it."""
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(bootstrap=[first], engine=False)
     await second.until(lambda status: status["peers"] == 1 and status["models"])
     return [first, second]
 
 
-async def test_list_and_show_say_who_vouches(world: World) -> None:
+async def test_list_and_show_name_the_vouchers(world: World) -> None:
     first, second = await pair(world)
     (model,) = (await second.ask("models"))["models"]
     assert model["vouchers"] == [{"peer": first.peer, "source": "members", "age_s": 0.0}]
@@ -34,7 +34,7 @@ async def test_list_and_show_say_who_vouches(world: World) -> None:
     assert shown["others"] == [] and shown["config"]
 
 
-async def test_what_is_here_in_part_is_told_from_the_whole(world: World) -> None:
+async def test_incomplete_model_is_distinguished_from_a_complete_one(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
     (model,) = (await second.ask("models"))["models"]
@@ -48,7 +48,7 @@ async def test_what_is_here_in_part_is_told_from_the_whole(world: World) -> None
     assert model["lacks"] == 0
 
 
-async def test_a_wrong_hash_is_told_the_right_one_and_a_wrong_name_the_nearest(
+async def test_wrong_hash_or_name_gets_the_nearest_match(
     world: World,
 ) -> None:
     first, second = await pair(world)
@@ -61,10 +61,10 @@ async def test_a_wrong_hash_is_told_the_right_one_and_a_wrong_name_the_nearest(
     alone = await world.host("alone").start(engine=False)
     with pytest.raises(ControlError) as raised:
         await alone.ask("model_pull", name="other")
-    assert raised.value.hint is not None and "linked with no other" in raised.value.hint
+    assert raised.value.hint is not None and "has no links" in raised.value.hint
 
 
-async def test_what_a_name_meant_before_is_said(world: World) -> None:
+async def test_added_model_reports_the_previous_meaning_of_its_name(world: World) -> None:
     first, _ = await pair(world)
     folder = first.node.config.data / "model"
     files = first.node.host.files
@@ -73,22 +73,22 @@ async def test_what_a_name_meant_before_is_said(world: World) -> None:
         if path.is_file():
             files.write(folder / path.name, path.read_bytes())
     assert (await first.ask("model_add", path=str(folder), name="tiny"))["replaced"] is None
-    first.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    first.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
     again = await first.ask("model_add", path=str(folder), name="tiny")
     assert again["replaced"] == "cd" * 32
 
 
-async def test_a_model_that_does_not_come_is_warned_of_once(world: World) -> None:
-    """And tried again and again all the same."""
+async def test_missing_model_is_reported_once(world: World) -> None:
+    """The node keeps retrying."""
     first = await world.host("a").start(engine=False)
     second = await world.host("b").start(bootstrap=[first], model="nope")
     await trio.sleep(1_800)
     said = [line for line in second.said if "no model 'nope'" in line]
-    assert len(said) == 2, "that it waits, and the warning"
+    assert len(said) == 2, "a line that it waits, and the warning"
     assert (await second.status())["health"][0]["name"] == "serving"
 
 
-async def test_what_is_added_is_published(world: World) -> None:
+async def test_added_model_is_published(world: World) -> None:
     first, _ = await pair(world)
     folder = first.node.config.data / "model"
     files = first.node.host.files
@@ -106,20 +106,20 @@ async def test_what_is_added_is_published(world: World) -> None:
     assert (await late.ask("model_pull", name="mine"))["root"] == added["root"]
 
 
-async def test_a_name_that_means_another_model_here_stays(world: World) -> None:
+async def test_local_meaning_of_a_name_is_preserved(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
-    second.node.library._names["tiny"] = "cd" * 32  # it has had one of its own
+    second.node.library._names["tiny"] = "cd" * 32  # the name already meant another model here
     got = await second.ask("model_pull", name=f"tiny@{root[:8]}")
     assert (got["name"], got["root"]) == (root[:16], root)
     assert second.node.library.names() == {"tiny": "cd" * 32}
 
 
-async def test_a_member_that_holds_what_it_names_need_not_be_looked_up(world: World) -> None:
+async def test_pull_from_a_member_needs_no_dht_lookup(world: World) -> None:
     first, second = await pair(world)
     root = next(iter(first.node.library.roots()))
     assert (await second.ask("model_pull", name=root[:10]))["root"] == root
-    assert second.node.library.names() == {}, "asked for by its hash it gets no name"
+    assert second.node.library.names() == {}, "a model requested by its hash gets no name"
     assert (await second.node.library.holdings(root)).complete
 
 
@@ -132,7 +132,7 @@ async def test_nonsense_is_refused(world: World, name: object) -> None:
         assert raised.value.code == "bad-request"
 
 
-async def test_a_hostile_name_is_refused_in_plain_letters(world: World) -> None:
+async def test_hostile_name_is_escaped_in_the_error(world: World) -> None:
     node = await world.host("alone").start(engine=False)
     with pytest.raises(ControlError) as raised:
         await node.ask("model_pull", name="\x1b[2Jtiny\u202e")

@@ -1,10 +1,10 @@
-"""Names that members give."""
+"""Model names that members give."""
 
 from shoal.node.naming import name_bodies
 from shoal.state.record import ModelName
 
 
-def test_names_that_no_record_can_tell_of_are_left_out() -> None:
+def test_names_too_large_for_a_record_are_omitted() -> None:
     models = (
         ModelName("tiny", "ab" * 32, 6, 9),
         ModelName("", "cd" * 32, 6, 9),

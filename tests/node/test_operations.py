@@ -1,4 +1,4 @@
-"""Values of a request, typed and bounded."""
+"""Typed and bounded values of a request."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from shoal.node.errors import ControlError
 from shoal.node.operations import text_of
 
 
-def test_bytes_that_are_no_text_are_told_as_that() -> None:
+def test_bytes_that_are_not_utf8_are_refused() -> None:
     latin = b"caf\xe9".decode(errors="surrogateescape")  # as Python reads a command line
     with pytest.raises(ControlError, match="`prompt` is not UTF-8 text") as raised:
         text_of({"prompt": latin}, "prompt", 100)

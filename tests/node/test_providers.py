@@ -1,4 +1,4 @@
-"""Who holds a root, by the DHT."""
+"""Look-up of providers in the DHT."""
 
 from collections.abc import Iterable, Sequence
 from random import Random
@@ -30,7 +30,7 @@ def identity(number: int) -> Identity:
 
 
 class Net:
-    """A DHT that answers at once, and a ladder that notes what it is asked to dial."""
+    """A DHT that answers at once, and a dialer that records the dialled addresses."""
 
     peer = OWN
 
@@ -44,7 +44,7 @@ class Net:
         self.known: Sequence[Address] = ()
         self.providers = Providers(HOST, self, self)  # type: ignore[arg-type]
 
-    # As a Dht.
+    # Replaces a Dht.
     async def find(self, key: Key, **how: Any) -> Found:
         await trio.lowlevel.checkpoint()
         return Found(tuple(each for each in self.records if each.record.key == key))
@@ -56,7 +56,7 @@ class Net:
     def withdraw(self, body: Body) -> None:
         del self.own[body.key]
 
-    # As an Endpoint and a Ladder.
+    # Replaces an Endpoint and a Ladder.
     def links(self) -> list[Any]:
         return self.linked
 
@@ -85,7 +85,7 @@ class Net:
 
 
 @pytest.mark.trio
-async def test_those_who_hold_all_come_first() -> None:
+async def test_complete_providers_come_first() -> None:
     net = Net()
     some = net.says(1, BlobBody(ROOT, 9, 4, ((0, 2),)))
     whole = net.says(2, BlobBody(ROOT, 9, 4))
@@ -96,7 +96,7 @@ async def test_those_who_hold_all_come_first() -> None:
 
 
 @pytest.mark.trio
-async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
+async def test_connect_uses_a_link_then_the_address_book_then_the_dht() -> None:
     net = Net()
     peer = net.says(1, PeerBody(identity(1).peer, ("/ip4/8.8.4.4/tcp/4001",)))
     await net.providers.connect(peer)
@@ -106,7 +106,7 @@ async def test_a_link_is_used_and_else_the_book_and_else_the_dht() -> None:
     net.meets(peer, "8.8.4.4")
     assert await net.providers.connect(peer) is net.linked[0]
     assert len(net.dialled) == 2
-    assert net.needed[-1] is net.linked[0], "what comes over it is worth a direct path"
+    assert net.needed[-1] is net.linked[0], "the data over it is worth a direct path"
 
 
 NEAR = ("/ip4/127.0.0.1/tcp/4022", "/ip4/192.168.1.1/tcp/4080", "/ip4/8.8.4.4/tcp/4001")
@@ -121,24 +121,24 @@ NEAR = ("/ip4/127.0.0.1/tcp/4022", "/ip4/192.168.1.1/tcp/4080", "/ip4/8.8.4.4/tc
         ("127.0.0.1", ["127.0.0.1", "192.168.1.1", "8.8.4.4"]),
     ],
 )
-async def test_an_address_counts_for_as_much_as_where_it_came_from(
+async def test_address_is_trusted_as_far_as_its_source_is_near(
     seen: str, dialled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer's own record must not make this node knock at its owner's machines."""
+    """A peer's own record must not make this node dial machines in its owner's network."""
     net, keeper = Net(), PeerId("keeper")
     net.meets(keeper, seen)
     peer = net.says(1, PeerBody(identity(1).peer, NEAR), by=keeper)
     await net.providers.connect(peer)
     assert net.dialled == [(peer, dialled)]
 
-    # The twin: believed as they are, all are dialled.
+    # For comparison: if all addresses were trusted, all would be dialled.
     monkeypatch.setattr(Providers, "_nearness", lambda self, found: Nearness.LOOPBACK)
     await net.providers.connect(peer)
     assert len(net.dialled[-1][1]) == 3
 
 
 @pytest.mark.trio
-async def test_what_was_kept_here_counts_as_the_farthest_link() -> None:
+async def test_locally_stored_record_counts_as_the_farthest_link() -> None:
     net = Net()
     peer = net.says(1, PeerBody(identity(1).peer, NEAR))
     await net.providers.connect(peer)
@@ -152,7 +152,7 @@ async def test_what_was_kept_here_counts_as_the_farthest_link() -> None:
 
 
 @pytest.mark.trio
-async def test_what_is_here_is_told_until_it_is_not() -> None:
+async def test_announced_root_is_withdrawn() -> None:
     net = Net()
     swarm = net.providers.swarm
     swarm.announce(ROOT, 9, 4, pack_indexes([0, 1, 3]))

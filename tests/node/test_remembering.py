@@ -1,4 +1,4 @@
-"""Where other members were: kept, never forgotten for nobody, and a disk that refuses told of."""
+"""Remembered members: stored, kept by an empty view, and a failing disk is reported."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ PLACE = Address("127.0.0.1", 4001, PEER)
 
 
 class Swarm:
-    """Stands for the directory and the endpoint: one member, which is linked or not."""
+    """Replaces the directory and the endpoint; has one member, which is linked or not."""
 
     def __init__(self, *, there: bool = True, linked: bool = True) -> None:
         self.there = there
@@ -38,20 +38,20 @@ def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
     return Remembering(RealHost(), DataFolder(data), parts, parts, health)
 
 
-async def test_who_is_linked_is_known_at_the_next_start(tmp_path: Path) -> None:
+async def test_linked_members_are_known_at_the_next_start(tmp_path: Path) -> None:
     assert await remembering(tmp_path, Swarm(), Health()).write()
     assert await remembering(tmp_path, Swarm(), Health()).known() == [PLACE]
 
 
 @pytest.mark.parametrize("nobody", [Swarm(there=False), Swarm(linked=False)])
-async def test_an_empty_view_forgets_nobody(tmp_path: Path, nobody: Swarm) -> None:
+async def test_empty_view_keeps_the_remembered_members(tmp_path: Path, nobody: Swarm) -> None:
     await remembering(tmp_path, Swarm(), Health()).write()
     later = remembering(tmp_path, nobody, Health())
     assert not await later.write()
     assert await later.known() == [PLACE]
 
 
-async def test_a_disk_that_refuses_is_a_condition_until_it_takes_it(tmp_path: Path) -> None:
+async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) -> None:
     health = Health()
     kept = remembering(tmp_path / "gone", Swarm(), health)
     assert await kept.write()

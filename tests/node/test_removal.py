@@ -1,4 +1,4 @@
-"""Models and blobs go: on simulated daemons."""
+"""Removal of models and blobs, on simulated daemons."""
 
 import random
 from dataclasses import replace
@@ -45,7 +45,7 @@ async def refusal(node: DaemonHandle, op: str, **more: object) -> ControlError:
     return raised.value
 
 
-async def test_a_blob_goes_and_others_keep_theirs(world: World) -> None:
+async def test_removed_blob_stays_on_other_nodes(world: World) -> None:
     first, second = await pair(world)
     before = used(first)
     root = await added(first)
@@ -60,13 +60,13 @@ async def test_a_blob_goes_and_others_keep_theirs(world: World) -> None:
     assert (await first.ask("blobs"))["blobs"] == []
     assert (await refusal(first, "blob_rm", root=root)).code == "unknown-blob"
     await trio.sleep(10)
-    assert (await second.ask("blob_rm", root=root))["copies"] == 0, "it says so no longer"
+    assert (await second.ask("blob_rm", root=root))["copies"] == 0, "the record was withdrawn"
     await first.ask("blob_get", root=root, path=str(first.node.config.data / "out"))
 
 
-async def test_what_another_content_needs_stays(world: World) -> None:
+async def test_chunks_that_other_content_needs_stay(world: World) -> None:
     node = await world.host("a").start(engine=False)
-    await trio.sleep(5)  # the embedded model is in
+    await trio.sleep(5)  # until the embedded model is imported
     short, longer = await added(node), await added(node, DATA * 2 + b"more")
     alone = used(node)
     loss = await node.ask("blob_rm", root=longer, sure=True)
@@ -76,7 +76,7 @@ async def test_what_another_content_needs_stays(world: World) -> None:
     assert node.node.host.files.read(out, limit=1 << 24) == DATA
 
 
-def test_the_beginning_of_a_root() -> None:
+def test_prefix_of_a_root() -> None:
     roots = ["ab" * 32, "ac" * 32]
     assert blob_meant("ab", roots) == roots[0]
     for text, code in (("a", "ambiguous-blob"), ("", "unknown-blob"), ("ff", "unknown-blob")):
@@ -85,14 +85,14 @@ def test_the_beginning_of_a_root() -> None:
         assert raised.value.code == code
 
 
-async def test_a_model_goes_with_its_name(world: World) -> None:
+async def test_removed_model_loses_its_name(world: World) -> None:
     first, second = await pair(world)
     root = await import_embedded(first.node.library)
     await first.node.holdings.announce()
     await trio.sleep(10)
     assert [model["name"] for model in (await second.ask("models"))["models"]] == ["tiny"]
     error = await refusal(second, "model_rm", name="tiny")
-    assert error.code == "unknown-model" and "is no model on this node's disk" in error.message
+    assert error.code == "unknown-model" and "is not a model on this node's disk" in error.message
     loss = await first.ask("model_rm", name=root[:8])
     assert loss["names"] == ["tiny"] and loss["embedded"] and not loss["fetched"]
     gone = await first.ask("model_rm", name="tiny", sure=True)
@@ -105,7 +105,7 @@ async def test_a_model_goes_with_its_name(world: World) -> None:
     assert (await refusal(first, "model_rm", name="tiny")).code == "unknown-model"
 
 
-async def test_what_is_served_is_refused_with_what_is_served_only_here(world: World) -> None:
+async def test_served_model_is_refused_with_layers_served_only_here(world: World) -> None:
     first = await world.host("a").start(model="tiny", layers=(0, 4))
     second = await world.host("b").start(bootstrap=[first], model="tiny", layers=(2, 6))
     for node in (first, second):
@@ -118,7 +118,7 @@ async def test_what_is_served_is_refused_with_what_is_served_only_here(world: Wo
     assert first.node.directory.own().shards and first.node.library.names()
 
 
-async def test_what_is_being_fetched_is_refused(world: World) -> None:
+async def test_model_that_is_being_fetched_is_refused(world: World) -> None:
     first, second = await pair(world)
     root = await added(first, random.Random(6).randbytes(4 << 20))
     out = str(second.node.config.data / "out")

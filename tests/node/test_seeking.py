@@ -1,4 +1,4 @@
-"""Nodes that serve a model and are strangers: found in the DHT, linked with, and kept."""
+"""Unknown nodes that serve a model: found in the DHT, linked to, and kept."""
 
 from random import Random
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def said(number: int, start: int, stop: int) -> FoundRecord:
 
 
 class Net:
-    """A DHT, a directory and dials that take a second."""
+    """A DHT, a directory, and dials that take a second."""
 
     def __init__(self, *records: FoundRecord) -> None:
         self.records = records
@@ -62,7 +62,7 @@ class Net:
 
 
 @pytest.mark.trio
-async def test_strangers_are_linked_with_for_good(autojump_clock: object) -> None:
+async def test_links_to_strangers_are_kept(autojump_clock: object) -> None:
     net = Net(said(1, 0, 3), said(2, 3, 6), said(3, 3, 6))
     net.live, net.dead = {author(1).peer}, {author(3).peer}
     assert await net.seeking.seek(ROOT)
@@ -71,7 +71,7 @@ async def test_strangers_are_linked_with_for_good(autojump_clock: object) -> Non
 
 
 @pytest.mark.trio
-async def test_nobody(autojump_clock: object) -> None:
+async def test_no_node_serves_the_model(autojump_clock: object) -> None:
     assert not await Net().seeking.seek(ROOT)
     net = Net(said(1, 0, 6))
     net.dead = {author(1).peer}
@@ -79,8 +79,8 @@ async def test_nobody(autojump_clock: object) -> None:
 
 
 @pytest.mark.trio
-async def test_of_each_range_some(autojump_clock: object) -> None:
-    """Many that say they serve one range leave room for those of another."""
+async def test_each_range_of_layers_gets_links(autojump_clock: object) -> None:
+    """Many providers of one range do not crowd out those of another."""
     crowd = [said(number, 0, 3) for number in range(1, 41)]
     net = Net(*crowd, said(50, 3, 6))
     assert await net.seeking.seek(ROOT)
@@ -89,13 +89,13 @@ async def test_of_each_range_some(autojump_clock: object) -> None:
 
 
 @pytest.mark.trio
-async def test_many_requests_look_once(autojump_clock: object) -> None:
+async def test_concurrent_requests_share_one_search(autojump_clock: object) -> None:
     net = Net(said(1, 0, 6))
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(net.seeking.seek, ROOT)
     assert net.finds == 1
-    assert not await net.seeking.seek(ROOT), "just looked for"
+    assert not await net.seeking.seek(ROOT), "a search has just ended"
     await trio.sleep(defaults.SEEK_PAUSE + 1)
     assert await net.seeking.seek(ROOT)
     assert net.finds == 2
@@ -103,7 +103,7 @@ async def test_many_requests_look_once(autojump_clock: object) -> None:
 
 @pytest.mark.parametrize("when", [0.05, 0.5])
 @pytest.mark.trio
-async def test_a_request_that_ends_leaves_no_trace(when: float, autojump_clock: object) -> None:
+async def test_cancelled_request_leaves_no_state(when: float, autojump_clock: object) -> None:
     net = Net(said(1, 0, 6))
     with trio.move_on_after(when):
         await net.seeking.seek(ROOT)

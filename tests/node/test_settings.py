@@ -1,4 +1,4 @@
-"""Settings: their keys, their file, and where each value comes from."""
+"""Settings: their keys, their file, and the origin of each value."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def test_every_live_key_reaches_its_part() -> None:
     assert {key.name for key in KEYS.values() if key.live} == set(LIVE)
 
 
-def test_options_are_remembered_and_win(folder: DataFolder) -> None:
+def test_options_are_stored_and_take_precedence(folder: DataFolder) -> None:
     first = remember(HOST, folder, {"memory": "1GiB", "lan": "no", "up": "4Mbit"})
     assert {s.origin for s in first.given.values()} == {"option"}
     second = remember(HOST, folder, {"memory": "2GiB", "up": "default"})
@@ -86,7 +86,7 @@ def test_a_start_without_options_writes_nothing(folder: DataFolder) -> None:
     assert not folder.settings.exists()
 
 
-def test_what_a_person_wrote_stays(folder: DataFolder) -> None:
+def test_lines_written_by_a_person_are_preserved(folder: DataFolder) -> None:
     written(folder, "# mine\n\n  memory=1GiB  \n# about links\nlinks = 20\n")
     set_key(HOST, folder, "memory", "3GiB")
     set_key(HOST, folder, "disk", "none")
@@ -102,7 +102,7 @@ def test_what_a_person_wrote_stays(folder: DataFolder) -> None:
         ("# x\nmemroy = 4GiB\n", 2, "`memroy`: there is no setting", "did you mean `memory`"),
         ("up = 1MB\nlinks\n", 2, "expected `KEY = VALUE`, got `links`", "edit `"),
         ("= 4\n", 1, "expected `KEY = VALUE`", "edit `"),
-        ("up = 1MB\n\nup = 2MB\n", 3, "`up` stands in line 1 already", "edit `"),
+        ("up = 1MB\n\nup = 2MB\n", 3, "`up` is already set in line 1", "edit `"),
         ("links = 1\n", 1, "`links`: `1` is not a whole number from 2 to 512", "unset links`"),
         ("lan = \x1b[2J\n", 1, "`lan`: expected 1 to 2000 printable characters", "unset lan`"),
         ("lan =\n", 1, "`lan`: expected 1 to 2000 printable characters", "unset lan`"),
@@ -110,7 +110,7 @@ def test_what_a_person_wrote_stays(folder: DataFolder) -> None:
         ("bootstrap = 1.2.3.4:1 nonsense\n", 1, "`bootstrap`: ", "unset bootstrap`"),
     ],
 )  # fmt: skip
-def test_nonsense_is_named_by_file_line_and_key(
+def test_errors_name_file_line_and_key(
     folder: DataFolder, text: str, line: int, message: str, hint: str
 ) -> None:
     file = written(folder, text)
@@ -120,10 +120,10 @@ def test_nonsense_is_named_by_file_line_and_key(
     assert hint in str(raised.value.hint)
     with pytest.raises(BadSetting):
         remember(HOST, folder, {"threads": "1"})
-    assert folder.settings.read_text() == text, "nothing is written over it"
+    assert folder.settings.read_text() == text, "the file is not overwritten"
 
 
-def test_a_line_that_is_wrong_can_be_removed_and_replaced(folder: DataFolder) -> None:
+def test_invalid_line_can_be_removed_and_replaced(folder: DataFolder) -> None:
     written(folder, "memory = 4\nfoo = 3\n")
     assert set_key(HOST, folder, "foo", None) is None
     assert remember(HOST, folder, {"memory": "4GiB"}).of("memory").value == 4 << 30
@@ -133,7 +133,7 @@ def test_a_line_that_is_wrong_can_be_removed_and_replaced(folder: DataFolder) ->
         set_key(HOST, folder, "foo", "4")
 
 
-def test_no_text_and_too_much(folder: DataFolder) -> None:
+def test_values_that_are_empty_or_too_long(folder: DataFolder) -> None:
     folder.settings.write_bytes(b"lan = no\nup = \xff\n")
     with pytest.raises(BadSetting, match=r"settings\.conf:2: this is not UTF-8 text"):
         read_file(HOST, folder)
@@ -155,7 +155,7 @@ def test_random_bytes_are_read_or_refused(folder: DataFolder) -> None:
             assert str(folder.settings) in error.message
 
 
-def test_a_view_says_what_holds_and_what_will(folder: DataFolder) -> None:
+def test_view_shows_current_and_next_values(folder: DataFolder) -> None:
     now = remember(HOST, folder, {"memory": "1GiB"})
     set_key(HOST, folder, "memory", "2GiB")
     shown = {each["key"]: each for each in view(HOST, folder, now)["settings"]}
@@ -169,7 +169,7 @@ def test_a_view_says_what_holds_and_what_will(folder: DataFolder) -> None:
     assert (stopped["memory"]["text"], stopped["memory"]["origin"]) == ("2GiB", "file")
 
 
-def test_a_tree_is_never_changed_in_place() -> None:
+def test_settings_are_never_changed_in_place() -> None:
     before = Settings()
     after = before.with_(Setting.of(key_named("links"), "20", "command"))
     assert before == Settings() and after.of("links").value == 20

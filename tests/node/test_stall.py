@@ -1,4 +1,4 @@
-"""The stall guard sees a step that holds the loop, and only that."""
+"""The stall guard counts a step that blocks the event loop, and no other step."""
 
 import time
 

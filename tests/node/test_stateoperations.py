@@ -1,4 +1,4 @@
-"""The swarm's state by the control socket, on simulated daemons."""
+"""State operations of the control socket, on simulated daemons."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ async def asked(node: DaemonHandle, op: str, **more: Any) -> tuple[list[Any], An
     return events, await operation(more, emit)
 
 
-async def test_each_sees_what_the_other_says(world: World) -> None:
+async def test_nodes_see_each_others_feeds(world: World) -> None:
     first, second = await pair(world)
     me = first.node.identity.peer
     events, answer = await asked(second, "state_show", author=me[:14])
@@ -50,7 +50,7 @@ async def test_each_sees_what_the_other_says(world: World) -> None:
     assert [event["facts"]["tiny"]["layers"] for event in exported if event["author"] == me] == [6]
 
 
-async def test_who_said_what_and_when(world: World) -> None:
+async def test_log_has_author_value_and_time(world: World) -> None:
     first, second = await pair(world)
     said, answer = await asked(second, "state_log", kind="shards")
     assert answer["changes"] == len(said) == 1
@@ -63,7 +63,7 @@ async def test_who_said_what_and_when(world: World) -> None:
     assert none == []
 
 
-async def test_what_is_served_no_more_is_taken_back(world: World) -> None:
+async def test_shard_that_is_no_longer_served_is_withdrawn(world: World) -> None:
     first, second = await pair(world)
     peer = first.node.identity.peer
     assert second.node.state.views.placements.of(peer)
@@ -73,7 +73,7 @@ async def test_what_is_served_no_more_is_taken_back(world: World) -> None:
 
 
 async def test_requests_write_nothing(world: World) -> None:
-    """What changes with each request is in no fact."""
+    """Facts do not contain values that change with each request."""
     first, second = await pair(world)
     key = first.node.identity.public_key
     shard = first.node.directory.own().shards[0]
@@ -86,7 +86,7 @@ async def test_requests_write_nothing(world: World) -> None:
     assert feed.head == before
 
 
-async def test_the_store_is_whole(world: World) -> None:
+async def test_verify_finds_no_damage(world: World) -> None:
     first, _ = await pair(world)
     _, answer = await asked(first, "state_verify")
     assert answer["feeds"] >= 4 and answer["entries"] >= 4 and answer["damaged"] == []
@@ -102,14 +102,14 @@ async def test_the_store_is_whole(world: World) -> None:
         ({"kind": "x" * 300}, "not a text"),
     ],
 )
-async def test_what_cannot_be_asked(world: World, more: dict[str, Any], said: str) -> None:
+async def test_invalid_requests_are_refused(world: World, more: dict[str, Any], said: str) -> None:
     node = await world.host("a").start(engine=False)
     for op in ("state_show", "state_log", "state_export"):
         with pytest.raises(ShoalError, match=said):
             await asked(node, op, **more)
 
 
-async def test_a_copy_of_the_folder_is_told(world: World) -> None:
+async def test_copied_data_folder_is_reported(world: World) -> None:
     node = await world.host("a").start(engine=False)
     assert node.node.state._writer is not None
     node.node.state._writer.contested_at = trio.current_time()
@@ -119,15 +119,15 @@ async def test_a_copy_of_the_folder_is_told(world: World) -> None:
     assert any("identity" in c["sentence"] for c in status["health"])
     await trio.sleep(CONTESTED + SETTLE_AGAIN)
     status = await node.ask("status")
-    assert not any("identity" in c["sentence"] for c in status["health"]), "it was stopped"
+    assert not any("identity" in c["sentence"] for c in status["health"]), "the copy was stopped"
 
 
-async def test_a_name_that_only_a_feed_says(world: World) -> None:
-    """The index has it not."""
+async def test_name_known_only_from_a_feed(world: World) -> None:
+    """The DHT does not have the name."""
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
     await trio.sleep(WRITE_HOLD + 10)
-    del third.node.state._own_facts._said["models"]  # else it is taken out: the library has none
+    del third.node.state._own_facts._said["models"]  # else the name, unknown here, is withdrawn
     third.node.state.set("models", "far", model_fact(ModelName("far", "ab" * 32, 6, 1000)))
     await trio.sleep(10)
     (meaning,) = second.node.names.near("far")
@@ -135,7 +135,7 @@ async def test_a_name_that_only_a_feed_says(world: World) -> None:
     assert meaning.vouchers[0].peer == third.node.identity.peer
 
 
-async def test_what_was_served_in_an_earlier_run_is_taken_back(world: World) -> None:
+async def test_shard_of_an_earlier_run_is_withdrawn(world: World) -> None:
     first, second = await pair(world)
     peer = first.node.identity.peer
     assert second.node.state.views.placements.of(peer)
@@ -147,7 +147,7 @@ async def test_what_was_served_in_an_earlier_run_is_taken_back(world: World) -> 
     assert not second.node.state.views.placements.of(peer)
 
 
-async def test_a_feed_that_takes_nothing_silences_no_other(world: World) -> None:
+async def test_failing_feed_does_not_affect_other_feeds(world: World) -> None:
     node = (await world.host("a").start(engine=False)).node
     feed = node.state.replica.feed(node.identity.public_key, ("models", 0))
     assert feed is not None
@@ -159,7 +159,7 @@ async def test_a_feed_that_takes_nothing_silences_no_other(world: World) -> None
     node.directory.publish(models=(ModelName("tiny", root, 6, 1000),), shards=(shard,))
     await trio.sleep(WRITE_HOLD + 10)
     assert node.state.views.placements.of(node.identity.peer)
-    assert [each.name for each in node.health.conditions()] == ["state"], "its owner is told"
+    assert [each.name for each in node.health.conditions()] == ["state"], "the owner is told"
     node.directory.publish(shards=())
     await trio.sleep(5)
     assert not node.state.views.placements.of(node.identity.peer)

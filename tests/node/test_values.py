@@ -1,4 +1,4 @@
-"""Settings in the words a person types."""
+"""Parsers of setting values."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_disk() -> None:
     [("4", "4GiB"), ("511.5", "511.5GiB"), ("4096", "4096MiB"), ("4294967296", "4294967296B")],
 )
 def test_a_size_without_a_unit_is_refused(text: str, hint: str) -> None:
-    """`--memory 4` was four bytes."""
+    """`--memory 4` used to mean four bytes."""
     for option, read in (("memory", parse_memory), ("disk", parse_disk)):
         with pytest.raises(BadSetting, match="has no unit") as raised:
             read(text)
@@ -121,7 +121,7 @@ def test_bad_rate(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0B", "5b/s", "9.9kB", "79999bit"])
-def test_a_rate_that_nothing_could_work_with(text: str) -> None:
+def test_rate_that_is_too_low_is_refused(text: str) -> None:
     with pytest.raises(BadSetting, match="too little"):
         parse_rate(text)
 
@@ -175,7 +175,7 @@ def test_bad_browsers(text: str) -> None:
 RELAY = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
 
-def test_a_relay_of_the_libp2p_kind_is_named() -> None:
+def test_libp2p_relay_address() -> None:
     text = f"/ip4/192.0.2.7/tcp/4001/p2p/{RELAY}"
     assert str(parse_libp2p_relay(text)) == text
 
@@ -190,7 +190,7 @@ def test_a_relay_of_the_libp2p_kind_is_named() -> None:
         "12D3KooWLmcSnhpLvg6sus3ieakAU2Q9AndtuM9d9rucAkewBXca",
     ],
 )
-def test_nobody_knows_which_relay_that_is(text: str) -> None:
-    with pytest.raises(BadSetting, match="which relay") as raised:
+def test_libp2p_relay_without_port_or_peer_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="peer id of a relay") as raised:
         parse_libp2p_relay(text)
     assert "/p2p/" in str(raised.value.hint)

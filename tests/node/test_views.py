@@ -35,7 +35,7 @@ def test_where_a_peer_listens(
     assert listening_address(record, seen) == shown
 
 
-async def test_the_port_of_a_node_that_dialled_is_the_one_it_listens_on(world: World) -> None:
+async def test_address_of_a_dialling_node_has_its_listening_port(world: World) -> None:
     first = await world.host("a").start(engine=False)
     host = world.host("b")
     await host.start(bootstrap=[first], engine=False)

@@ -232,7 +232,7 @@ def test_an_engine_that_crashes_comes_back() -> None:
         text = (await c.generate(PROMPT))["text"]
         b.engine.crash()
         status = await b.until(lambda status: status["health"])
-        assert "came back" in status["health"][0]["sentence"]
+        assert "restarted" in status["health"][0]["sentence"]
         await b.serving()
         await trio.sleep(1)
         assert (await c.generate(PROMPT))["text"] == text

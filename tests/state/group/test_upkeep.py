@@ -453,7 +453,7 @@ def test_a_revoked_one_is_told_that_it_is() -> None:
         peer, seen = second.identity.peer, second.upkeep.group
         out = {peer: (first.identity.peer, Revocation({}, 0))}
         seen.order = replace(seen.order, revoked=out)
-        said = second.upkeep.management.not_allowed("invite anybody")
+        said = second.upkeep.management.not_allowed("invite others")
         assert said.code == "revoked" and "has revoked this node" in said.message
         assert f"`shoal group role {peer} ROLE`" in (said.hint or "")
         assert first.identity.peer in (said.hint or "")
