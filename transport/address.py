@@ -93,7 +93,9 @@ class Address:
         transport: Transport = "udp" if carrier == "udp" else "tcp"
         if transport == "udp":
             if rest[:1] != ["quic-v1"]:
-                raise _bad(text, "the protocol over UDP is missing", hint="write `/udp/4001/quic-v1`")
+                raise _bad(
+                    text, "the protocol over UDP is missing", hint="write `/udp/4001/quic-v1`"
+                )
             del rest[0]
         if rest and (len(rest) != 2 or rest[0] != "p2p"):
             raise _bad(text, f"`/{'/'.join(rest)}` is not understood")

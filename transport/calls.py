@@ -32,7 +32,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A coded refusal: raises CallRefused(code, message) at the caller. `code` has a-z, 0-9 and -."""
+    """A coded refusal, raised at the caller as CallRefused. `code` has only a-z, 0-9 and -."""
 
     code: str
     message: str

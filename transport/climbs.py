@@ -71,7 +71,7 @@ class Climbs:
 
     async def fetch(self, peer: PeerId) -> None:
         """Try to make a direct link to a peer that another node wants to reach through this one. A
-        relayed path may come first, but not by a relay that would search for the peer in its turn."""
+        relayed path may come first, but not by a relay that would search for the peer in turn."""
         attempts = self._attempts(peer, self._book(peer), False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Climb(peer, self._endpoint).run, attempts, self._dial)
