@@ -42,9 +42,10 @@ CONTESTED = 600.0  # seconds for which it is told that another node has this one
 RECLAIM_PAUSE = 30.0  # seconds between two steps over a record of our own from elsewhere
 
 # Dialling members.
-MEMBER_LINKS = 16  # links up to which members are dialled; peers' dials about double that
+MEMBER_LINKS = 8  # links up to which members are dialled; peers' dials add to them
+MORE_LINKS = 16  # the same while some member has no witness among the linked peers
 LOST_LINKS = 64  # links up to which members that have lost their link are dialled
-FIRST_LINKS = 5  # links up to which members are dialled at once, and not one by one
+FIRST_LINKS = 3  # links up to which members are dialled at once, and not one by one
 LINK_PAUSE = 30.0  # seconds between two dials beyond FIRST_LINKS
 DIALS = 8  # at once
 DIAL_TIMEOUT = 5.0  # seconds for one address

@@ -8,6 +8,7 @@ does not know survive. Spec: docs/spec/membership.md.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, TypeVar
 
 import msgpack
@@ -62,13 +63,32 @@ class ShardRecord:
     run: int = 0  # of serving that it is of (`MemberRecord.run`)
 
 
+class Rank(IntEnum):
+    """Strength of a node's claim to its layers; a plan moves nodes of the lowest rank first."""
+
+    SEEKS = 0  # it has none yet
+    CLAIMS = 1  # it is about to take them
+    HOLDS = 2  # it loads or serves them
+    FIXED = 3  # its owner named them: it does not move
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The layers that a member has or is about to have, told before it loads them."""
+
+    root: str
+    start: int
+    stop: int  # exclusive; both 0 while it seeks
+    rank: Rank
+
+
 NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
     """A member as it describes itself. `seq`, which grows with each change, `addresses`,
-    `holdings` and `run` come in its signed record; the others are facts of its feeds."""
+    `holdings`, `run` and `aim` come in its signed record; the others are facts of its feeds."""
 
     peer: PeerId
     seq: int
@@ -79,6 +99,7 @@ class MemberRecord:
     shards: tuple[ShardRecord, ...] = ()
     holdings: tuple[str, ...] = ()  # roots of which it has any chunk
     run: int = 0  # a number drawn when it began to serve what it serves now; 0: nothing
+    aim: Aim | None = None
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
@@ -118,14 +139,15 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
 
 def encode_record(record: MemberRecord) -> bytes:
     """A msgpack map; the author is not in it, the signature names it."""
-    body: bytes = msgpack.packb(
-        {
-            "seq": record.seq,
-            "addresses": [_unnamed(text, record.peer) for text in record.addresses],
-            "holdings": record.holdings,
-            "run": record.run,
-        }
-    )
+    fields = {
+        "seq": record.seq,
+        "addresses": [_unnamed(text, record.peer) for text in record.addresses],
+        "holdings": record.holdings,
+        "run": record.run,
+    }
+    if (aim := record.aim) is not None:
+        fields["aim"] = [aim.root, aim.start, aim.stop, int(aim.rank)]
+    body: bytes = msgpack.packb(fields)
     if len(body) > defaults.RECORD_BYTES:
         raise BadRecord(f"a record has over {defaults.RECORD_BYTES} bytes")
     return body
@@ -140,6 +162,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         addresses=_addresses(fields.get("addresses", []), author),
         holdings=_each(fields.get("holdings", []), defaults.HOLDINGS, _root),
         run=_run(fields.get("run", 0)),
+        aim=_aim(fields.get("aim")),
     )
 
 
@@ -198,3 +221,17 @@ def _run(value: object) -> int:
     if type(value) is not int or not 0 <= value < defaults.MAX_SEQ:
         raise BadRecord("the number of a run is out of bounds")
     return value
+
+
+def _aim(value: object) -> Aim | None:
+    """Raises BadRecord. A rank of a later version counts as the highest known here."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) < 4:
+        raise BadRecord("an aim is no list of four")
+    root, start, stop, rank = value[:4]
+    if any(type(number) is not int for number in (start, stop, rank)):
+        raise BadRecord("an aim has something else than whole numbers")
+    if not 0 <= start <= stop <= defaults.MAX_LAYERS or rank < 0:
+        raise BadRecord("an aim is out of bounds")
+    return Aim(_root(root), start, stop, Rank(min(rank, Rank.FIXED)))

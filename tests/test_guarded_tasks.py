@@ -83,7 +83,7 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving.py": {"self._cancel_when_barred"},
+    "tasks/serving.py": {"self._cancel_when_barred", "self._change"},
     "tasks/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/bloboperations.py": {"emit"},

@@ -48,6 +48,9 @@ class Legs:
         self.silent = False  # the last path was dropped because it was silent
         self.broken = False  # the last path was closed by the other end
         self.lapsed = False  # the last path was a circuit whose relay's loan ran out
+        self.places: dict[str, tuple[int, int]] = {}
+        """TCP and UDP port (0 if unknown) of the peer at each IP address where it was last seen
+        without a relay, the latest last."""
         self._host = host
         self._lane = lane
         self._identities = identities
@@ -142,12 +145,22 @@ class Legs:
         writer = Writer(self._host, self._lane, connection, path, self._wrote, meter)
         leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
+        self._note_place(leg)
         self._new = self.silent = self.broken = self.lapsed = False
         self._choose(now)
         self._tick_at(now)
         if len(self._legs) > defaults.LEGS:
             self._drop(worst(self._legs, self.used))
         return leg
+
+    def _note_place(self, leg: Leg) -> None:
+        (ip, port), medium = leg.path.address, leg.path.medium
+        if leg.way is Way.RELAYED or not ip:
+            return
+        tcp, udp = self.places.pop(ip, (0, 0))
+        self.places[ip] = (port, udp) if medium == "tcp" else (tcp, port)
+        if len(self.places) > defaults.LEGS:
+            del self.places[next(iter(self.places))]
 
     def has(self, leg: Leg) -> bool:
         """Whether a path has not been dropped."""

@@ -19,9 +19,18 @@ class Rounds(Generic[T]):
     """Rounds of retries. A new round begins `pause` seconds after one has failed, slightly longer
     each time, and at the latest `every()` seconds after it began. A dial into a dead network
     waits longer and longer between its packets, but a new dial sends at once. At most three
-    rounds run at the same time; a fourth cancels the oldest."""
+    rounds run at the same time; a fourth cancels the oldest. `times()` multiplies all these
+    times."""
 
-    def __init__(self, host: Host, *, pause: float, every: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        pause: float,
+        every: Callable[[], float],
+        times: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self._times = times
         self._host = host
         self._pause = pause
         self._every = every
@@ -31,7 +40,7 @@ class Rounds(Generic[T]):
 
     def wake(self) -> None:
         """Begin a new round now, because something has changed."""
-        self._next.deadline = min(self._next.deadline, self._began + _APART_S)
+        self._next.deadline = min(self._next.deadline, self._began + _APART_S * self._times())
 
     async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
         """Run rounds until one returns a result, and return that."""
@@ -45,9 +54,10 @@ class Rounds(Generic[T]):
                 scopes.append(scope)
                 nursery.start_soon(self._one, once, scope, over, nursery)
                 self._began = self._host.now()
-                with trio.CancelScope(deadline=self._began + self._every()) as self._next:
+                every = self._every() * self._times()
+                with trio.CancelScope(deadline=self._began + every) as self._next:
                     await over.wait()
-                    await trio.sleep(pause)
+                    await trio.sleep(pause * self._times())
                     pause *= _LONGER
         assert self._result is not None
         return self._result
