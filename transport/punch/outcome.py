@@ -1,4 +1,4 @@
-"""What came of an attempt, for a person and for whoever chooses the next one."""
+"""Outcome of an attempt, for people and for the code that decides on the next attempt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class Result(StrEnum):
     REFUSED = "refused"
     NO_ANSWER = "no-answer"
     NOT_POSSIBLE = "not-possible"
-    NOT_NEEDED = "not-needed"  # another rung was there first
+    NOT_NEEDED = "not-needed"  # another method succeeded first
 
 
 @dataclass(frozen=True, slots=True)
