@@ -41,9 +41,8 @@ class Knowledge:
         self._relays = relays
         self._mapper = mapper
         self._vouched: dict[PeerId, dict[str, None]] = {}
-        self._by_own: dict[
-            PeerId, dict[str, None]
-        ] = {}  # as reported by relays that this node chose
+        # By peer, as reported by relays that this node chose.
+        self._by_own: dict[PeerId, dict[str, None]] = {}
         self._found: dict[PeerId, dict[str, None]] = {}
         self._latest: Place | None = None
 

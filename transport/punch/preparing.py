@@ -86,10 +86,12 @@ def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
 
 
 def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
-    """What observers see now, put in place of what was known; the NAT's kind with it, where the
-    views say more than `own` does. `views` are of the own port by different observers, `latest` of
-    a socket to which nobody had talked before: only such a one shows where a NAT stands that
-    counts, as an older one has ports of earlier times."""
+    """Return the node's candidates and NAT kind, updated by what observers see now.
+
+    `views` are of the port's own socket by different observers, `latest` of a fresh socket. Only
+    a fresh socket shows the current port of a counting NAT, because an older one has a port of
+    earlier times. The NAT's kind changes only if the views say more than `own` does.
+    """
     if not views:
         return Prepared(own.nat, own.candidates)
     nat, counting = own.nat, None
@@ -143,9 +145,9 @@ async def prepare(
 
 
 async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
-    """With a socket for a search, where the NAT keeps port numbers, so that nobody need be asked
-    where it will be seen. The port's own may be spoiled: what some peer sent too early has a router
-    that answers for itself lead all new flows of the port elsewhere (docs/spec/punch.md)."""
+    """Add a socket for a search if the NAT preserves ports, so that it is known where it will be
+    seen. The port's own socket may be spoiled: after a packet that came too early, a router that
+    replies itself may redirect all new flows of the port (docs/spec/punch.md)."""
     nat = mine.nat
     seen = [
         each.place[0]

@@ -4,8 +4,8 @@
     nursery.start_soon(puncher.run)
     outcome = await puncher.punch(link)
 
-The node gives it the STUN messages of its UDP port (`on_stun`), asks it about QUIC connections
-that were accepted (`arrived`), and about accepted TCP connections that say nothing (`is_client`).
+The node passes it the STUN messages of its UDP port (`on_stun`), and asks it about accepted QUIC
+connections (`arrived`) and about accepted TCP connections that stay silent (`is_client`).
 """
 
 from collections import deque
@@ -99,9 +99,9 @@ class Puncher:
     # Making offers.
 
     async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
-        """Try for a direct path to the peer of a link; where an attempt is under way already, the
-        outcome of that one. A `thrifty` attempt makes no search, which costs 2,000 datagrams. Never
-        raises for what a peer does."""
+        """Try for a direct path to the peer of a link, and return the outcome. If an attempt is
+        under way already, wait for that. A `thrifty` attempt makes no search, which costs 2,000
+        datagrams. Never raises because of what a peer does."""
         running = self._attempts.get(link.peer) or self._offered.get(link.peer)
         if running is not None:
             return await self._outcome_of(running)
