@@ -37,7 +37,7 @@ class Circuits:
 
     Only a few circuits open at once through one relay. An opening that has begun is finished even
     if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it.
-    It is cancelled only if another path carries the link by then.
+    An opening is cancelled only if another path carries the link by then.
     `nursery` is set while the node serves.
     """
 

@@ -123,7 +123,7 @@ class Climb:
 
     @property
     def spent(self) -> bool:
-        """Whether the link that it found has ended since: what is left may never find another."""
+        """Whether it found a link that has ended since. The attempts left may find no other."""
         return self._found and self._endpoint.link(self.peer) is None
 
     async def first(self) -> Link:

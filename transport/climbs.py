@@ -1,5 +1,5 @@
-"""All connection attempts of a node: at most one to a peer at a time, shared by all that want the
-link, and searches for a new path of a link that has lost all."""
+"""All connection attempts of a node, and searches for a new path of a link that has lost all. Each
+peer has at most one attempt at a time, which all tasks that want the link share."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -22,7 +22,7 @@ AddressBook = Callable[[PeerId], Sequence[Address]]
 
 class Climbs:
     """Runner of connection attempts. `nursery` is set while the node serves; without it every
-    attempt is over at once.
+    attempt ends at once.
 
     `book` returns a peer's addresses. `attempts(peer, addresses, own)` returns what to try, and
     with `own` through this node's own relays too. `dial` makes one attempt or raises DialFailed.

@@ -186,7 +186,7 @@ class Endpoint:
 
     def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
         """Register `callback(link, doubtful)`: true when a link has lost its path, or may have, so
-        that a path is searched for; false when the search is over and the link goes on."""
+        that a path is searched for; false when the search has ended and the link goes on."""
         self._links.doubt.append(callback)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:

@@ -42,11 +42,11 @@ class HostError(ShoalError):
 
 
 class AddressInUse(HostError):
-    """Another program already listens on that port."""
+    """The port is in use by another program."""
 
 
 class AlreadyLocked(HostError):
-    """Another process holds the lock."""
+    """The lock is held by another process."""
 
 
 class DatabaseDamaged(HostError):

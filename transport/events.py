@@ -58,7 +58,7 @@ class StreamReady:
 
 @dataclass(slots=True)
 class Ended:
-    """The link is over. The peer said so, or made a protocol error (`ours`: this side ended it)."""
+    """The link has ended. The peer said so, or made a protocol error (`ours`)."""
 
     code: str
     message: str
@@ -70,7 +70,7 @@ Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What a side's hello grants the other: bytes per stream, bytes per link, and open streams."""
+    """Limits that a side's hello grants: bytes per stream, bytes per link, and open streams."""
 
     stream_bytes: int
     link_bytes: int

@@ -84,7 +84,7 @@ class Families:
 
 
 def versions(host: Host) -> set[bool]:
-    """Return the IP versions that lead out of a host; True is IPv6."""
+    """Return the IP versions with a route to the internet; True is IPv6."""
     addresses = [item.address for item in host.interfaces()]
     return {
         ":" in ip

@@ -143,7 +143,7 @@ class Cutter:
             if stop > end:
                 break
             at = stop
-            # The same as `Frame(…)`, at half the cost.
+            # Equal to `Frame(…)`, at half the cost.
             yield tuple.__new__(
                 Frame, (kind, flags, received, ident, offset, view[body:split], view[split:stop])
             )

@@ -43,7 +43,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a side says about itself. `resume` names the peer's incarnation on a further path."""
+    """A side's description of itself. `resume` names the peer's incarnation on a further path."""
 
     versions: tuple[int, int]
     incarnation: bytes

@@ -211,7 +211,7 @@ class Host(Protocol):
     async def listen(self, address: str, port: int) -> trio.SocketListener:
         """Open a TCP listener; port 0 picks a free one. Raises AddressInUse.
 
-        It is bound without SO_REUSEPORT, to notice that the port is taken. The option is set
+        The port is bound without SO_REUSEPORT, to notice if it is taken. The option is set
         afterwards, so that later dials can use the same source port (hole punching needs that).
         """
         ...

@@ -15,7 +15,7 @@ from .writer import Writer
 
 
 class Leg:
-    """One of a link's paths. `due` is when its connection wants the next tick, `since` when the
+    """A path of a link. `due` is when its connection wants the next tick, `since` when the
     path came, `wanted` when the peer chose to send by it, all on the host's clock. `meter` is
     its account with the node's bandwidth caps."""
 

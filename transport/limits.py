@@ -61,7 +61,7 @@ class Limits:
     grace_s: float = defaults.GRACE_S
     """Silence, in seconds, after which a link without a connection ends."""
     hold_s: float = defaults.HOLD_S
-    """The same, in seconds, if calls, replies or streams are open on the link."""
+    """Silence, in seconds, after which such a link ends if calls, replies or streams are open."""
 
 
 class Sources:

@@ -77,7 +77,7 @@ class Link:
     ) -> None:
         """`quiet` is called when the peer has been silent for so long that nothing new should be
         sent to it, and `back` when it is heard again. `doubt` is called when the search for a path
-        begins and when it is over, and `path` for every new path. `held` returns whether a
+        begins and when it ends, and `path` for every new path. `held` returns whether a
         component needs the link to this peer although nothing is open, `watched` whether one waits
         for the peer, so that its link must not `rest`. `alarm` is told when `expire` should be
         called. `due` is called when `tick` should run earlier than before. `shaper` holds the
@@ -97,7 +97,7 @@ class Link:
         self._tell_kept = kept
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether `doubt` was told of a doubt that is not over
+        self._doubted = False  # whether `doubt` was told of a doubt that still lasts
         self._held = held
         self._since = host.now()
         self._nursery: trio.Nursery | None = None

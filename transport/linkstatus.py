@@ -10,7 +10,7 @@ from .pipe import Way
 
 @dataclass(frozen=True, slots=True)
 class LegStatus:
-    """One of a link's paths: its kind, its medium (`tcp`, `udp`, `circuit` or `webrtc`), its far
+    """A path of a link: its kind, its medium (`tcp`, `udp`, `circuit` or `webrtc`), its far
     end, its round trip in seconds (None before the first pong), whether it carries the link, and
     whether this node dialled it (the peer may add paths to a link that this node dialled)."""
 

@@ -88,7 +88,7 @@ class Allowance:
 
 
 class Meter:
-    """Account of a path in both directions, if the node has caps. Call `leave` when it is gone."""
+    """Account of a path in both directions, if the node has caps. Call `leave` when it closes."""
 
     def __init__(self, shaper: Shaper) -> None:
         self.paused = False
@@ -100,7 +100,7 @@ class Meter:
         self._begun = (0, 0)  # bytes and class of an incomplete frame
 
     def leave(self) -> None:
-        """Forget the path, because it is gone."""
+        """Forget the path, because it has closed."""
         self._shaper.leave(self)
 
     # Sending.

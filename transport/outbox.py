@@ -170,7 +170,7 @@ class Outbox:
     def use(self, connection: Connection | None) -> None:
         """Send counted frames by this connection from now on; None: there is no connection.
 
-        What the previous one has not acknowledged is sent again. It may arrive by both: the
+        Unacknowledged frames of the previous one are sent again. They may arrive by both: the
         receiver knows ids and offsets, and each connection brings a sequence without gaps.
         """
         if connection is self.carrier:

@@ -51,7 +51,7 @@ class Pipe(Protocol):
 
     @property
     def remote(self) -> Place:
-        """The other end's address as seen here; `("", 0)` if there is none."""
+        """Address of the other end as seen here; `("", 0)` if there is none."""
         ...
 
     @property

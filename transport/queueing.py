@@ -193,7 +193,7 @@ class Yielding:
     def next_at(self, under_way: int, now: float) -> float:
         """Return when the rate allows more bulk; infinite if an acknowledgement must come first.
 
-        It is later than `now` where `room` was 0, so that a caller that retries at that time
+        The time is later than `now` where `room` was 0, so that a caller that retries at that time
         does not loop forever.
         """
         room = self.window(now) - under_way

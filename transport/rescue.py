@@ -86,9 +86,10 @@ def pace(host: Host) -> Callable[[], float]:
 
 
 def times(link: Link, searches: int) -> float:
-    """Return the factor of all pauses while so many links search for a path.
+    """Return the factor of all pauses while `searches` links search for a path.
 
-    All of them share the pace of one: then this node is cut off from a part of the swarm, and a
-    single path that comes back shows that the others may (`Climbs.found`). Needed links never wait.
+    All of them together search as often as one. This node is then cut off from a part of the
+    swarm, and a single path that comes back shows that the others may come back as well
+    (`Climbs.found`). Needed links never wait.
     """
     return 1.0 if link.needed else max(1.0, searches)

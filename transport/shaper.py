@@ -1,7 +1,7 @@
 """Bandwidth shaper: enforces the owner's caps on bytes sent and received. No I/O.
 
 It uses token buckets after HTB (hierarchical token bucket). The node's cap of a direction is
-divided into shares by class. A class always gets its share. What a class does not use is lent to
+divided into shares by class. A class always gets its share. An unused share is lent to
 the others, and a higher class borrows first. A class may also have a ceiling of its own. So a call
 is never delayed by bulk, and bulk is never starved.
 
@@ -244,7 +244,7 @@ class Shaper:
         return at
 
     def leave(self, who: Hashable) -> None:
-        """Drop a writer that has nothing more to send, or whose path is gone."""
+        """Drop a writer that has nothing more to send, or whose path has closed."""
         for side in self._sides:
             for each in side.classes:
                 each.waiting.remove(who)

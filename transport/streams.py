@@ -66,7 +66,7 @@ class Streams:
                 core.context.wake_sender()
 
     def end(self) -> None:
-        """Wake all tasks that use a stream, because the link is over."""
+        """Wake all tasks that use a stream, because the link has ended."""
         for core in self._lane.streams.values():
             if core.context is not None:
                 core.context.wake()

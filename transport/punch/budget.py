@@ -17,7 +17,7 @@ _SLICES: Final = 60
 
 
 class _Account:
-    """What was spent on one target, in one of the two currencies."""
+    """Spending of one kind on one target."""
 
     __slots__ = ("slices", "spent")
 

@@ -18,8 +18,8 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RungOutcome:
-    """How one rung went. `reason` is a code where there is one to tell; `after` is seconds from
-    the first offer to a pipe."""
+    """Outcome of one strategy. `reason` is a code, or "". `after` is the time from the first offer
+    to a byte stream, in seconds."""
 
     result: Result
     reason: str = ""
@@ -28,7 +28,7 @@ class RungOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one attempt: `rungs` are "tcp", "udp" and "prediction"."""
+    """Outcome of one attempt. The keys of `rungs` are "tcp", "udp" and "prediction"."""
 
     peer: PeerId
     rungs: Mapping[str, RungOutcome] = field(default_factory=lambda: MappingProxyType({}))
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
-    """Every rung failed for the same reason."""
+    """Return an outcome in which every strategy failed for the same reason."""
     return Outcome(
         peer, dict.fromkeys(("tcp", "udp", "prediction"), RungOutcome(result, reason)), rounds
     )

@@ -65,7 +65,7 @@ class Dialling:
         self._ends: set[TcpEnd] = set()
 
     async def run(self, places: Sequence[Place]) -> TcpEnd:
-        """Dial until all tries are used, the time is over, or a moment after the first success."""
+        """Dial until all tries or the time are used up, or a moment after the first success."""
         if not places:
             return TcpEnd.NOWHERE
         self._scope.deadline = trio.current_time() + self._limits.tcp_s

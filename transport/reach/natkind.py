@@ -166,7 +166,7 @@ class Classifier:
         if not question.open or question.due > now:
             return None
         question.sent += 1
-        if question.sent > len(defaults.RETRY_S):  # the last wait is over
+        if question.sent > len(defaults.RETRY_S):  # the last wait has ended
             return None
         question.due = now + defaults.RETRY_S[question.sent - 1]
         return Ask(question.socket, question.data, question.to)

@@ -8,7 +8,7 @@ from ..identity import PeerId
 
 
 class Behaviour(StrEnum):
-    """What a NAT's mapping or filtering depends on (RFC 4787, 4.1 and 5; RFC 5780, 3).
+    """Kind of a NAT's mapping or filtering (RFC 4787, 4.1 and 5; RFC 5780, 3).
 
     As a mapping, `NONE` says that addresses are not translated. As a filtering,
     `ENDPOINT_INDEPENDENT` says that any host may send to a mapping, or that nothing filters.
