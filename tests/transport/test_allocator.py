@@ -35,7 +35,7 @@ def test_batches_reuse_their_memory() -> None:
     assert faults_per_batch("kept") < 1
 
 
-def test_without_it_each_batch_pays_again() -> None:
+def test_without_fixed_thresholds_each_batch_pays_again() -> None:
     assert faults_per_batch("default") > 32
 
 
@@ -61,6 +61,6 @@ def given_back(mode: str) -> float:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def test_what_is_freed_in_the_middle_goes_back_too() -> None:
+def test_memory_freed_in_the_middle_is_returned_too() -> None:
     assert given_back("given") > 20
     assert given_back("kept") < 1  # the twin

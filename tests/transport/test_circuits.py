@@ -76,7 +76,7 @@ async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
 
 
 @pytest.mark.parametrize("witnesses", [3, 0])
-async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
+async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
     world: World, witnesses: int
 ) -> None:
     """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
@@ -111,7 +111,7 @@ async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
 
 
 @pytest.mark.trio
-async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: Any) -> None:
+async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any) -> None:
     """For longer than a link would have for its handshake."""
     endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     off = dict.fromkeys(Rungs.__dataclass_fields__, False)
@@ -141,7 +141,7 @@ async def test_a_relay_where_nothing_can_be_punched(world: World) -> None:
     assert await two_homes(world, HOMES, **UNPUNCHED) == ("relayed", "circuit")
 
 
-async def test_nobody_is_reached_without_relays(world: World) -> None:
+async def test_no_peer_is_reached_without_relays(world: World) -> None:
     assert (await two_homes(world, HOMES, relay=False))[0] == "none"
 
 

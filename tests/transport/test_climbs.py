@@ -25,15 +25,15 @@ async def behind_campus(world: World, *, everywhere: bool) -> tuple[str, str]:
     return await way_of(a, b)
 
 
-async def test_a_relay_on_443_where_nothing_else_is_let_out(world: World) -> None:
+async def test_a_relay_on_443_serves_networks_that_allow_nothing_else(world: World) -> None:
     assert await behind_campus(world, everywhere=True) == ("relayed", "circuit")
 
 
-async def test_not_by_relays_on_other_ports(world: World) -> None:
+async def test_relays_on_other_ports_are_out_of_reach(world: World) -> None:
     assert (await behind_campus(world, everywhere=False))[0] == "none"
 
 
-async def test_who_is_reached_has_a_place_at_a_relay_on_443_for_those_behind_a_campus(
+async def test_reachable_peers_reserve_at_a_relay_on_443_for_campus_peers(
     world: World,
 ) -> None:
     street = Street(world)
@@ -61,7 +61,7 @@ class Campus(Street):
         return await self.town.node(self.world.host("b"), rungs=rungs(**only), web_port=False)
 
 
-async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only(
+async def test_a_public_node_is_reached_by_the_relay_of_a_peer_limited_to_443(
     world: World,
 ) -> None:
     street = Campus(world)
@@ -72,7 +72,7 @@ async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only
     await until(lambda: street.b.ladder.relays.relays)  # and others find it without asking
 
 
-async def test_not_by_a_relay_that_looks_for_nobody(world: World) -> None:
+async def test_a_relay_that_fetches_no_peers_does_not_reach_it(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     street.town.relays[0].ladder.relaying.fetch = None
@@ -80,14 +80,14 @@ async def test_not_by_a_relay_that_looks_for_nobody(world: World) -> None:
     assert (await way_of(street.a, street.b, 1.0))[0] == "none"
 
 
-async def test_not_if_it_takes_no_circuits(world: World) -> None:
+async def test_a_node_without_circuits_is_not_reached(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     await street.meet(await street.public(relay=False))
     assert (await way_of(street.a, street.b, 1.0))[0] == "none"
 
 
-async def test_a_public_node_reaches_who_gets_out_by_443_only(world: World) -> None:
+async def test_a_public_node_reaches_a_peer_limited_to_443(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     await street.meet(await street.public())

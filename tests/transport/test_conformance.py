@@ -86,7 +86,7 @@ async def default_host(ours: Endpoint) -> AsyncIterator[tuple[Any, Any]]:
             await host.disconnect(connected)
 
 
-async def test_a_default_host_knows_who_we_are_and_pings(quiet: None) -> None:
+async def test_a_default_libp2p_host_identifies_us_and_pings(quiet: None) -> None:
     from libp2p.host.ping import PingService
     from libp2p.identity.identify.identify import parse_identify_response
 
@@ -104,7 +104,7 @@ async def test_a_default_host_knows_who_we_are_and_pings(quiet: None) -> None:
                 await host.new_stream(peer, ["/ipfs/kad/1.0.0"])
 
 
-async def test_a_default_host_calls_what_is_published(quiet: None) -> None:
+async def test_a_default_libp2p_host_calls_published_methods(quiet: None) -> None:
     from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes
 
     async with endpoint() as ours, default_host(ours) as (host, peer):
@@ -123,7 +123,7 @@ async def test_a_default_host_calls_what_is_published(quiet: None) -> None:
             assert answer["code"] == "unknown-method"
 
 
-async def test_two_default_hosts_meet_at_our_relay(quiet: None) -> None:
+async def test_two_default_libp2p_hosts_meet_at_our_relay(quiet: None) -> None:
     from libp2p.relay.circuit_v2.config import RelayConfig
     from libp2p.relay.circuit_v2.protocol import PROTOCOL_ID, CircuitV2Protocol
     from libp2p.relay.circuit_v2.transport import CircuitV2Transport
@@ -418,7 +418,7 @@ async def test_a_hello_is_refused_with_a_code(changes: dict[str, Any], code: byt
         assert (answer.kind, answer.head[1 : 1 + answer.head[0]]) == (GOAWAY, code)
 
 
-async def test_the_listener_closes_what_breaks_the_rules() -> None:
+async def test_the_listener_ends_links_that_break_the_rules() -> None:
     async with endpoint() as ours, plain_lane(ours.port) as lane:
         await lane.hello()
         await lane.send(0x7F)

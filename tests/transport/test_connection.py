@@ -42,7 +42,7 @@ def test_bulk_fills_a_window_and_waits_for_a_pong() -> None:
     assert made.takes_bulk(0.04)
 
 
-def test_a_pong_that_nobody_asked_for_opens_nothing() -> None:
+def test_an_unsolicited_pong_opens_no_window() -> None:
     made = connection()
     fill(made, 0.0)
     mark = made.probe(0.0)
@@ -60,14 +60,14 @@ def test_calls_pass_a_full_window() -> None:
     assert made.bulk_bytes == before
 
 
-def test_without_bulk_under_way_nothing_is_measured() -> None:
+def test_without_bulk_in_flight_nothing_is_measured() -> None:
     made = connection()
     assert made.probe(0.0) == 0
     made.keep(frame(Priority.CONTROL, 100), 100, 0.0)
     assert made.probe(0.0) == 0
 
 
-def test_what_is_sent_again_elsewhere_is_under_way_no_more() -> None:
+def test_frames_sent_again_elsewhere_are_no_longer_in_flight() -> None:
     made = connection()
     frames = fill(made, 0.0)
     assert len(made.give_back()) == frames
@@ -91,7 +91,7 @@ def test_a_paced_frame_says_when_it_may_leave() -> None:
     assert sent > 1 and made.bulk_waits
 
 
-def test_without_yielding_nothing_waits() -> None:
+def test_without_congestion_control_nothing_waits() -> None:
     made = connection(yielding=False)
     for _ in range(1000):
         assert made.takes_bulk(0.0)
@@ -131,7 +131,7 @@ def test_a_ping_has_half_a_second_and_three_round_trips() -> None:
     assert not made.is_doubtful(1.55) and made.is_doubtful(1.65)
 
 
-def test_one_round_trip_where_the_peer_is_known_to_answer() -> None:
+def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
     made, other = overdue(), Connection(idle_s=2.0, silent_s=3.5, now=0.0)
     other.heard = 0.7
     assert not made.is_outrun(other)  # before the ping
@@ -161,7 +161,7 @@ def small(kind: int, priority: Priority) -> Entry:
         (wire.DATA, Priority.BULK, True),
     ],
 )
-def test_only_frames_that_a_caller_waits_for_bring_a_ping_forward(
+def test_only_frames_with_a_waiting_caller_cause_an_early_ping(
     kind: int, priority: Priority, hurried: bool
 ) -> None:
     made = connection()

@@ -28,7 +28,7 @@ async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
     return {":" in ip for ip in places_of(link)}
 
 
-async def test_both_where_both_have_both(world: World) -> None:
+async def test_a_relay_sees_both_versions_if_both_ends_have_both(world: World) -> None:
     assert await linked(world, relay_six=True, home_six=True) == {True, False}
 
 
@@ -49,5 +49,7 @@ async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World
 
 
 @pytest.mark.parametrize(("relay_six", "home_six"), [(True, False), (False, True), (False, False)])
-async def test_one_where_one_has_one(world: World, *, relay_six: bool, home_six: bool) -> None:
+async def test_a_relay_sees_one_version_if_one_end_has_one(
+    world: World, *, relay_six: bool, home_six: bool
+) -> None:
     assert await linked(world, relay_six=relay_six, home_six=home_six) == {False}

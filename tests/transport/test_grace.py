@@ -29,7 +29,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
     yield clock()
 
 
-async def test_a_peer_that_stops_listening_is_gone_at_once(
+async def test_the_link_to_a_peer_that_stops_listening_ends_at_once(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)
@@ -44,7 +44,9 @@ async def test_a_peer_that_stops_listening_is_gone_at_once(
         assert trio.current_time() - began < 1
 
 
-async def test_the_dialled_side_notices_too(virtual_time: trio.testing.MockClock) -> None:
+async def test_the_dialled_side_notices_a_dead_peer_too(
+    virtual_time: trio.testing.MockClock,
+) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b) as nursery:
         _, proxy = await through_a_proxy(a, b, nursery, dialable=True)
@@ -67,7 +69,7 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
         await trio.sleep(7.3)
         proxy.freeze()
         frozen = trio.current_time()
-        with pytest.raises(CallRefused, match="no answer"):
+        with pytest.raises(CallRefused, match="no reply"):
             await link.call("echo", timeout=10)
         await trio.sleep(12)
         assert a.lost == b.lost == ["silent"]
@@ -76,7 +78,7 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
             assert 18 < node.lost_at[0] - frozen < 21
 
 
-async def test_a_link_with_calls_open_is_held_longer_but_not_for_ever(
+async def test_a_link_with_open_calls_is_held_longer_but_not_forever(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     limits = replace(Limits(), grace_s=8.0, hold_s=16.0)

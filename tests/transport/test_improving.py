@@ -79,7 +79,7 @@ async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> Non
     assert puncher.at == [0.0]
 
 
-async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockClock) -> None:
+async def test_a_network_change_retries_at_once(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
@@ -91,7 +91,7 @@ async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockCl
     assert puncher.at == [1.0]
 
 
-async def test_a_search_waits_until_somebody_needs_the_link(autojump_clock: MockClock) -> None:
+async def test_a_search_waits_until_a_component_needs_the_link(autojump_clock: MockClock) -> None:
     """It sends 2,000 datagrams: as many as a home may send in all in its first minute."""
     puncher, link = Puncher(hard=True), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
@@ -124,7 +124,7 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
     assert puncher.searched == [0.0]
 
 
-async def test_what_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
+async def test_a_link_that_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:

@@ -55,7 +55,7 @@ async def test_both_dial_at_once_and_one_link_stays(seed: int) -> None:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_an_address_that_says_no_hello_holds_up_others_for_a_moment(
+async def test_an_address_without_a_hello_delays_other_dials_only_briefly(
     virtual_time: object, monkeypatch: pytest.MonkeyPatch, bounded: bool
 ) -> None:
     """The twin waits for as long as the dial itself."""

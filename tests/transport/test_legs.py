@@ -184,12 +184,12 @@ def change_paths(wires: Wires) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> None:
+def test_changing_paths_at_any_time_loses_and_repeats_nothing(seed: int) -> None:
     change_paths(Wires(seed, 3))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_paths_that_each_side_leaves_by_itself_lose_and_repeat_nothing(seed: int) -> None:
+def test_paths_that_each_side_drops_by_itself_lose_and_repeat_nothing(seed: int) -> None:
     change_paths(Torn(seed, 3))
 
 
@@ -204,7 +204,7 @@ PRIORITIES = tuple(Priority)
 SIZES = (0, 9, 70_000)
 
 
-def test_counts_are_of_one_connection_each() -> None:
+def test_each_connection_has_its_own_counts() -> None:
     """Acknowledging what only another connection brought is a mistake."""
     pair = Pair()
     second = pair.a.lane.attach(0.0)
@@ -216,7 +216,7 @@ def test_counts_are_of_one_connection_each() -> None:
     assert getattr(ended, "code", "") == "bad-count"
 
 
-def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() -> None:
+def test_frames_sent_again_still_count_on_their_first_path() -> None:
     pair = Pair()
     a, first = pair.a, pair.a.wire
     a.lane.post("p", {}, b"x", Priority.CONTROL)
@@ -245,7 +245,7 @@ def to_and_fro() -> tuple[Lane, Connection, Connection]:
     return lane, paths[0], paths[1]
 
 
-def test_else_each_frame_is_kept_once_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_counts_each_change_keeps_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Connection.give_back
 
     def listed(connection: Connection) -> list[Entry]:
@@ -259,7 +259,7 @@ def test_else_each_frame_is_kept_once_a_change(monkeypatch: pytest.MonkeyPatch) 
     assert (len(first._unacked), len(last._unacked)) == (500, 500)
 
 
-def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
+def test_a_peer_that_makes_us_switch_paths_costs_no_memory() -> None:
     """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
     again each time; what left before is not kept by the frame. Counts go on as they were."""
     lane, first, last = to_and_fro()
@@ -305,7 +305,9 @@ async def test_a_better_path_takes_over_and_a_worse_one_does_not() -> None:
 
 
 @pytest.mark.trio
-async def test_a_second_path_of_the_same_way_goes(virtual_time: trio.testing.MockClock) -> None:
+async def test_a_second_path_of_the_same_kind_is_dropped(
+    virtual_time: trio.testing.MockClock,
+) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await relayed_link(a, b)
@@ -331,7 +333,7 @@ async def test_either_side_may_bring_the_next_path() -> None:
 
 
 @pytest.mark.trio
-async def test_calls_and_streams_go_on_while_paths_come_and_go() -> None:
+async def test_calls_and_streams_continue_while_paths_come_and_go() -> None:
     a, b = make_node(1), make_node(2)
     got = bytearray()
 
@@ -378,7 +380,7 @@ async def test_calls_and_streams_go_on_while_paths_come_and_go() -> None:
 
 
 @pytest.mark.trio
-async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
+async def test_a_silent_path_is_left_before_calls_time_out(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)
@@ -400,7 +402,7 @@ async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
 
 
 @pytest.mark.trio
-async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock) -> None:
+async def test_a_standby_path_stays(virtual_time: trio.testing.MockClock) -> None:
     """It is pinged seldom, and has all the time of a ping to answer."""
     a, b = make_node(1), make_node(2)
     async with running(a, b):
@@ -412,7 +414,7 @@ async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock)
 
 
 @pytest.mark.trio
-async def test_others_that_are_cut_as_well_are_not_tried_one_after_the_other(
+async def test_other_dead_paths_are_not_tried_one_after_the_other(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)

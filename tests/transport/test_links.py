@@ -86,7 +86,7 @@ async def test_where_64_bits_alone_are_counted_it_does(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_link_for_a_few_questions_is_brief_until_somebody_keeps_it() -> None:
+async def test_a_link_for_a_few_questions_is_brief_until_it_is_kept() -> None:
     """Either side may: who dialled in passing, and who was dialled."""
     one, other = make_node(1), make_node(2)
     kept: dict[str, list[object]] = {"one": [], "other": []}
@@ -137,7 +137,7 @@ async def test_a_link_with_a_call_under_way_is_busy() -> None:
 
 
 @pytest.mark.trio
-async def test_nobody_who_answers_is_said_so() -> None:
+async def test_asking_a_peer_without_addresses_fails() -> None:
     one, other = make_node(1), make_node(2)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
@@ -146,7 +146,7 @@ async def test_nobody_who_answers_is_said_so() -> None:
         one.scope.cancel()
 
 
-async def test_idle_links_are_looked_at_when_they_are_due(
+async def test_idle_links_are_ticked_when_they_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not at each step of `TICK_S`."""

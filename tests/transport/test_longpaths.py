@@ -99,7 +99,7 @@ async def test_a_port_that_does_not_answer_is_not_asked_again_at_once(
 
 
 @pytest.mark.long
-async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
+async def test_udp_is_faster_and_without_it_tcp_s_window_is_the_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, link = await linked(world, 0.3)

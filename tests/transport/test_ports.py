@@ -48,7 +48,7 @@ class Taken(RealHost):
 
 
 @pytest.mark.parametrize(("host", "udp"), [(WithoutIpv6(), True), (Taken(), False)])
-async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -> None:
+async def test_a_node_starts_even_without_udp(host: RealHost, udp: bool) -> None:
     endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint, rungs=Rungs(lan=False, mapping=False))
     async with trio.open_nursery() as nursery:
@@ -60,7 +60,7 @@ async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -
         nursery.cancel_scope.cancel()
 
 
-async def test_udp_goes_along_where_tcp_has_to_take_another_port() -> None:
+async def test_udp_follows_if_tcp_has_to_take_another_port() -> None:
     host = Late()
     endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint)

@@ -93,9 +93,7 @@ def test_tiny_records_need_little_more_memory_than_their_bytes(
 
 
 @pytest.mark.parametrize("size", [1, 100, 1000, 5000, 20_000, 100_000])
-def test_what_is_read_pins_no_more_than_twice_its_size(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_plaintext_pins_at_most_twice_its_size(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     client, server = pair()
     buffers: list[int] = []
     real = no_zero_allocator
@@ -144,7 +142,7 @@ def used_by_pairs(count: int, *, release: bool) -> float:
     return (bytes_in_use() - before) / count
 
 
-def test_what_a_batch_took_is_given_back() -> None:
+def test_memory_of_a_batch_is_released() -> None:
     assert used_by_pairs(20, release=True) < 100_000
 
 
@@ -405,7 +403,7 @@ def meet(ours: Tls, theirs: SSL.Connection) -> None:
 
 
 @pytest.mark.parametrize("server", [True, False])
-def test_a_straight_bare_peer_is_welcome(server: bool) -> None:
+def test_an_ordinary_bare_peer_is_accepted(server: bool) -> None:
     ours = Tls(BOBS, server=not server)
     meet(ours, bare(server=server))
     assert ours.peer == ALICE.peer
@@ -521,7 +519,7 @@ def test_contexts_are_made_once() -> None:
     assert Tls(certificate, server=True)._ssl.get_context() is not first._ssl.get_context()
 
 
-def test_the_standard_librarys_client_is_refused_for_want_of_a_certificate() -> None:
+def test_the_standard_librarys_client_is_refused_without_a_certificate() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -610,6 +608,6 @@ def used_by_handshakes(*, release: bool) -> float:
     return (bytes_in_use() - before) / len(pairs)
 
 
-def test_what_a_handshake_took_is_given_back() -> None:
+def test_memory_of_a_handshake_is_released() -> None:
     pair()
     assert used_by_handshakes(release=True) < used_by_handshakes(release=False) - 6000

@@ -87,7 +87,9 @@ async def test_a_call_does_not_wait_behind_bulk(world: World) -> None:
     assert used > 0.9
 
 
-async def test_without_a_window_it_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_window_a_call_waits_behind_bulk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Blind(Yielding):
         def window(self, now: float) -> int:
             return 1 << 30

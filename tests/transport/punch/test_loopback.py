@@ -117,7 +117,9 @@ class Node:
 
 
 @pytest.mark.parametrize("transport", list(Transport))
-async def test_they_meet(transport: Transport, loopback_clock: trio.testing.MockClock) -> None:
+async def test_two_punchers_meet(
+    transport: Transport, loopback_clock: trio.testing.MockClock
+) -> None:
     a, b = Node("anna", transport), Node("bert", transport)
     a.other, b.other = b, a
     async with trio.open_nursery() as nursery:
@@ -133,7 +135,7 @@ async def test_they_meet(transport: Transport, loopback_clock: trio.testing.Mock
         nursery.cancel_scope.cancel()
 
 
-async def test_an_offer_of_a_stranger_s_handwriting_is_refused(
+async def test_a_malformed_offer_over_a_real_link_is_refused(
     loopback_clock: trio.testing.MockClock,
 ) -> None:
     node = Node("anna", Transport.UDP)

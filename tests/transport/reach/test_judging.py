@@ -94,7 +94,7 @@ def test_allocation(ports: list[int], allocation: Allocation) -> None:
     assert allocation_of([(5, port) for port in ports]) == allocation
 
 
-def test_kept_ports() -> None:
+def test_preserved_ports() -> None:
     assert allocation_of([(5, 5)]).pattern is Pattern.PRESERVING
     assert allocation_of([(5, 5), (6, 6), (7, 40000)]).pattern is Pattern.PRESERVING
     assert allocation_of([(5, 5), (6, 9000)]).pattern is Pattern.UNKNOWN
@@ -116,7 +116,7 @@ def test_one_liar_of_three_cannot_move_a_counting_nat(
     assert 1 <= found.delta <= 6
 
 
-def test_places_are_whole() -> None:
+def test_an_address_and_its_port_belong_together() -> None:
     """The same port at two addresses is two places: a pool of addresses is no easy NAT."""
     views: dict[str, View] = {"1": (("5.5.5.5", 1), None), "2": (("6.6.6.6", 1), None)}
     place: Place = OWN

@@ -101,7 +101,9 @@ async def test_dial_back_by_tcp(autojump_clock: trio.testing.MockClock) -> None:
     listener.socket.close()
 
 
-async def test_nothing_listens(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_dial_back_without_a_listener_is_reported_as_sent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     listener = await RealHost().listen(LOOPBACK, 0)
     place = LOOPBACK, listener.socket.getsockname()[1]
     listener.socket.close()
@@ -111,7 +113,7 @@ async def test_nothing_listens(autojump_clock: trio.testing.MockClock) -> None:
             assert found is False
 
 
-async def test_who_answers_nonsense_does_no_harm(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_nonsense_reply_does_no_harm(autojump_clock: trio.testing.MockClock) -> None:
     """A victim that is dialled may say what it likes: nothing is read."""
     listener = await RealHost().listen(LOOPBACK, 0)
     place = LOOPBACK, listener.socket.getsockname()[1]

@@ -75,12 +75,12 @@ async def test_blocked(world: World, kind: str) -> None:
     assert world.events.now < 6
 
 
-async def test_one_silent_observer_blocks_nothing(world: World) -> None:
+async def test_one_silent_observer_does_not_mean_blocked(world: World) -> None:
     found = await kind_of(world, behind(world, "udp-blocked"), volunteers(world, 1))
     assert found.blocked is None
 
 
-async def test_nobody_to_ask(world: World) -> None:
+async def test_without_observers_nothing_is_known(world: World) -> None:
     assert await kind_of(world, behind(world, "linux-drop"), []) == UdpKind()
 
 
@@ -153,7 +153,9 @@ async def test_one_liar_of_three_changes_nothing(world: World, kind: str, place:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("mapping", ["ei", "ad", "apd"])
-async def test_one_liar_before_a_nat_that_counts(world: World, mapping: str, place: int) -> None:
+async def test_one_liar_does_not_hide_a_counting_nat(
+    world: World, mapping: str, place: int
+) -> None:
     asked = [
         (Liar if number == place else Volunteer)(world.host(f"observer{number}"))
         for number in range(3)
@@ -164,7 +166,7 @@ async def test_one_liar_before_a_nat_that_counts(world: World, mapping: str, pla
     assert found.allocation.pattern is ORDERED
 
 
-async def test_two_liars_of_three_are_believed(world: World) -> None:
+async def test_two_liars_of_three_win(world: World) -> None:
     """The twin: it is the majority that keeps one liar from being believed."""
     asked = [Volunteer(world.host("honest")), *volunteers(world, 2, Liar)]
     found = await kind_of(world, behind(world, "linux-drop"), asked)
@@ -184,7 +186,9 @@ async def test_a_dial_back_from_where_it_was_asked_proves_nothing(world: World) 
     assert found.filtering is APD
 
 
-async def test_it_counts_without_the_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forgery_counts_without_the_check(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Classifier, "_passes_anew", lambda *_: True)
     found = await kind_of(world, behind(world, "linux-drop"), volunteers(world, 2, Same))
     assert found.filtering is not APD
@@ -221,20 +225,20 @@ def forge(core: Classifier, asks: list[Ask]) -> None:
         core.on_datagram(ask.socket, answer_to(ask, FALSE)[:-1], ask.to)
 
 
-def test_forged_answers_are_nothing() -> None:
+def test_forged_replies_do_not_count() -> None:
     core, asks = asked_once()
     forge(core, asks)
     assert core.result().answered == 0
 
 
-def test_forged_answers_count_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_replies_count_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Classifier, "_is_from", lambda *_: True)
     core, asks = asked_once()
     forge(core, asks)
     assert core.result().public_ip == FALSE[0]
 
 
-def test_only_the_first_answer_counts() -> None:
+def test_only_the_first_reply_counts() -> None:
     core, asks = asked_once()
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
@@ -242,7 +246,7 @@ def test_only_the_first_answer_counts() -> None:
     assert core.result().public_ip == "1.2.3.4"
 
 
-def test_an_unasked_dial_back_is_nothing() -> None:
+def test_an_unsolicited_dial_back_does_not_count() -> None:
     core, asks = asked_once()
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
@@ -266,7 +270,7 @@ def test_observers_count_by_address() -> None:
     assert core.result().asked == 1
 
 
-def test_at_most_so_many_are_asked() -> None:
+def test_the_number_of_observers_is_bounded() -> None:
     core, asks = asked_once(50)
     assert core.result().asked == defaults.OBSERVERS
     assert len(asks) == 2 * defaults.OBSERVERS + 3
