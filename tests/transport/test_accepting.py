@@ -1,4 +1,4 @@
-"""A hostile peer at the door: bad hellos, garbage, floods; and libp2p programs, which are none."""
+"""Hostile peers at the listener (bad hellos, garbage, floods), and harmless libp2p programs."""
 
 from collections.abc import Iterator
 from contextlib import suppress

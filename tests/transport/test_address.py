@@ -1,4 +1,4 @@
-"""Addresses in and out."""
+"""Parsing and printing of addresses."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Dials at addresses that others have named."""
+"""Limits on dials to addresses that peers have named."""
 
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -39,7 +39,7 @@ class Clock:
 
 
 def miss(aim: Aim, address: Address) -> bool:
-    """A dial in vain; whether it was made."""
+    """Make a dial that fails. Return whether it was allowed."""
     made = False
     with suppress(DialFailed), aim.at(address):
         made = True
@@ -183,7 +183,7 @@ async def test_without_the_bound_a_swarm_is_aimed_at_a_victim(world: World, circ
 
 
 class _Victim:
-    """A computer without a server, and the packets that each other computer sends to it."""
+    """A machine without a server, which counts packets by sender."""
 
     def __init__(self, computer: Host) -> None:
         self.ip = computer.addresses()[0]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Deadlines:
-    """What an alarm is set for, and when each was found to be over."""
+    """Records the deadlines of an alarm, and when each was handled."""
 
     def __init__(self) -> None:
         self.due: set[float] = set()

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.transport.allocator import keep_freed_memory
 
-# What a batch does: four buffers of 256 KiB that live at the same time and are freed.
+# Like a batch: four buffers of 256 KiB that live at the same time and are freed.
 PROGRAM = """
 import resource, sys
 from shoal.transport.allocator import keep_freed_memory
@@ -56,7 +56,7 @@ print((before - resident()) / 1e6)
 
 
 def given_back(mode: str) -> float:
-    """In megabytes."""
+    """Return a size in megabytes."""
     command = [sys.executable, "-c", HOLES, mode]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

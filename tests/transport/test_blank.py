@@ -1,4 +1,4 @@
-"""blank: memory that a disk takes as it is."""
+"""blank: aligned memory, which a disk takes without a copy."""
 
 from OpenSSL._util import ffi
 

@@ -115,7 +115,7 @@ def build(
     signer: Ed25519PrivateKey = KEY,
     issuer: str | None = None,
 ) -> bytes:
-    """A certificate with `content` in the libp2p extension, bent by the other arguments."""
+    """Return a certificate with `content` in the libp2p extension, varied by other arguments."""
     day = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     name = [] if issuer is None else [x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]
     builder = (
@@ -255,7 +255,7 @@ RSA_IDENTITY = public_key(
 
 
 def rsa_certificate(exponent: int, identity: bytes = ALICE_KEY) -> bytes:
-    """With an RSA key of 3072 bits as its own key; its signature is 384 bytes of anything."""
+    """Return a certificate on an RSA key of 3072 bits, with an invalid signature of 384 bytes."""
     key = rsa.RSAPublicNumbers(exponent, MODULUS).public_key()
     spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     template = x509.load_der_x509_certificate(build(signed_key(identity))).tbs_certificate_bytes
@@ -267,7 +267,7 @@ def rsa_certificate(exponent: int, identity: bytes = ALICE_KEY) -> bytes:
 
 @pytest.fixture
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Signatures that were verified, whatever came of it."""
+    """Record the signatures that are verified, valid or not."""
     done = list[str]()
     real = identity.verify_raw
 

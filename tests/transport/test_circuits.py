@@ -38,7 +38,7 @@ from tests.transport.libp2p.pipes import OURS, raw_peer
 
 
 async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
-    """A computer that relays as libp2p does, and is no shoal node."""
+    """A libp2p relay that is not a shoal node."""
     computer = world.host("plain-relay")
     host = SimulatedHost(computer, PROFILES["desktop"], nursery)
     identity = Identity.from_seed(b"r" * 32)
@@ -79,7 +79,7 @@ async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
 async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
     world: World, witnesses: int
 ) -> None:
-    """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
+    """The peers have seen both; no relay has. In the twin no peer vouches for any address."""
     async with trio.open_nursery() as nursery:
         relay = await plain_relay(world, nursery)
         town = Town(world)
@@ -112,13 +112,13 @@ async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
 
 @pytest.mark.trio
 async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any) -> None:
-    """For longer than a link would have for its handshake."""
+    """It stays for longer than the handshake timeout of a link."""
     endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     off = dict.fromkeys(Rungs.__dataclass_fields__, False)
     ladder = Ladder(RealHost(), endpoint, rungs=Rungs(**off))
 
     class Joins:
-        """As a circuit that comes from a relay is taken."""
+        """Handle a byte stream like an incoming circuit."""
 
         async def serve_pipe(self, pipe: Pipe, first: bytes) -> str:
             pipe.medium = "circuit"  # type: ignore[misc]

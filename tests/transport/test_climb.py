@@ -1,4 +1,4 @@
-"""The order of one dial."""
+"""Order of the dials in one connection attempt."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -66,7 +66,7 @@ def test_the_number_of_addresses_is_bounded() -> None:
 
 
 class Links:
-    """Fulfils what a climb asks of the endpoint; `current` is the link to the peer."""
+    """The endpoint, as far as connection attempts use it. `current` is the link to the peer."""
 
     def __init__(self) -> None:
         self.current: Any = None
@@ -80,7 +80,7 @@ class Links:
 async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Its slower attempts go on, but a new dial begins from the start."""
+    """Its slower attempts continue, but a new dial starts from the beginning."""
     links = Links()
     climbs = Climbs(
         cast(Any, None),

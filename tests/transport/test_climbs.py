@@ -1,4 +1,4 @@
-"""A relay climbs to whom somebody wants through it: who gets out by TCP 443 only is reached."""
+"""Relays that dial the target of a circuit, so that peers limited to TCP 443 are reached."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from tests.transport.homes import UNPUNCHED, Street, rungs, until, way_of
 
 
 async def behind_campus(world: World, *, everywhere: bool) -> tuple[str, str]:
-    """From a network that lets out TCP 80 and 443 only, to a home."""
+    """A node on a network that allows only TCP 80 and 443 outbound, and a home."""
     street = Street(world)
     await street.relays(everywhere=everywhere)
     a = await street.home("a", "udp-blocked", rungs(**UNPUNCHED))
@@ -47,8 +47,8 @@ async def test_reachable_peers_reserve_at_a_relay_on_443_for_campus_peers(
 
 
 class Campus(Street):
-    """`a` gets out by TCP 443 alone, to the one relay that is there; nobody else knows that relay,
-    nor does it know them but from the book."""
+    """`a` is limited to TCP 443 and has one relay there. Other nodes know that relay only from the
+    book, and the relay knows them only from there."""
 
     async def meet(self, b: Climber, *, relays: Sequence[Climber] = ()) -> None:
         self.a = await self.home("a", "udp-blocked")

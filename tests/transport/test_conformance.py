@@ -1,4 +1,4 @@
-"""The wire format, stated by programs that share no code with ours.
+"""Conformance of the wire format, checked by programs that share no code with ours.
 
 A py-libp2p host of default configuration (which speaks to go and rust peers) uses what we offer to
 libp2p; and a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
@@ -44,7 +44,7 @@ def echo(call: Call) -> Reply:
 
 @asynccontextmanager
 async def endpoint() -> AsyncIterator[Endpoint]:
-    """One of ours that relays for strangers and lets them call `echo`."""
+    """Run one of our endpoints, which relays for strangers and lets them call `echo`."""
     ours = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     ours.handle("echo", echo)
     ours.publish("echo")
@@ -60,7 +60,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """py-libp2p logs what is no fault (the end of a stream) as an error."""
+    """Silence py-libp2p, which logs the ordinary end of a stream as an error."""
     logger = logging.getLogger("libp2p")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -70,7 +70,7 @@ def quiet() -> Iterator[None]:
 
 @asynccontextmanager
 async def default_host(ours: Endpoint) -> AsyncIterator[tuple[Any, Any]]:
-    """A host as `new_host()` makes it, connected to ours; and our peer info, as it sees it."""
+    """Yield a host made by `new_host()` and connected to ours, and our peer info as it sees it."""
     from libp2p import new_host
     from libp2p.peer.peerinfo import info_from_p2p_addr
     from multiaddr import Multiaddr
@@ -266,7 +266,7 @@ class PlainLane:
         await self._flush()
 
     async def receive(self) -> Frame:
-        """The next frame that is no PING and no ACK."""
+        """Return the next frame that is neither PING nor ACK."""
         while True:
             data = await self._exactly(28)
             size, kind, flags, head, received, ident, offset = struct.unpack(">IBBHIQQ", data)

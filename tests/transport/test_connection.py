@@ -1,4 +1,4 @@
-"""Bulk under a window: what may leave, what is acknowledged, who answers for it."""
+"""Bulk under a window, acknowledgement, and pings of one connection."""
 
 from math import inf
 
@@ -22,7 +22,7 @@ def frame(priority: Priority, size: int) -> Entry:
 
 
 def fill(made: Connection, now: float) -> int:
-    """Send all bulk that may leave; how many frames."""
+    """Send all bulk that may leave. Return the number of frames."""
     count = 0
     while piece := made.takes_bulk(now):
         made.keep(frame(Priority.BULK, piece), piece, now)
@@ -72,7 +72,7 @@ def test_frames_sent_again_elsewhere_are_no_longer_in_flight() -> None:
     frames = fill(made, 0.0)
     assert len(made.give_back()) == frames
     assert made.bulk_bytes == 0
-    made.acknowledge(frames)  # late, and counted by nobody
+    made.acknowledge(frames)  # late, and not counted
     assert made.bulk_bytes == 0
 
 
@@ -104,7 +104,7 @@ def test_without_congestion_control_nothing_waits() -> None:
 
 @pytest.mark.parametrize(("idle", "least", "most"), [(2.0, 3.4, 3.6), (10.0, 11.4, 11.6)])
 def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> None:
-    """Also one that is pinged more rarely than silence may last."""
+    """Also on a connection that is pinged less often than the silence limit."""
     made = Connection(idle_s=2.0, silent_s=3.5, now=0.0)
     made.idle_s = idle  # it stands by
     made.urgent.clear()
@@ -143,7 +143,7 @@ def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
     made.heard = 1.1
     assert not made.is_outrun(other) and not made.is_doubtful(5.0)
     made.tick(2.0)
-    assert not made.is_doubtful(2.0 + 1.3)  # the hint is over with the pong
+    assert not made.is_doubtful(2.0 + 1.3)  # the hint ends with the pong
 
 
 def small(kind: int, priority: Priority) -> Entry:

@@ -1,4 +1,4 @@
-"""Databases on the real disk: settings, errors of ours, and what other processes see."""
+"""Databases on the real disk: settings, our errors, and other processes."""
 
 import errno
 import resource

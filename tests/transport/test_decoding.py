@@ -30,7 +30,7 @@ def read(data: bytes, **bounds: Any) -> Any:
 
 
 def built(data: bytes) -> Any:
-    """By msgpack alone, which has no bounds but the input's length."""
+    """Decode with msgpack alone, which has no bounds except the input's length."""
     return msgpack.unpackb(data, max_ext_len=0)
 
 
@@ -50,7 +50,7 @@ def test_values_round_trip(value: Any) -> None:
 
 @given(st.binary(max_size=60), st.integers(0, 59))
 def test_the_walk_accepts_what_the_decoder_accepts(data: bytes, at: int) -> None:
-    """Of anything: what is built is what was walked, to the last byte."""
+    """For any input, the decoder builds exactly the value that was walked."""
     for some in (data, msgpack.packb([1, {"a": data}])[:at], msgpack.packb({b"": [data]}) + b"\0"):
         try:
             expected = repr(built(some))
@@ -101,7 +101,7 @@ def cpu_of_refusing(data: bytes) -> float:
 
 
 def cpu(work: Any) -> float:
-    """Seconds, the least of five times."""
+    """Return the shortest of five runs, in seconds."""
 
     def once() -> float:
         began = time.process_time()
@@ -144,7 +144,7 @@ def test_the_size_is_checked_first() -> None:
 )
 @pytest.mark.parametrize("walked", [False, True])
 def test_foreign_values_are_refused(text: str, walked: bool) -> None:
-    """Extension types, timestamps among them; a byte that means nothing; nothing at all."""
+    """Extension types including timestamps, an undefined byte, and no bytes at all."""
     data = bytes.fromhex(text)
     if walked:
         data = b"\xdc\x10\x00" + bytes(ITEMS - 1) + data

@@ -1,4 +1,4 @@
-"""From an address to a connection: names, and what a dial says when it fails."""
+"""Dialling an address: names, and the errors of failed dials."""
 
 import pytest
 

@@ -126,7 +126,7 @@ async def test_a_killed_process_is_noticed_at_once(dialled_by_us: bool) -> None:
 
 
 class Book:
-    """An invitation book of one."""
+    """A book with one invitation."""
 
     def __init__(self, key: bytes, uses: int = 1) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""Whole ladders whose paths die: what they do then, and what becomes of the calls under way.
+"""Whole nodes whose paths die: failover, and the fate of calls in flight.
 
 `bench/connect_failover.py` does the same to a thousand worlds.
 """
@@ -27,7 +27,7 @@ PUNCHED = Rungs(lan=False)
 
 
 class Homes:
-    """Two homes behind routers, and what is told of the link between them."""
+    """Two homes behind routers, with a record of the events of the link between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -66,7 +66,7 @@ class Homes:
         return self.town.nodes[leg.path._pipe.relay]  # type: ignore[attr-defined]
 
     async def ask(self, link: Link, number: int, timeout: float) -> float:
-        """Seconds until the answer. Raises what `Link.call` does."""
+        """Return the seconds until the reply. Raises the errors of `Link.call`."""
         began = trio.current_time()
         reply = await self.a.call(link, header={"n": number}, timeout=timeout)
         assert reply.header == {"n": number}
@@ -113,7 +113,7 @@ async def test_a_direct_path_that_is_cut_one_way_is_not_used_again(world: World)
 
 
 async def deaf(world: World) -> float:
-    """Seconds for which a call of `a` waits where nothing of `b`'s comes to it directly."""
+    """Return how long a call of `a` waits if nothing from `b` arrives directly, in seconds."""
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     await trio.sleep(5)  # until no ping of the introduction is under way
@@ -137,7 +137,7 @@ async def test_without_hints_a_path_gets_all_its_time(
 
 
 async def test_a_standby_path_outlives_a_slow_pong(world: World) -> None:
-    """It is pinged after longer than a silence that ends one in use."""
+    """A standby path is pinged less often than the silence that ends a path in use."""
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     relay = homes.used_relay(link).computer
@@ -147,7 +147,7 @@ async def test_a_standby_path_outlives_a_slow_pong(world: World) -> None:
 
 
 async def sleep(homes: Homes, link: Link, seconds: float, timeout: float) -> None:
-    """A call of `a` is under way while `b` sleeps."""
+    """Make a call from `a` while `b` sleeps."""
     homes.faults.sleep(homes.b.computer)
 
     async def wake() -> None:
@@ -183,7 +183,7 @@ async def test_a_call_does_not_survive_a_sleep_longer_than_links_are_held(world:
 
 
 async def test_paths_are_back_soon_after_the_network(world: World) -> None:
-    """Dials that hang since it was cut do not hold up those that work."""
+    """Dials that hang since the cut do not delay those that work."""
     homes = Homes(world)
     link = await homes.meet(RELAYED)
     router = world.gateways["a-router"]
@@ -219,7 +219,7 @@ async def test_own_sleep_does_not_use_up_the_grace_period(world: World) -> None:
 async def test_dials_that_cross_do_not_end_each_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both homes look for a path at the same moment, over relays that are equally far."""
+    """Both homes search for a path at the same moment, over relays that are equally far."""
     monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
@@ -271,7 +271,7 @@ async def test_a_short_silence_of_a_relayed_path_does_not_put_its_peer_in_doubt(
 async def test_an_exhausted_circuit_does_not_put_its_peer_in_doubt(
     world: World, monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    """Relays end circuits every two minutes, and a doubt is told to all peers."""
+    """Relays end circuits every two minutes, and each doubt is reported to all peers."""
     monkeypatch.setattr(defaults, "LAPSED_S", patience)
     homes = Homes(world)
     link = await homes.meet(RELAYED)

@@ -1,4 +1,4 @@
-"""Relays that see a node by both IP versions."""
+"""Relays that see a node over both IP versions."""
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ QUIET = Rungs(lan=False, mapping=False)
 
 
 async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
-    """The IP versions by which a relay sees a home that holds a place there."""
+    """Return the IP versions over which a relay sees a home with a reservation there."""
     town = Town(world)
     relay = await town.relay(world.host("relay", ipv6=relay_six), rungs=QUIET)
     gateway = world.gateway("router", ipv6=home_six)
@@ -33,7 +33,7 @@ async def test_a_relay_sees_both_versions_if_both_ends_have_both(world: World) -
 
 
 async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World) -> None:
-    """So it can tell a peer that has IPv4 alone where it saw a home that is linked by IPv6."""
+    """So it can tell an IPv4-only peer where it saw a home that is linked over IPv6."""
     town = Town(world)
     relay = await town.relay(world.host("relay", ipv6=True), rungs=QUIET)
     gateway = world.gateway("router", ipv6=True)

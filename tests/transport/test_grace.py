@@ -1,4 +1,4 @@
-"""Links that nothing carries, over real sockets: looked for, quiet, back, or over."""
+"""Links that have lost their path, over real sockets: searched for, quiet, back, or ended."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,9 +89,9 @@ async def test_a_link_with_open_calls_is_held_longer_but_not_forever(
         frozen = trio.current_time()
         with pytest.raises(LinkClosed) as closed:
             await link.call("echo", timeout=600)
-        assert closed.value.code in ("silent", "unreachable")  # who notices first hangs up
+        assert closed.value.code in ("silent", "unreachable")  # the first side to notice hangs up
         assert 15 < trio.current_time() - frozen < 18
-        assert b.lost_at[0] - frozen < 10  # nobody there knows of the call
+        assert b.lost_at[0] - frozen < 10  # that side does not know of the call
 
 
 async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:

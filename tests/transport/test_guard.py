@@ -1,4 +1,4 @@
-"""What one peer runs into ends that peer's connection; the rest passes through."""
+"""Bugs that a peer triggers end its connection; other exceptions pass through."""
 
 import errno
 from collections.abc import Callable

@@ -29,7 +29,7 @@ FILES = HOST.files
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As on a disk that is full after `size` bytes of any file."""
+    """Context that simulates a disk that is full after `size` bytes of any file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -104,7 +104,7 @@ def test_read_range(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_refused_as_a_file(tmp_path: Path) -> None:
-    """Opening one for reading would block its thread for ever."""
+    """Opening a pipe for reading would block its thread forever."""
     pipe = tmp_path / "model.safetensors"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="not a regular file"):
@@ -401,7 +401,7 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
         files.stage(moves[0][0], b"again")
     files.stage(tmp_path / ".empty.new", b"")
     assert files.size(tmp_path / ".empty.new") == 0
-    files.settle(moves)  # one of them is gone
+    files.settle(moves)  # one of them no longer exists
     files.settle(moves)
     names = {entry.name for entry in files.list(tmp_path)}
     assert names == {str(n) for n in range(19)} | {".empty.new"}
@@ -421,13 +421,13 @@ def test_bytes_are_staged_from_any_memory(tmp_path: Path, size: int, aligned: bo
 def test_bytes_that_cannot_bypass_the_cache_are_written_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int | None
 ) -> None:
-    """None: the file system has no such thing."""
+    """`None`: the file system does not support it."""
     data = os.urandom(5 * 4096)
     direct = []
 
     def write(descriptor: int, given: memoryview) -> int:
         direct.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT))
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # this memory is not made of blocks
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # this memory is not aligned to blocks
         if taken is None:
             raise OSError(errno.EINVAL, "invalid argument")
         return os.pwrite(descriptor, given[:taken], 0) and os.lseek(descriptor, taken, 0)

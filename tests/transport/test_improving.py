@@ -1,4 +1,4 @@
-"""Who punches for a relayed link, and when again."""
+"""Punching for relayed links: at most one task for each, and its pauses."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ class Link:
 
 
 class Puncher:
-    """Every attempt fails; only a search would do where `hard`."""
+    """Every attempt fails. If `hard`, only a search would help."""
 
     def __init__(self, *, hard: bool = False) -> None:
         self.at: list[float] = []
@@ -92,7 +92,7 @@ async def test_a_network_change_retries_at_once(autojump_clock: MockClock) -> No
 
 
 async def test_a_search_waits_until_a_component_needs_the_link(autojump_clock: MockClock) -> None:
-    """It sends 2,000 datagrams: as many as a home may send in all in its first minute."""
+    """A search sends 2,000 datagrams, as many as a home may send in its whole first minute."""
     puncher, link = Puncher(hard=True), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:

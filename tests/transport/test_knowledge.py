@@ -1,4 +1,4 @@
-"""What a node believes of where its peers are."""
+"""A node's knowledge of where its peers are, and whom it trusts for it."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ INSIDE = [
 
 
 def _lying(foe: Climber) -> None:
-    """A peer that says to be where somebody else's neighbours are."""
+    """Make a peer claim addresses of another node's neighbours."""
     own = foe.ladder.knowledge.own
 
     def lie(peer: PeerId) -> Own:
@@ -45,7 +45,7 @@ def _lying(foe: Climber) -> None:
 
 
 async def _hits(world: World, monkeypatch: pytest.MonkeyPatch, *, believed: bool) -> int:
-    """A peer and a relay of one hand; packets at another computer of the victim's home."""
+    """Count packets at another machine in the victim's home. Peer and relay have one owner."""
     street = Street(world)
     town = street.town
     await street.relays()
@@ -108,7 +108,7 @@ async def test_relays_of_our_own_choice_do_where_multicast_does_not(world: World
     await until(lambda: link.way is Way.LAN)
 
 
-# What it makes of what it is told.
+# How reports are evaluated.
 
 PEER = Identity.from_seed(bytes([1]) * 32).peer
 RELAY = Identity.from_seed(bytes([2]) * 32).peer

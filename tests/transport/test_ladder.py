@@ -1,4 +1,4 @@
-"""Whole ladders on a simulated internet: who reaches whom, by which way, and what then happens.
+"""Whole nodes on a simulated internet: which strategies connect them, and later changes.
 
 Each rung has a test in which it is the only one left, and one that is red where the rung is off.
 """
@@ -99,7 +99,7 @@ async def test_without_a_search_they_stay_relayed(world: World) -> None:
 async def test_a_search_works_although_an_early_packet_has_spoiled_a_port(
     world: World, monkeypatch: pytest.MonkeyPatch, aside: bool
 ) -> None:
-    """The twin searches from the port that is seen elsewhere by then."""
+    """The twin searches from the port that is seen elsewhere by then, and fails."""
 
     async def in_vain(mine: Prepared, sockets: Sockets | None) -> Prepared:
         return mine
@@ -136,7 +136,7 @@ async def test_not_without_ipv6(world: World) -> None:
 async def test_a_relay_that_dialled_us_is_used_if_it_names_its_address(
     world: World, honest: bool
 ) -> None:
-    """Where it is seen, that is: at any other address it may be that nobody answers."""
+    """It must be the address at which it is seen: at another one no node may answer."""
     street = Street(world)
     await street.relays(1, everywhere=True)
     (relay,) = street.town.relays

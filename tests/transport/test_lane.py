@@ -1,4 +1,4 @@
-"""The lane's core: nothing lost, nothing twice, whatever the connection does."""
+"""The lane's core: nothing is lost or repeated, whatever the connection does."""
 
 import random
 from dataclasses import replace
@@ -26,7 +26,7 @@ def frame(
     flags: int = 0,
     count: int = 0,
 ) -> bytes:
-    """A frame as a hostile peer would make it."""
+    """Return a frame such as a hostile peer might send."""
     return (
         PREFIX.pack(len(head) + len(payload), kind, flags, len(head), count, ident, offset)
         + head
@@ -539,7 +539,7 @@ def test_a_stalled_loop_is_not_the_peers_silence() -> None:
 
 
 def test_a_credit_frame_is_cheap_to_handle() -> None:
-    """28 bytes must not make us look at each of its 128 streams."""
+    """28 bytes must not make us check each of the 128 streams."""
     pair = Pair()
     lane = pair.b.lane
     opens = b"".join(

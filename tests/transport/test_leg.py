@@ -1,4 +1,4 @@
-"""Which of a link's paths is taken, which given up."""
+"""Choice among the paths of a link: which one is used, and which are dropped."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from shoal.transport.pipe import Way
 
 
 class FakePath:
-    """As much of a path as is asked for here."""
+    """The part of a path that these tests need."""
 
     def __init__(self, medium: str) -> None:
         self.medium = medium
@@ -17,7 +17,7 @@ class FakePath:
 
 
 def leg(way: Way = Way.DIRECT, medium: str = "tcp", *, came: float = 0.0) -> Leg:
-    """One whose first ping has been answered after 10 ms."""
+    """Return a path whose first ping was answered after 10 ms."""
     connection = Connection(idle_s=2.0, silent_s=3.5, now=came)
     path: Any = FakePath(medium)
     writer: Any = None
@@ -27,7 +27,7 @@ def leg(way: Way = Way.DIRECT, medium: str = "tcp", *, came: float = 0.0) -> Leg
 
 
 def hear(which: Leg, now: float) -> None:
-    """Its ping is answered."""
+    """Answer the path's ping."""
     which.connection.heard = now
     which.connection.ponged(which.connection.urgent[-1].offset, now)
 
@@ -61,7 +61,7 @@ def test_a_path_not_heard_since_is_no_alternative() -> None:
 
 
 def test_received_bytes_do_not_restore_a_path_without_pongs() -> None:
-    """What comes shows the way here; the way there may be cut."""
+    """Received bytes prove only one direction; the other may be cut."""
     direct, relayed = leg(), leg(Way.RELAYED)
     direct.connection.ping(1.0)
     direct.connection.heard = 2.4

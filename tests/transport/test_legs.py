@@ -1,4 +1,4 @@
-"""A link over several paths: which one it sends by, how it leaves a dying one, nothing lost."""
+"""A link over several paths: the choice among them, failover, and no lost frames."""
 
 import random
 from collections import deque
@@ -37,7 +37,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
 
 
 class Wires:
-    """Two lanes joined by several connections, each with bytes under way of its own."""
+    """Two lanes joined by several connections, each with its own bytes in flight."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.rng = random.Random(seed)
@@ -71,7 +71,7 @@ class Wires:
             self.b.lane.use(right)
 
     def cut(self) -> None:
-        """One connection is lost, with what was under way; another one comes."""
+        """Lose one connection with its bytes in flight, and add another one."""
         left, right, _, _ = self.joined.pop(self.rng.randrange(len(self.joined)))
         self.a.lane.detach(left)
         self.b.lane.detach(right)
@@ -121,7 +121,7 @@ class Torn(Wires):
             side.lane.use(self.rng.choice(side.lane.connections))
 
     def cut(self) -> None:
-        """One side loses one; the other one notices at some other time. Another comes."""
+        """Let one side lose a connection, which the other notices later, and add another one."""
         side = self.rng.choice((self.a, self.b))
         if side.lane.connections:
             side.lane.detach(self.rng.choice(side.lane.connections))
@@ -130,7 +130,7 @@ class Torn(Wires):
         self._carry_on()
 
     def mend(self) -> None:
-        """Who has lost its end is noticed, and one more comes that stays."""
+        """Let both sides notice lost connections, and add one that stays."""
         self.noisy = False
         for left, right, _, _ in self.joined:
             for side, end, other, twin in (
@@ -149,7 +149,7 @@ class Torn(Wires):
 
 
 def change_paths(wires: Wires) -> None:
-    """Calls one way, posts and a stream, while paths change at random: all arrive once."""
+    """Make calls, posts and a stream while paths change at random. All must arrive once."""
     rng, a, b = wires.rng, wires.a, wires.b
     calls = [
         a.lane.call(
@@ -205,7 +205,7 @@ SIZES = (0, 9, 70_000)
 
 
 def test_each_connection_has_its_own_counts() -> None:
-    """Acknowledging what only another connection brought is a mistake."""
+    """Acknowledging frames that only another connection carried is a protocol error."""
     pair = Pair()
     second = pair.a.lane.attach(0.0)
     pair.a.lane.post("p", {}, b"", Priority.CONTROL)
@@ -233,7 +233,7 @@ def test_frames_sent_again_still_count_on_their_first_path() -> None:
 
 
 def to_and_fro() -> tuple[Lane, Connection, Connection]:
-    """50 posts that have left ten times by each of two paths, and were never acknowledged."""
+    """Send 50 posts ten times over each of two paths, without any acknowledgement."""
     lane = Side(dialled=True).lane
     paths = [lane.attach(0.0) for _ in range(2)]
     for _ in range(50):
@@ -403,7 +403,7 @@ async def test_a_silent_path_is_left_before_calls_time_out(
 
 @pytest.mark.trio
 async def test_a_standby_path_stays(virtual_time: trio.testing.MockClock) -> None:
-    """It is pinged seldom, and has all the time of a ping to answer."""
+    """A standby path is pinged seldom, and has the full time to reply."""
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await relayed_link(a, b)

@@ -1,4 +1,4 @@
-"""Counting at the door."""
+"""Limits on accepted connections."""
 
 from contextlib import suppress
 
@@ -155,7 +155,7 @@ def test_invented_sources_use_no_memory_and_gain_nothing() -> None:
 
 
 async def _handshakes(world: World, limits: Limits) -> int:
-    """Of a hundred dials by somebody who is not let in, those that cost a handshake."""
+    """Return how many of a hundred dials by a refused peer cost a handshake."""
     member = Climber(world.host("member"), b"m" * 32, admission=SwarmKey(b"k" * 16), limits=limits)
     foe = Climber(world.host("foe"), b"f" * 32, admission=OpenSwarm())
     done = 0
@@ -210,7 +210,7 @@ def test_this_machine_may_be_counted_separately() -> None:
 
 
 def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
-    """Connections accepted of so many, each from a subnet of its own."""
+    """Return how many connections are accepted, each from a subnet of its own."""
     arrivals = Arrivals(limits)
     return sum(
         arrivals.allow(Entry(f"{11 + (n & 63)}.{n >> 12}.{n >> 6 & 63}.1", new=True), n / per_s)
@@ -219,7 +219,7 @@ def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
 
 
 def test_a_flood_from_everywhere_takes_a_twentieth_of_a_core() -> None:
-    """At two milliseconds a handshake, once what may come at once has come."""
+    """At two milliseconds for each handshake, after the burst is used up."""
     assert _let_in(Limits(), 100, 60) <= 1024 + 60 * 0.05 / 0.002
 
 
@@ -228,7 +228,7 @@ def test_without_the_total_rate_a_flood_takes_all() -> None:
 
 
 def test_a_rush_of_honest_peers_gets_in() -> None:
-    """All peers of a relay at once, some by two ways; two hundred behind one router in a minute."""
+    """All peers of a relay at once, some over two paths; 200 behind one router in a minute."""
     assert _let_in(Limits(), 1000, 1) == 1000
     arrivals = Arrivals(Limits())
     assert all(arrivals.allow(Entry("192.0.2.1", new=n == 0), n * 0.3) for n in range(200))

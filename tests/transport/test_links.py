@@ -1,4 +1,4 @@
-"""Which links a node keeps."""
+"""Links of a node: which ones it keeps when it is full, and when they are brief or busy."""
 
 import pytest
 import trio
@@ -87,7 +87,7 @@ async def test_where_64_bits_alone_are_counted_it_does(world: World) -> None:
 
 @pytest.mark.trio
 async def test_a_link_for_a_few_questions_is_brief_until_it_is_kept() -> None:
-    """Either side may: who dialled in passing, and who was dialled."""
+    """Either side may keep it: the one that dialled briefly, and the one that was dialled."""
     one, other = make_node(1), make_node(2)
     kept: dict[str, list[object]] = {"one": [], "other": []}
     one.endpoint.on_link_kept(kept["one"].append)
@@ -149,7 +149,7 @@ async def test_asking_a_peer_without_addresses_fails() -> None:
 async def test_idle_links_are_ticked_when_they_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at each step of `TICK_S`."""
+    """They are not ticked at each step of `TICK_S`."""
     looks = 0
     tick = Links._tick
 

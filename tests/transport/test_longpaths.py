@@ -1,4 +1,4 @@
-"""A long path that carries much gets a UDP leg beside TCP's, and uses it."""
+"""A long path with much traffic gets a UDP path beside TCP's, and uses it."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ async def linked(world: World, trip: float, **far: object) -> tuple[Climber, Lin
 async def carry(
     a: Climber, link: Link, seconds: float, in_flight: int = 24, method: str = "echo"
 ) -> int:
-    """How many calls of 256 KiB get done."""
+    """Return how many calls of 256 KiB complete."""
     done = 0
 
     async def ask() -> None:

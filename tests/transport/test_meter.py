@@ -46,7 +46,7 @@ def queue(lane: Lane, priority: Priority, size: int) -> None:
 
 
 class Watched(Shaper):
-    """Remembers what was spent."""
+    """Records what was spent."""
 
     def __init__(self, caps: Caps) -> None:
         super().__init__(caps, 0.0)
@@ -196,7 +196,7 @@ async def measured(
     links: int = 1,
     priorities: tuple[Priority, ...] = (Priority.BULK,),
 ) -> tuple[list[float], list[float]]:
-    """Bytes per second of each link over 10 s, and how long calls on the first one took."""
+    """Return each link's bytes per second over 10 s, and the durations of calls on the first."""
     hosts = [world.host(f"h{index}", link=LINE) for index in range(links + 1)]
     nodes = [Node(1, caps), *(Node(index + 2) for index in range(links))]
     for host, node in zip(hosts, nodes, strict=True):
@@ -248,7 +248,7 @@ async def test_a_cap_down_holds_over_ten_seconds(world: World, links: int) -> No
 
 
 async def test_without_a_cap_there_is_more(world: World) -> None:
-    """The twin of both."""
+    """Twin of both tests above."""
     rates, _ = await measured(world, None, _fill, sent)
     assert rates[0] > 10 * CAP
 

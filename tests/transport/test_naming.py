@@ -84,7 +84,7 @@ def test_shown_names_contain_no_control_characters(name: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8"), max_size=70))
 def test_accepted_names_are_shown_unchanged(name: str) -> None:
-    """And is in the one form, and within what others take."""
+    """They are also normalised, and within the bounds of other nodes."""
     if naming.problem(name) == "":
         assert naming.shown(name) == name == naming.normal(name)
         assert 0 < len(name.encode()) <= naming.MOST_BYTES

@@ -1,4 +1,4 @@
-"""Another network is noticed: by its addresses, or by the time that passed without us."""
+"""Detection of network changes: by addresses, or by time that passed in sleep."""
 
 from shoal.transport import defaults
 from shoal.transport.host import Interface
@@ -7,7 +7,7 @@ from shoal.transport.realhost import RealHost
 
 
 class Moving(RealHost):
-    """A laptop: what its clocks and its interfaces say is the test's."""
+    """A laptop whose clocks and interfaces are set by the test."""
 
     at = 100.0
     asleep = 0.0

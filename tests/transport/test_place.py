@@ -1,4 +1,4 @@
-"""What an IP address says of where it is."""
+"""Classification of IP addresses."""
 
 from ipaddress import IPv4Address, IPv6Address
 from random import Random

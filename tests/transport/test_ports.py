@@ -1,4 +1,4 @@
-"""The ladder's ports: TCP and UDP of one number, whatever other programs have."""
+"""A node's ports: TCP and UDP with one number, even if other programs use some."""
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Late(RealHost):
-    """Somebody else has the first TCP port that is asked for."""
+    """A host on which the first requested TCP port is in use."""
 
     asked = 0
 
@@ -28,7 +28,7 @@ class Late(RealHost):
 
 
 class WithoutIpv6(RealHost):
-    """A computer that has IPv4 only."""
+    """A host with IPv4 only."""
 
     async def datagrams(
         self, address: str, port: int, *, group: Group | None = None, shared: bool = False
@@ -39,7 +39,7 @@ class WithoutIpv6(RealHost):
 
 
 class Taken(RealHost):
-    """Another program has every UDP port."""
+    """A host on which all UDP ports are in use."""
 
     async def datagrams(
         self, address: str, port: int, *, group: Group | None = None, shared: bool = False

@@ -103,13 +103,13 @@ class Bulk:
         line.at(line.now + self.yielding.sample_s, self._ping)
 
     def rate(self, since: float, until: float) -> float:
-        """The part of the line it had."""
+        """Return the share of the line that it used."""
         got = sum(size for now, size in self.delivered if since <= now < until)
         return got / (until - since) / self.line.rate
 
 
 class Greedy:
-    """A TCP of the owner's that fills the buffer (Reno: halves after a loss)."""
+    """A TCP connection of the owner that fills the buffer (Reno: halves after a loss)."""
 
     def __init__(self, line: Line, until: float, *, back: bool = False) -> None:
         self.line, self.until = line, until
@@ -143,7 +143,7 @@ class Greedy:
 
 
 def trip(yielding: Yielding, took: float, now: float, under_way: int | None = None) -> None:
-    """A round trip that ends now, with a full window under way or with so much."""
+    """Complete a round trip now, with a full window or `under_way` bytes in flight."""
     yielding.begin(yielding.window(now) if under_way is None else under_way, now - took)
     yielding.end(now)
 
@@ -160,7 +160,7 @@ def test_bulk_fills_a_home_line_but_not_its_buffer() -> None:
 
 
 def test_without_congestion_control_the_buffer_is_full() -> None:
-    """The twin: a window that does not look."""
+    """Twin: a window that ignores the queue."""
 
     class Blind(Yielding):
         def window(self, now: float) -> int:
@@ -225,7 +225,7 @@ def test_a_transfer_that_starts_later_does_not_starve_the_first() -> None:
 
 @pytest.mark.long
 def test_a_longer_path_is_learnt() -> None:
-    """The route changes: what was queueing to the old measure is the path's length."""
+    """After a change of route, the old measure takes the longer path for a queue."""
     line = Line(RATE / 20)
     bulk = Bulk(line)
     line.run(10)
@@ -330,7 +330,7 @@ def test_the_shortest_round_trip_is_forgotten_after_ten_minutes() -> None:
 
 
 def test_a_round_trip_may_take_no_time() -> None:
-    """Two ends on one machine, and a clock that is coarser than their way."""
+    """Two ends on one machine, and a clock that is coarser than their round trip."""
     yielding = Yielding(0.0)
     for turn in range(200):
         now = float(turn)

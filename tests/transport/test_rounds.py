@@ -1,4 +1,4 @@
-"""Trying again and again: a slow try holds up nobody, and too many are not under way."""
+"""Rounds of retries: a slow try does not delay the next, and concurrent tries are bounded."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.trio
 
 
 class Tries:
-    """Tries that take so long each (the last number for all later ones); what became of them."""
+    """Tries with the given durations (the last one repeats), and a record of their outcomes."""
 
     def __init__(self, *seconds: float, succeeds: int = 1 << 30) -> None:
         self.began: list[float] = []

@@ -1,4 +1,4 @@
-"""The owner's caps: honoured, shared, lent, and never in a call's way."""
+"""The owner's caps: they are kept, shared and lent, and never delay a call."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ STEP = 16 * 1024  # what a writer takes at once
 
 
 class Sender:
-    """Sends all it may, as the writer of a path does; `until` it stops, from `start`."""
+    """Sends all it may from `start` to `until`, like the writer of a path."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Sender:
 
 
 class Calls(Sender):
-    """A call of 200 bytes every 10 ms, and how long each waited."""
+    """A call of 200 bytes every 10 ms, with a record of the waiting times."""
 
     def __init__(self) -> None:
         super().__init__(CONTROL)
@@ -152,7 +152,7 @@ def test_calls_never_wait_behind_bulk(rate: float) -> None:
 
 
 def test_calls_would_wait_if_they_were_bulk() -> None:
-    """The twin: in one class with it, they do."""
+    """Twin: in the same class they do wait."""
 
     class Low(Calls):
         def turn(self, shaper: Shaper) -> None:
@@ -200,7 +200,7 @@ def test_a_writer_that_leaves_gives_its_place_up() -> None:
 
 
 def test_reading_is_limited_by_waiting_afterwards() -> None:
-    """A reader cannot ask before: it says what came, and waits until its account is even."""
+    """A reader cannot ask in advance: it charges what came, and waits until nothing is owed."""
     shaper = Shaper(Caps(down=Cap(node=CAP)), 0.0)
     now = got = 0.0
     while now < 10.0:

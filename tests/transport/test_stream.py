@@ -1,4 +1,4 @@
-"""What a stream offers to who carries bytes on without waiting. The rest is in test_link.py."""
+"""Non-waiting methods of a stream, for callers that forward bytes. See also test_link.py."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
 
 @asynccontextmanager
 async def streams() -> AsyncIterator[tuple[Stream, Stream, Link]]:
-    """Both ends of a stream, and the link of the first."""
+    """Yield both ends of a stream, and the link of the first."""
     a, b = make_node(1), make_node(2)
     arrived: list[Stream] = []
 

@@ -1,4 +1,4 @@
-"""The streams of a link over real sockets: both ways, held back, limited, across cuts."""
+"""Streams of a link over real sockets: both directions, backpressure, limits, cuts."""
 
 import pytest
 import trio

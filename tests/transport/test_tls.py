@@ -1,4 +1,4 @@
-"""The TLS class, against itself, against bent peers, without a socket."""
+"""The TLS class against itself and against deviant peers, without sockets."""
 
 import ctypes
 import ssl
@@ -118,7 +118,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def bytes_in_use() -> int:
-    """What the C library has handed out."""
+    """Return the bytes that the C library has allocated."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         pytest.skip("this C library has no mallinfo2")
@@ -128,7 +128,7 @@ def bytes_in_use() -> int:
 
 
 def used_by_pairs(count: int, *, release: bool) -> float:
-    """Bytes of memory for each of some pairs that have carried a batch both ways."""
+    """Return the memory in bytes of a pair that has carried a batch both ways."""
     pairs = [pair() for _ in range(count)]
     before = bytes_in_use()
     for client, server in pairs:
@@ -359,7 +359,7 @@ def _dribble(fed: int) -> bytes:
     return b"\x16\x03\x03\x00\x01" + bytes([body])
 
 
-# A peer made of bare pyOpenSSL, bent in one way.
+# A peer made of bare pyOpenSSL that deviates in one respect.
 
 
 def bare(
@@ -389,7 +389,7 @@ def bare(
 
 
 def meet(ours: Tls, theirs: SSL.Connection) -> None:
-    """Carry bytes until silence; errors of the bent peer are its own affair."""
+    """Carry bytes until silence. Ignore errors of the deviant peer."""
     for _ in range(6):
         with suppress(SSL.Error):
             theirs.do_handshake()
@@ -509,7 +509,7 @@ def test_no_session_is_resumed() -> None:
     assert ours.established
     assert second.get_finished() != first.get_finished()
     assert ours.peer == ALICE.peer
-    assert ours._ssl.get_peer_certificate() is not None  # sent anew: a resumption sends none
+    assert ours._ssl.get_peer_certificate() is not None  # sent again: a resumption sends none
 
 
 def test_contexts_are_made_once() -> None:
@@ -564,7 +564,7 @@ def with_huge_exponent() -> Certificate:
 
 
 def cost_of_proof(theirs: Certificate, attempts: int = 8) -> tuple[float, str]:
-    """Seconds of CPU that a listener spends on the dialler's last flight, and its refusal."""
+    """Return the listener's CPU seconds for the dialler's last flight, and its refusal."""
     best, code = 1.0, ""
     for _ in range(attempts):
         client, server = Tls(theirs, server=False), Tls(BOBS, server=True)
@@ -594,7 +594,7 @@ def test_a_huge_exponent_costs_no_more_than_an_ordinary_handshake(
 
 
 def used_by_handshakes(*, release: bool) -> float:
-    """Bytes of memory for each of some pairs that have said hello."""
+    """Return the memory in bytes of a pair that has exchanged hellos."""
     before = bytes_in_use()
     pairs = [pair() for _ in range(100)]
     for client, server in pairs:

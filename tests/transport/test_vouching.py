@@ -1,4 +1,4 @@
-"""Where others see a peer: who is told, who is believed, how often."""
+"""Questions about where others see a peer: replies, trust, and rate limits."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ QUIET = Rungs(lan=False, mapping=False, relay=False)
 
 
 async def linked(world: World) -> tuple[Climber, Climber, Climber]:
-    """Two nodes that are linked to a third."""
+    """Two nodes that are linked to a third one."""
     town = Town(world)
     a, b, c = [await town.node(world.host(name), rungs=QUIET) for name in "abc"]
     await town.introduce(a, [c])
@@ -90,14 +90,14 @@ async def test_a_liar_cannot_name_addresses_of_other_networks(
     assert asked == [{"peer": b.peer}]
     assert bool(a.ladder.knowledge.seen(b.peer).vouched) is believed
     await a.within(a.ladder.vouching.ask, b.peer)
-    assert len(asked) == 2 - believed, "who knows does not ask"
+    assert len(asked) == 2 - believed, "a node that knows does not ask"
 
 
 @pytest.mark.parametrize(("ip", "asks"), [("2600::7", True), ("11.0.0.77", False)])
 async def test_an_address_of_a_version_that_is_missing_here_is_not_enough(
     world: World, ip: str, asks: bool
 ) -> None:
-    """These nodes have IPv4 alone."""
+    """These nodes have only IPv4."""
     a, b, c = await linked(world)
     a.ladder.knowledge.vouch(b.peer, Vouched(ip), c.peer)
     await a.within(a.ladder.vouching.ask, b.peer)

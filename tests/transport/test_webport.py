@@ -20,7 +20,7 @@ WEB = ("0.0.0.0", 443)
 
 
 async def two(world: World, **settings: Any) -> tuple[Town, Climber, Climber]:
-    """A public node and one at home, linked for long enough to be measured."""
+    """A public node and a home node, linked for long enough to be measured."""
     town = Town(world)
     public = await town.node(world.host("public"), rungs=RUNGS, **settings)
     behind = world.gateway("router", "linux-drop")
@@ -31,7 +31,7 @@ async def two(world: World, **settings: Any) -> tuple[Town, Climber, Climber]:
 
 
 async def found(node: Climber, change: Reachability) -> None:
-    """The next measurement comes to this."""
+    """Set the result of the next measurement."""
 
     async def publish() -> None:
         node.ladder.reach._publish(change)
@@ -63,7 +63,7 @@ async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) ->
 
 
 async def test_a_node_does_not_relay_before_peers_reach_it(world: World) -> None:
-    """An address of its own is not enough: a firewall may be before it."""
+    """A public address of its own is not enough: there may be a firewall."""
     town = Town(world)
     public = await town.node(world.host("public"), rungs=RUNGS)
     await trio.sleep(60)

@@ -1,4 +1,4 @@
-"""What a node publishes, and which addresses of a peer it dials."""
+"""The addresses that a node publishes, and those of a peer that it dials."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,7 +17,7 @@ ANYWHERE = [("0.0.0.0", 4001), ("::", 4001)]
 
 
 class World:
-    """All the parts that are asked."""
+    """Fakes of all parts that are queried."""
 
     def __init__(self, *ips: str, listening: Sequence[tuple[str, int]] = ANYWHERE) -> None:
         self.ips = ips

@@ -58,7 +58,7 @@ async def _fill(link: Link) -> None:
 
 
 async def calls_beside_bulk(world: World) -> tuple[list[float], float]:
-    """Seconds of calls while a stream fills the line, sorted; the part of the line that is used."""
+    """Return sorted durations of calls beside a bulk stream, and the share of the line in use."""
     near, far = world.host("near", link=LinkSpec(SLOW, SLOW)), world.host("far")
     asking, serving = Node(1), Node(2)
     await far.start(serving)

@@ -1,4 +1,4 @@
-"""One attempt's way from its first round to what came of it."""
+"""One attempt, from its first round to its outcome."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,7 +20,7 @@ from tests.transport.punch.street import APD, EI, Street, meet
 
 
 def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
-    """An attempt of `anna` whose peer never says anything."""
+    """An attempt of `anna` with a silent peer."""
 
     async def main(street: Street) -> Any:
         side = street.a
@@ -78,7 +78,7 @@ def test_another_path_to_the_peer_ends_the_attempt_after_a_moment() -> None:
 
 
 def test_a_hard_side_sends_nothing_before_the_easy_side() -> None:
-    """A packet that comes too early would have some routers lead all that follows elsewhere."""
+    """A packet that comes too early would make some routers redirect all later ones."""
 
     async def body(attempt: Attempt) -> None:
         place = next(iter(attempt._seen.vouched)), 4001

@@ -1,4 +1,4 @@
-"""No address gets more than its share, whoever names it."""
+"""No address gets more packets than its budget allows."""
 
 from collections import deque
 
@@ -69,7 +69,7 @@ def test_memory_is_bounded_and_active_targets_are_never_forgotten() -> None:
         budget.datagram(f"12.{n >> 8}.{n & 255}.1", 1.0)
     assert len(budget._datagrams) == LIMITS.targets
     assert not budget.datagram("11.0.0.1", 2.0)
-    assert budget.datagram("13.0.0.1", 700.0), "and room is made once a window is over"
+    assert budget.datagram("13.0.0.1", 700.0), "and old targets are forgotten after a window"
     assert len(budget._datagrams) == 2  # the address and its network
 
 

@@ -1,4 +1,4 @@
-"""Which addresses are believed to be a peer's, and how they travel."""
+"""Candidates: which addresses of a peer are trusted, and their encoding."""
 
 from collections.abc import Callable
 from typing import Any

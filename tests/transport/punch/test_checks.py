@@ -40,7 +40,7 @@ def take(
 
 
 class Wire:
-    """Two sides and what is between them: `lost(source, to)` says what does not arrive."""
+    """Two sides and the network between them. `lost(source, to)` says what is lost."""
 
     def __init__(self, a: Checks[str], b: Checks[str], delay: float = 0.03) -> None:
         self.sides = {A: a, B: b}
@@ -50,7 +50,7 @@ class Wire:
         self.now = 0.0
 
     def run(self, until: float) -> None:
-        """In steps of a millisecond."""
+        """Run in steps of a millisecond."""
         while self.now < until:
             self.now = round(self.now + 0.001, 6)
             for place, checks in self.sides.items():
@@ -90,7 +90,7 @@ def test_a_pair_has_to_work_in_both_directions() -> None:
 
 
 def test_the_source_of_a_check_is_checked_too() -> None:
-    """A symmetric NAT's port is learnt from what comes from it."""
+    """A symmetric NAT's port is learnt from its packets."""
     wire = both()
     hard = ("11.0.0.2", 50123)
     checks = wire.sides[A]
@@ -103,7 +103,7 @@ def test_the_source_of_a_check_is_checked_too() -> None:
 
 
 def test_the_peer_may_be_much_too_early() -> None:
-    """What comes before the answer to the offer is answered; checks wait for the secret."""
+    """Early requests are answered, but checks wait for the peer's secret."""
     checks = side(True)
     checks.theirs = None
     early = Message(Kind.REQUEST, b"t" * 12, username=NAME)
@@ -242,7 +242,7 @@ def test_a_replayed_request_is_not_answered_again() -> None:
 
 
 def test_a_request_from_where_the_peer_cannot_be_is_not_answered() -> None:
-    """Or whoever overhears a check could aim our answers, and our checks, at anybody."""
+    """Otherwise an eavesdropper could aim our replies and checks at a victim."""
     checks = side(False)
     take(checks, Send("main", request(KEYS[1]), B), VICTIM, 0.0)
     assert checks.take(0.0) == [] and checks.refused == 1
@@ -317,7 +317,7 @@ def test_an_error_response_and_strange_messages_do_nothing() -> None:
 
 
 def test_only_a_reply_proves_where_the_peer_is() -> None:
-    """The peer can send a request with a false source, but cannot answer what it never got."""
+    """The peer can forge a request's source, but cannot reply to a check it never received."""
     wire = both()
     wire.lost = lambda source, to: to == A
     wire.sides[A].pair("main", B, at=0.0)

@@ -31,7 +31,7 @@ def loopback_clock() -> trio.testing.MockClock:
 
 
 class Node:
-    """A node on loopback; `transport` says which candidates it names."""
+    """A node on loopback. `transport` selects the candidates that it names."""
 
     def __init__(self, name: str, transport: Transport) -> None:
         self.endpoint = FakeEndpoint(name)
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def peer(self) -> PeerId:
-        """As a link to the other: whose it is."""
+        """The peer, as for a link to the other node."""
         return self.other.endpoint.peer
 
     async def call(

@@ -1,4 +1,4 @@
-"""Offers as they travel: typed and bounded."""
+"""Encoding of offers: typed and bounded."""
 
 from dataclasses import replace
 from math import inf, nan

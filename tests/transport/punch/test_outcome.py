@@ -1,4 +1,4 @@
-"""What is told of an attempt."""
+"""Outcomes of attempts."""
 
 from shoal.transport.identity import PeerId
 from shoal.transport.punch.outcome import Outcome, Result, RungOutcome, failed

@@ -1,4 +1,4 @@
-"""Which plan for which NATs; which ports."""
+"""Plans for pairs of NATs, and predicted ports."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What is told in a round: where this side is seen now."""
+"""Preparation of a round: where this side is seen now."""
 
 import pytest
 import trio
@@ -54,7 +54,7 @@ def test_different_views_make_a_side_hard() -> None:
 
 
 def test_a_single_different_view_does_not_make_a_side_hard() -> None:
-    """A router of its own mind may lead one flow elsewhere, and one observer may lie."""
+    """A router may redirect a single flow, and a single observer may lie."""
     views = [("11.0.0.1", 9000), *[("11.0.0.1", 5000)] * 2]
     found = renewed(own(Nat(EI, APD, preserves=True)), views)
     assert not found.nat.hard and found.nat.preserves
@@ -121,7 +121,7 @@ def test_without_udp_or_observers_the_known_state_is_offered() -> None:
     [
         (Nat(EI, APD, preserves=True), True),
         (Nat(EI, Behaviour.UNKNOWN, preserves=True), True),
-        (Nat(EI, APD), False),  # nobody knows at which port it would be seen
+        (Nat(EI, APD), False),  # its port outside would be unknown
         (Nat(EI, EI, preserves=True), False),  # nothing is searched from there
         (Nat(APD, APD, preserves=True), False),
         (Nat(Behaviour.NONE, EI, preserves=True), False),

@@ -1,4 +1,4 @@
-"""Two whole punchers over the simulated internet: each rung, each way to fail, hostile peers."""
+"""Two whole punchers over the simulated internet: strategies, failures, hostile peers."""
 
 from functools import partial
 from random import Random
@@ -29,7 +29,7 @@ async def punch(side: Side) -> Outcome:
 
 
 def offers(side: Side, **changed: Any) -> Call:
-    """An offer of a peer called `bert` as it would send it."""
+    """Return an offer such as a peer called `bert` would send."""
     peer = side.endpoint.peer
     header = wire.encode(
         wire.Offer(b"12345678", 1, b"k" * 20, NATS["linux-drop"], side.other.own(peer).candidates)
@@ -59,7 +59,7 @@ def test_tcp_alone_connects_two_homes_at_once() -> None:
 
 
 def test_without_udp_and_tcp_nothing_works() -> None:
-    """The twin of both: with the rungs off no other way connects them."""
+    """Twin of both: with these strategies off nothing connects them."""
     met = meet(HOMES, udp=False, tcp=False)
     assert not met.connected and not met.outcome.worked
 
@@ -155,7 +155,7 @@ COUNTS = {"ports": "sequential"}
     ],
 )
 def test_a_counting_nat_is_predicted(kinds: tuple[str, str], knobs: Any) -> None:
-    """Though nobody knew that it counts before."""
+    """It was not known before that the NAT counts."""
 
     async def body(street: Street) -> Outcome:
         for side, knob in ((street.a, knobs[0]), (street.b, knobs[1])):
@@ -317,7 +317,7 @@ def test_sockets_of_connections_that_have_ended_are_closed() -> None:
 
 
 def refused(kinds: tuple[str, str], *calls: dict[str, Any]) -> list[str | None]:
-    """What `anna` answers to these offers of `bert`, one after the other; None: yes."""
+    """Return the codes of `anna`'s replies to successive offers of `bert`; None: accepted."""
 
     async def body(street: Street) -> list[str | None]:
         found: list[str | None] = []
@@ -446,7 +446,7 @@ def test_a_vouched_address_gets_packets_within_the_budget() -> None:
 
 
 def test_packets_are_bounded_over_many_offers() -> None:
-    """The same victim in offer after offer, ten minutes long: never above the budget."""
+    """Offers name the same victim for ten minutes, without exceeding the budget."""
     limits = PunchLimits()
 
     async def body(street: Street) -> int:
@@ -503,7 +503,7 @@ def test_a_run_is_reproducible() -> None:
     assert first.seconds == second.seconds and first.outcome == second.outcome
 
 
-# Everybody with everybody.
+# All kinds of NAT with each other.
 
 TABLE = (
     "public",
@@ -526,7 +526,7 @@ def show(met: Met) -> tuple[Any, ...]:
 @pytest.mark.long
 @pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
 def test_the_whole_table_by_udp(skew: float) -> None:
-    """All that can be is direct: 60 of 64, and the four others say why not."""
+    """60 of 64 pairs become direct, and the other four report the reason."""
     for a in TABLE:
         for b in TABLE:
             met = meet((a, b), skew=skew, tcp=False)
@@ -538,7 +538,7 @@ def test_the_whole_table_by_udp(skew: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
 def test_the_whole_table_by_tcp(skew: float) -> None:
-    """A hard side is reached where the other lets any port in, and nowhere else."""
+    """A hard side is reached only if the other side accepts any port."""
     for a in TABLE:
         for b in TABLE:
             met = meet((a, b), skew=skew, udp=False)
@@ -548,7 +548,7 @@ def test_the_whole_table_by_tcp(skew: float) -> None:
 
 @pytest.mark.long
 def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
-    """Nine kinds of mapping and filtering that are hard, with each other."""
+    """Nine hard kinds of mapping and filtering, with each other."""
     kinds = [f"{m}m-{f}f" for m in ("ad", "apd") for f in ("ei", "ad", "apd")]
     for a in kinds:
         for b in kinds:
@@ -558,7 +558,7 @@ def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
 
 @pytest.mark.long
 def test_punching_works_between_lossy_homes() -> None:
-    """In 99 of 100 and more, what can be direct is direct (a birthday search: see its odds)."""
+    """At least 99 of 100 possible direct paths are made (birthday searches by their odds)."""
     luck, tried, worked, seconds = Random(7), 0, 0, []
     easy = [kind for kind in NATS if plan(NATS["linux-drop"], NATS[kind]) is Plan.CHECKS]
     links = ["fibre", "cable", "dsl", "lte", "cable+bad-wifi"]

@@ -1,4 +1,4 @@
-"""What is checked when, by plan."""
+"""The schedule of checks for each plan."""
 
 from collections.abc import Sequence
 from random import Random
@@ -18,7 +18,7 @@ HARD = "11.0.0.2"
 
 
 class FakeSocket:
-    """Stands for a socket; nothing is sent."""
+    """A fake socket, which sends nothing."""
 
     port = 1
 
@@ -51,7 +51,7 @@ def sockets(count: int) -> Sequence[Socket]:
 
 @pytest.mark.parametrize("skew", [-0.15, -0.1, -0.03, 0.0, 0.05, 0.12, 0.15])
 def test_in_some_pair_of_the_comb_no_side_is_early(skew: float) -> None:
-    """Whatever the clocks are apart, two first packets cross within 30 ms of way."""
+    """At any difference of the clocks, two first packets cross within 30 ms of way."""
     firsts = []
     for first, offset in ((True, 0.0), (False, skew)):
         checks = new()

@@ -32,7 +32,7 @@ class FakeSocket:
 
 
 class FakeWorld:
-    """A host that has so many sockets, and a UDP port that serves them."""
+    """A host with at most `most` sockets, and a UDP port that serves them."""
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most

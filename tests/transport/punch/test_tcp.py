@@ -1,4 +1,4 @@
-"""Dialling many places from one port; who speaks first."""
+"""TCP punching: dials from one port, and which side speaks first."""
 
 import errno
 from collections.abc import Callable
@@ -20,7 +20,7 @@ THERE, ELSEWHERE = ("11.0.0.2", 4001), ("11.0.0.3", 4001)
 
 
 class FakeNet:
-    """What each dial meets: seconds until it is refused, or until it stands."""
+    """The scripted results of dials: seconds until each is refused or connects."""
 
     def __init__(self, meets: Callable[[Place, int], tuple[str, float]]) -> None:
         self.meets = meets
@@ -79,7 +79,7 @@ async def test_dials_leave_from_the_listen_port_until_one_connects(
 async def test_a_second_connection_soon_after_is_delivered_too(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The first may be another machine of the own network, at the same address as the peer's."""
+    """The first may be another machine on the local network with the peer's address."""
     net = FakeNet(lambda place, n: ("stream", 0.001 if place == THERE else 0.2))
     assert (await dial(net, THERE, ELSEWHERE))[1] == [THERE, ELSEWHERE]
 
@@ -142,7 +142,7 @@ def loopback_clock() -> trio.testing.MockClock:
 async def test_a_dialler_speaks_first_or_waits(
     speaks: bool, loopback_clock: trio.testing.MockClock
 ) -> None:
-    """Over loopback: an ordinary dialler says its TLS hello at once."""
+    """Over loopback, an ordinary dialler sends its TLS hello at once."""
     host = RealHost()
     listener = await host.listen(LOOPBACK, 0)
     stream = await host.connect(LOOPBACK, listener.socket.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The asker of dial-backs, before peers that answer whatever they like."""
+"""The asker of dial-backs, and peers with arbitrary replies."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.transport.reach.swarm import PORT, Node, measured, on_the_internet
 
 
 class Odd(Node):
-    """Answers `reach.observe` and `reach.dialback` with what it was given."""
+    """Answers `reach.observe` and `reach.dialback` with prepared replies."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -72,7 +72,7 @@ async def test_invalid_prices_are_not_paid(world: World, reply: dict[str, Any], 
 
 
 async def test_false_claims_of_dial_backs_do_not_outvote_real_ones(world: World) -> None:
-    """What arrived has arrived."""
+    """An arrived dial-back is proof."""
     node = Node(world.host("node"), 1)
     odd = Odd(world.host("odd"), 2)
     odd.reply = {"sent": True}

@@ -1,4 +1,4 @@
-"""Who may have what dialled; and no node is a reflector."""
+"""Rules for dial-backs, so that no node is a reflector."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_an_address_seen_by_another_path_of_the_link_is_free() -> None:
 
 
 def test_a_server_without_a_route_demands_no_payment() -> None:
-    """A server without IPv6 took 65 kB and then said that it had sent nothing."""
+    """A server without IPv6 once took 65 kB and then reported that it had sent nothing."""
     answer = ask(gate(), wanted("2a00:2::9"), own=["11.0.1.1", "::1", "fe80::1"])
     assert isinstance(answer, No) and answer.code == "no-way"
 
@@ -135,7 +135,7 @@ def test_an_asker_may_pay_for_several_addresses_at_once() -> None:
 
 
 def test_a_peer_that_is_seen_nowhere_pays() -> None:
-    """It came through a relay, whose address is not its own."""
+    """It came through a relay, whose address is not the peer's."""
     assert isinstance(ask(gate(), wanted(), seen=[]), Pay)
 
 
@@ -158,7 +158,7 @@ def test_the_price_is_random_within_its_bounds() -> None:
 
 
 def hit_without_paying(victim: str = VICTIM) -> int:
-    """Dials that reach a victim, of 10,000 demands of 100 askers who pay nothing."""
+    """Return how many dials reach a victim if 100 askers make 10,000 requests without paying."""
     at = gate()
     return sum(
         ask(at, wanted(victim), PeerId(str(n % 100)), now=n / 100) == Go() for n in range(10000)
@@ -175,7 +175,7 @@ def test_without_payment_a_server_is_a_reflector(monkeypatch: pytest.MonkeyPatch
 
 
 def hit_with_paying(spread: int = 1) -> int:
-    """The same of askers who pay each time; the victims are of `spread` subnets."""
+    """Return how many dials reach victims in `spread` subnets if all askers pay."""
     at, hits = gate(), 0
     for n in range(1000):
         what, peer, now = wanted(f"93.{n % spread}.216.34"), PeerId(str(n % 100)), n / 10
@@ -187,7 +187,7 @@ def hit_with_paying(spread: int = 1) -> int:
 
 
 def test_paid_dials_to_a_victim_are_few() -> None:
-    """100 s, 30 MB at the least spent on them."""
+    """They take 100 s and cost at least 30 MB."""
     assert hit_with_paying() <= defaults.FOREIGN_BURST + 100 * defaults.FOREIGN_PER_S
 
 
@@ -221,7 +221,7 @@ def test_demands_are_forgotten() -> None:
 
 
 def test_one_asker_may_ask_for_several_at_once() -> None:
-    """Each is paid for by itself; who asks for ever more pushes out its own alone."""
+    """Each is paid for separately. Too many demands of one asker replace only its own."""
     at = gate()
     both = [(each, ask(at, wanted(VICTIM, transport=each))) for each in ("tcp", "udp")]
     ask(at, wanted(VICTIM), PeerId("other"))

@@ -1,4 +1,4 @@
-"""What the owner is told, of every kind of way to the internet."""
+"""Findings for every kind of connection to the internet."""
 
 from dataclasses import replace
 
@@ -127,7 +127,7 @@ def test_too_few_peers(peers: int, words: str) -> None:
 
 
 def test_linked_peers_that_see_nothing_are_mentioned() -> None:
-    """Three were linked when it said that two more were needed."""
+    """Three peers were linked when it once said that two more were needed."""
     few = replace(NOTHING, udp=UdpKind(asked=1, answered=1, blocked=False))
     for reach, have in ((NOTHING, "none"), (few, "1")):
         found = told(reach, linked=3)["too-few-peers"]

@@ -1,4 +1,4 @@
-"""From views to behaviours."""
+"""Judgement of NATs from views."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ OWN = "10.0.0.2", 9
         ([(A, None), (A, None), (None, None)], EI),
         ([(A, A), (B, B)], AD),
         ([(A, B), (C, D)], APD),
-        ([(A, None), (B, None)], APD),  # nobody knows: the strict one
+        ([(A, None), (B, None)], APD),  # unknown, so the stricter one
         ([(A, A), (B, B), (C, D)], AD),
         ([(A, B), (C, D), (D, D)], APD),
         ([(A, A), (A, A), (B, C)], EI),
@@ -117,7 +117,7 @@ def test_one_liar_of_three_cannot_move_a_counting_nat(
 
 
 def test_an_address_and_its_port_belong_together() -> None:
-    """The same port at two addresses is two places: a pool of addresses is no easy NAT."""
+    """One port at two addresses gives two views: a NAT with an address pool is not easy."""
     views: dict[str, View] = {"1": (("5.5.5.5", 1), None), "2": (("6.6.6.6", 1), None)}
     place: Place = OWN
     assert mapping_of(views, [place]) is APD

@@ -1,4 +1,4 @@
-"""Questions from the node's own port: repeated, and believed only from where they went."""
+"""Questions from the node's own port: repetition, and the required source of replies."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ HERE, LIE = ("11.0.0.1", 4001), ("6.6.6.6", 6)
 
 
 class Port:
-    """The node's UDP port; `network` answers what is sent."""
+    """The node's UDP port. `network` answers what is sent."""
 
     port = 4001
 

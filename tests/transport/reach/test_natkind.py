@@ -86,7 +86,7 @@ async def test_without_observers_nothing_is_known(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["linux-drop", "full-cone", "adm-adf", "apdm-apdf"])
 async def test_one_observer_tells_only_what_it_can(world: World, kind: str) -> None:
-    """An observer's second port shows a dependence on the port, and nothing else."""
+    """An observer's second port shows only a dependence on the port."""
     found = await kind_of(world, behind(world, kind), volunteers(world, 1))
     dependent = kind == "apdm-apdf"
     assert found.mapping is (APD if dependent else Behaviour.UNKNOWN)
@@ -96,7 +96,7 @@ async def test_one_observer_tells_only_what_it_can(world: World, kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["linux-drop", "adm-apdf", "apdm-apdf", "public-firewall"])
 async def test_without_second_ports(world: World, kind: str) -> None:
-    """Then it cannot be told on what else than the address a mapping depends."""
+    """Then a dependence on the port cannot be detected."""
     single = volunteers(world, 3, lambda computer: Volunteer(computer, (4001,)))
     found = await kind_of(world, behind(world, kind), single)
     assert found.mapping is (APD if kind == "adm-apdf" else TRUTH[kind][0])
@@ -105,7 +105,7 @@ async def test_without_second_ports(world: World, kind: str) -> None:
 @pytest.mark.parametrize("mapping", ["ei", "ad", "apd"])
 @pytest.mark.parametrize("noise", [0, 5])
 async def test_sequential(world: World, mapping: str, noise: int) -> None:
-    """Also while a neighbour opens mappings of its own."""
+    """Also while a neighbour opens its own mappings."""
     gate = world.gateway("gate", f"{mapping}m-apdf", ports="sequential")
     node, neighbour = world.host("node", behind=gate), world.host("neighbour", behind=gate)
 
@@ -167,14 +167,14 @@ async def test_one_liar_does_not_hide_a_counting_nat(
 
 
 async def test_two_liars_of_three_win(world: World) -> None:
-    """The twin: it is the majority that keeps one liar from being believed."""
+    """Twin: the majority is what makes a single liar harmless."""
     asked = [Volunteer(world.host("honest")), *volunteers(world, 2, Liar)]
     found = await kind_of(world, behind(world, "linux-drop"), asked)
     assert found.dissenters == (asked[0].observer.peer,)
 
 
 class Same(Volunteer):
-    """Dials back from where it was asked, which passes every NAT."""
+    """Dials back from the port that was asked, which passes every NAT."""
 
     async def send_back(self, request: Request) -> bool:
         message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
@@ -214,7 +214,7 @@ FALSE = "66.66.66.66", 666
 
 
 def forge(core: Classifier, asks: list[Ask]) -> None:
-    """What somebody who does not sit on the way can send, transaction ids guessed or known."""
+    """Send what an off-path attacker can, with guessed or known transaction ids."""
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, FALSE), ("66.66.66.66", ask.to[1]))
         core.on_datagram(ask.socket, answer_to(ask, FALSE), (ask.to[0], ask.to[1] + 7))
@@ -264,7 +264,7 @@ def test_an_unsolicited_dial_back_does_not_count() -> None:
 
 
 def test_observers_count_by_address() -> None:
-    """A hundred peers at one address are one witness."""
+    """A hundred peers at one address count as one observer."""
     told = [Observer(PeerId(str(n)), "11.0.0.1", (n,)) for n in range(1, 100)]
     core = Classifier(told, [5, 6, 7, 8], [], entropy=bytes, now=0.0)
     assert core.result().asked == 1

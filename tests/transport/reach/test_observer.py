@@ -1,4 +1,4 @@
-"""A volunteer's answers, and what keeps them from hitting others."""
+"""A volunteer's replies, and the rules that keep them from hitting others."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_reply_contains_the_source(source: Place) -> None:
     ],
 )
 def test_messages_without_a_reply(message: Message) -> None:
-    """Least of all answers: two observers would talk to each other for ever."""
+    """Replies above all: two observers would talk to each other forever."""
     assert ask(Responder(), stun.encode(message)) is None
 
 
@@ -51,7 +51,7 @@ def test_a_check_with_integrity_gets_no_reply() -> None:
 
 
 def test_a_reply_is_never_larger_than_its_request() -> None:
-    """From every size of request."""
+    """Checked for every size of request."""
     for padding in range(0, 60, 4):
         for source in HERE, ("2600::1", 1):
             ask(Responder(), stun.encode(Message(Kind.REQUEST, ID, padding=padding)), source)
@@ -76,7 +76,7 @@ def test_unknown_attributes_are_named() -> None:
 
 
 def flood(responder: Responder) -> int:
-    """Answers to 1,000 requests in 10 s from one subnet."""
+    """Return the number of replies to 1,000 requests in 10 s from one subnet."""
     return sum(
         ask(responder, request(ID), (f"11.0.0.{n % 250}", 1 + n), n / 100) is not None
         for n in range(1000)
@@ -96,7 +96,7 @@ def test_without_rate_limiters_a_subnet_gets_all_replies() -> None:
 
 
 def test_replies_in_all_are_bounded() -> None:
-    """Spoofed sources of as many subnets as one likes."""
+    """With spoofed sources from any number of subnets."""
     responder = Responder()
     answered = sum(
         ask(responder, request(ID), (f"11.{n >> 8}.{n & 255}.1", 1), n / 1000) is not None

@@ -1,4 +1,4 @@
-"""Who is asked first."""
+"""Offers: their encoding, and the order of peers."""
 
 from shoal.transport.identity import PeerId
 from shoal.transport.reach.offers import LinkedPeer, Offer, observers, parse_offer, spread

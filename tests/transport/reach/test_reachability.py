@@ -1,4 +1,4 @@
-"""What a measurement says in the end."""
+"""Conclusions from a measurement."""
 
 import pytest
 

@@ -71,7 +71,7 @@ async def test_udp_blocked_leaves_tcp(world: World) -> None:
 
 @pytest.mark.parametrize("open_to", ["nobody", "all"])
 async def test_ipv6(world: World, open_to: str) -> None:
-    """The address is another than that at which peers see the node, so it pays."""
+    """Peers see the node at another address, so it pays."""
     kind = "firewall6" if open_to == "nobody" else "router"
     gate = world.gateway("gate", kind, ipv6=True)
     node = Node(world.host("node", behind=gate), 1, six=True)
@@ -125,11 +125,11 @@ async def test_directly_behind_a_carrier_s_nat(world: World) -> None:
     node = Node(world.host("node", behind=carrier), 1)
     found = await measured(world, node, on_the_internet(world, 3))
     assert found.cgn is True
-    assert found.public is True  # its filter lets everybody in
+    assert found.public is True  # its filter accepts any sender
 
 
 async def test_neighbours_on_the_lan_are_no_observers(world: World) -> None:
-    """They see what no NAT has touched."""
+    """Their view is not translated by the NAT."""
     gate = world.gateway("gate", "linux-drop")
     node = Node(world.host("node", behind=gate), 1)
     near = [Node(world.host(f"near{n}", behind=gate), 30 + n) for n in range(3)]
@@ -231,7 +231,7 @@ async def test_an_address_that_changes(world: World) -> None:
 
 
 async def test_without_changes_a_node_measures_rarely(world: World) -> None:
-    """In half an hour: one measurement, and a look a minute."""
+    """Half an hour has one measurement, and one observation each minute."""
     node = Node(world.host("node"), 1)
     peers = on_the_internet(world, 3)
     async with running(node, *peers):
@@ -246,7 +246,7 @@ async def test_without_changes_a_node_measures_rarely(world: World) -> None:
 
 
 async def test_a_forged_reply_does_not_count(world: World) -> None:
-    """Somebody who has seen the transaction id answers first, from elsewhere."""
+    """An attacker that has seen the transaction id replies first, from elsewhere."""
     assert await forged_look(world) == [("11.0.1.1", PORT)]
 
 
@@ -277,7 +277,7 @@ async def forged_look(world: World) -> list[Place]:
 
 
 async def test_cancelling_anywhere_leaves_nothing(world: World) -> None:
-    """At every quarter of a second of its first five."""
+    """At every quarter of a second in the first five seconds."""
     peers = on_the_internet(world, 2)
     gate = world.gateway("gate", "linux-drop")
     for n in range(20):

@@ -98,7 +98,7 @@ def test_without_integrity_nothing_is_authentic() -> None:
 
 
 def test_attributes_behind_the_integrity_are_ignored() -> None:
-    """Whoever sits on the way could append them."""
+    """An on-path attacker could append them."""
     sealed = encode(Message(Kind.REQUEST, ID), KEY)[:-8]  # without the fingerprint
     extra = bytes.fromhex("00250000")  # USE-CANDIDATE
     data = sealed[:2] + (len(sealed) + 4 - 20).to_bytes(2) + sealed[4:] + extra

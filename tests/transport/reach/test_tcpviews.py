@@ -1,4 +1,4 @@
-"""What peers' hellos say of the NAT's TCP mappings."""
+"""The NAT's TCP mappings, as derived from peers' hellos."""
 
 import pytest
 
