@@ -71,9 +71,9 @@ async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[
 
 
 async def two_homes(world: World, kinds: tuple[str, str], **settings: Any) -> tuple[str, str]:
-    """The way between two homes that have joined by three relays. `allow`: what their routers let
-    out; `six`: they and the relays have IPv6; `relays_six`: whether the relays have it; the rest
-    are rungs."""
+    """Return how two homes that have joined by three relays are connected. `allow` says what
+    their routers let out, `six` whether homes and relays have IPv6, `relays_six` whether the relays
+    have it. The other arguments are strategies."""
     street = Street(world)
     six = settings.pop("six", False)
     relays_six = settings.pop("relays_six", six)

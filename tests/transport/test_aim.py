@@ -139,8 +139,8 @@ def test_memory_is_bounded() -> None:
 
 
 async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
-    """Ten peers that all say to be at a victim's address, or that their relays are there, vanish:
-    the packets that it gets."""
+    """Return the packets that a victim gets after ten peers vanish, which all claim to be at its
+    address, or that their relays are."""
     victim, hits = world.host("victim"), 0
     ip, take = victim.addresses()[0], victim.take
 

@@ -70,8 +70,8 @@ def virtual_time() -> trio.testing.MockClock:
 
 
 async def test_calls_end_at_their_own_deadlines(virtual_time: object) -> None:
-    """Also one whose caller came first and waits longer; what was answered in time is no more
-    looked for, and a link that closes leaves nothing behind."""
+    """A first caller may have the latest deadline. Calls with a reply in time need no wake-up, and
+    a closed link leaves no deadline behind."""
     a, b = make_node(1), make_node(2)
     ended: dict[float, float] = {}
 

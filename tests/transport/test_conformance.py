@@ -1,7 +1,7 @@
 """Conformance of the wire format, checked by programs that share no code with ours.
 
-A py-libp2p host of default configuration (which speaks to go and rust peers) uses what we offer to
-libp2p; and a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
+A py-libp2p host with default configuration (which talks to go and rust peers) uses our libp2p
+services. And a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """Whole nodes whose paths die: failover, and the fate of calls in flight.
 
-`bench/connect_failover.py` does the same to a thousand worlds.
+`bench/connect_failover.py` does the same in a thousand simulated worlds.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A node's knowledge of where its peers are, and whom it trusts for it."""
+"""A node's knowledge of where its peers are, and which reports it trusts."""
 
 from dataclasses import replace
 from types import SimpleNamespace

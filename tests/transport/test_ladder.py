@@ -1,6 +1,6 @@
 """Whole nodes on a simulated internet: which strategies connect them, and later changes.
 
-Each rung has a test in which it is the only one left, and one that is red where the rung is off.
+Each strategy has a test in which it is the only one left, and a twin that fails without it.
 """
 
 from functools import partial

@@ -88,8 +88,8 @@ def _wires() -> tuple[bytearray, bytearray]:
 
 
 class Torn(Wires):
-    """Each side gives a connection up by itself; what it had sent still arrives, and pings and
-    acknowledgements come at any time."""
+    """Two lanes that drop connections independently. Frames sent before still arrive, and pings
+    and acknowledgements come at any time."""
 
     noisy = True
 
@@ -260,8 +260,8 @@ def test_without_counts_each_change_keeps_every_frame(monkeypatch: pytest.Monkey
 
 
 def test_a_peer_that_makes_us_switch_paths_costs_no_memory() -> None:
-    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
-    again each time; what left before is not kept by the frame. Counts go on as they were."""
+    """A peer that acknowledges nothing and lets each path look dead in turn gets all frames again
+    each time. Frames that left before cost only a count, and the counts stay correct."""
     lane, first, last = to_and_fro()
     assert len(first._unacked) == 1
     assert len(last._unacked) == 51

@@ -284,8 +284,8 @@ async def test_without_the_bounds_they_do(world: World) -> None:
 
 
 async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Connections that a node looks at in ten seconds, of eight hundred a second for which it has
-    no room."""
+    """Return how many connections a full node accepts in ten seconds, of eight hundred each
+    second."""
     looks = 0
     let_in = Accepting._let_in
 

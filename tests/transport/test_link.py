@@ -187,8 +187,8 @@ async def test_a_post_that_may_leave_later_leaves_with_something_else(
 
 
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
-    """The task that made each write of a link, from now on; whatever leaves soon after another
-    frame is to wait for it."""
+    """Record the task of each write of a link from now on. Frames soon after another one are to
+    wait for it."""
     assert link._legs.used is not None
     path = link._legs.used.path
     tasks: list[trio.lowlevel.Task] = []

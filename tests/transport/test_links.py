@@ -16,8 +16,8 @@ ROOM = 5
 
 
 async def _crowded(world: World) -> tuple[list[str], list[str]]:
-    """A node with room for five; nine identities of one address come first, then two honest
-    ones of two others: what became of each."""
+    """Return the outcomes of nine identities at one address, and then of two honest ones at two
+    others, at a node with room for five links."""
     limits = Limits(links=ROOM)
     member = Climber(world.host("member"), b"m" * 32, limits=limits)
     await member.computer.start(member)

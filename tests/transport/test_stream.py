@@ -134,7 +134,7 @@ async def test_the_end_of_the_link_is_seen_too() -> None:
 
 
 async def test_both_ends_may_use_a_smaller_window(virtual_time: object) -> None:
-    """Nothing more is under way than the smaller window, and all of it arrives; the twin is
+    """No more than the smaller window is in flight, and all of it arrives. The twin is
     `test_the_sender_takes_no_more_than_may_run_ahead`, where a whole MiB leaves unread."""
     async with streams() as (near, far, link):
         near.narrow(10_000)

@@ -536,8 +536,8 @@ def test_the_standard_librarys_client_is_refused_without_a_certificate() -> None
 
 
 def with_huge_exponent() -> Certificate:
-    """Alice's, on an RSA key whose two exponents have changed places: cheap to sign with, and
-    dear to verify."""
+    """Return a certificate of Alice on an RSA key with swapped exponents, which is cheap to sign
+    with and expensive to verify."""
     key = rsa.generate_private_key(65537, 2048).private_numbers()
     d, e = key.public_numbers.e, key.d
     numbers = rsa.RSAPrivateNumbers(

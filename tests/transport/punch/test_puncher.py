@@ -597,7 +597,7 @@ def test_a_mapped_port_is_a_mapped_candidate() -> None:
 
 def search(*, busy_s: float, deaf: bool = False) -> tuple[Outcome, int]:
     """Return the outcome and how many datagrams `anna` sent. Two other searches keep `bert` busy
-    for the first seconds. If `deaf`, `anna` does not hear of that."""
+    for the first seconds. If `deaf`, `anna` does not learn that."""
 
     async def body(street: Street) -> tuple[Outcome, int]:
         searching = street.b.puncher._tools.searching

@@ -115,8 +115,8 @@ class Node:
         return await self.computer.run(self.reach.measure)
 
     async def show_tcp(self, other: "Node") -> None:
-        """Dial from the listen port, and hear from the other where that was seen: what the hello
-        will say."""
+        """Dial from the listen port, and note where the other node sees it, like its hello will
+        report."""
         port = DIALBACK_PORT
         stream = await self.computer.run(self._connect, other.ip, port)
         await trio.sleep(0.2)
