@@ -88,7 +88,7 @@ class Address:
     def _parse_multiaddr(cls, text: str, front: str) -> "Address":
         parts = front.split("/")[1:]
         if len(parts) < 4 or parts[2] not in ("tcp", "udp"):
-            raise _bad(text, "it is not like `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`")
+            raise _bad(text, "expected a form like `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`")
         (kind, host, carrier, port), rest = parts[:4], parts[4:]
         transport: Transport = "udp" if carrier == "udp" else "tcp"
         if transport == "udp":

@@ -106,7 +106,7 @@ def peer_of_certificate(der: bytes) -> PeerId:
         certificate.verify_directly_issued_by(certificate)
         return check_signature(public_key, _HANDSHAKE_WORD + _spki(certificate), signature)
     except InvalidSignature:
-        raise _bad("a signature in it is wrong") from None
+        raise _bad("it has a wrong signature") from None
     except UNREADABLE as error:
         raise _bad(f"it cannot be read ({str(error)[:80]})") from None
 

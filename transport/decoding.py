@@ -1,4 +1,4 @@
-"""Decodes msgpack from peers, the disk and child processes. No other module may.
+"""Bounded decoding of msgpack from peers, the disk and child processes. No other module may do it.
 
 msgpack allocates the list that a header announces before it looks for its items: 3.5 kB of nested
 headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory. So this module

@@ -339,7 +339,7 @@ class Endpoint:
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
         if address.transport != "tcp" or address.relay is not None:
-            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
+            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: use the dialer")
         with nullcontext() if sure else self.aim.at(address):
             with (
                 trio.move_on_after(timeout),

@@ -151,7 +151,7 @@ class _Around(AbstractContextManager[None]):
 
 def mishap_of(name: object) -> Callable[[], DialFailed]:
     """Return a factory of the error that a dial raises (`instead` of `Guard.around`)."""
-    return lambda: DialFailed(MISHAP, f"`{name}` has run into a mistake of this node")
+    return lambda: DialFailed(MISHAP, f"`{name}` has triggered a bug of this node")
 
 
 def is_own(error: BaseException) -> bool:

@@ -215,7 +215,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """How a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
+    """The way a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
 
     kind: str
     invitation: bytes = b""
@@ -326,7 +326,7 @@ class SwarmKey(_BySecret):
 
     def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
         if len(key) < 16:
-            raise ValueError("a swarm key has 16 bytes or more")
+            raise ValueError("a swarm key needs at least 16 bytes")
         self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
         self.secret = Secret(SWARM, b"", key)
         self._invitations = invitations
@@ -350,7 +350,7 @@ class Invited(_BySecret):
 
     def __init__(self, key: bytes, swarm: bytes = b"") -> None:
         if len(key) < 10:
-            raise ValueError("an invitation's key has 10 bytes or more")
+            raise ValueError("an invitation's key needs at least 10 bytes")
         self.swarm = swarm
         self.secret = Secret(INVITATION, invitation_ident(key), key)
 

@@ -62,7 +62,7 @@ class Introducing:
         would delay those that work."""
         connected = await self._door.introduce(path, link.identities.peer_incarnation)
         if not self._links.add(connected, way, link):
-            raise DialFailed("closed", f"the link to `{link.peer}` has ended meanwhile")
+            raise DialFailed("closed", f"the link to `{link.peer}` has ended in the meantime")
         return link
 
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:

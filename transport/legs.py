@@ -340,7 +340,7 @@ class Legs:
         if self.used is leg:
             return
         for ours in self._legs:
-            if ours.way.rank < leg.way.rank:  # it has found none of these to be better
+            if ours.way.rank < leg.way.rank:  # the peer has not found this better one
                 ours.connection.hint(now)
             elif ours is self.used:
                 ours.connection.ping_soon(now)

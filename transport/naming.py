@@ -1,4 +1,4 @@
-"""Checks names that this node creates, and renders the names and texts of peers.
+"""Rules for names that this node creates, and safe rendering of names and texts of peers.
 
 The rule follows Unicode's UTS 39 (highly restrictive): letters, marks and digits of one script, or
 of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. This node creates no non-ASCII

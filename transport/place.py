@@ -43,7 +43,7 @@ CARRIER: Final = IPv4Network("100.64.0.0/10")
 
 
 class Nearness(IntEnum):
-    """From how far away an address can be reached."""
+    """Distance from which an address can be reached."""
 
     PUBLIC = 0
     PRIVATE = 1

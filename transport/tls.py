@@ -90,7 +90,7 @@ class Tls:
             return
         size = len(ciphertext)
         if lib.BIO_write(self._ssl._into_ssl, _pointer(ciphertext), size) != size:
-            raise TransportError("tls-failed", "OpenSSL has no memory left")
+            raise TransportError("tls-failed", "OpenSSL is out of memory")
         self._count_records(ciphertext)
         self._unread += size
         if size > _RECORD_BYTES:

@@ -23,7 +23,7 @@ _PRIVATE: Final = tuple(
 
 
 class Kind(StrEnum):
-    """How an address is known."""
+    """Source of an address."""
 
     LAN = "lan"  # a private address of an interface
     PUBLIC = "public"  # a public address of an interface

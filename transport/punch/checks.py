@@ -67,11 +67,11 @@ class _Pair(Generic[S]):
 
 
 class Checks(Generic[S]):
-    """One attempt of one side.
+    """Checks of one side in one attempt.
 
-    `name` is the attempt's, the same on both sides; `secret` signs what comes in, `theirs` (known
-    once the peer has answered) what goes out. `may_probe(ip)` says whether an address may be sent
-    to at all, `spend(ip, now)` counts each datagram and may forbid it.
+    `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
+    once the peer has replied) outgoing ones. `may_probe(ip)` says whether an address may be sent to
+    at all. `spend(ip, now)` counts each datagram and may forbid it.
     """
 
     def __init__(

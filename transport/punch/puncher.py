@@ -216,12 +216,12 @@ class Puncher:
         """Handle a call of `punch.offer`."""
         offer = decode(call.header)
         if offer is None or call.payload:
-            return Refusal("bad-offer", "this is not an offer")
+            return Refusal("bad-offer", "malformed offer")
         if self._nursery is None:
             return Refusal("not-running", "not now")
         code = self._refusal_of(offer, call.peer)
         if code is not None:
-            return Refusal(code, "no attempt is begun")
+            return Refusal(code, "the offer is refused")
         attempt = self._attempts.get(call.peer)
         if attempt is not None:
             attempt.round = offer.round

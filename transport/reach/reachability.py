@@ -27,7 +27,7 @@ class Behaviour(StrEnum):
 
 
 class Pattern(StrEnum):
-    """How a NAT chooses the outer port of a new mapping."""
+    """A NAT's choice of the outer port of a new mapping."""
 
     UNKNOWN = "unknown"
     PRESERVING = "preserving"
@@ -94,7 +94,7 @@ class Ipv6(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """How others reach this node, as far as peers could tell.
+    """The ways in which others reach this node, as far as peers could tell.
 
     `udp_place` and `tcp_place` are where most observers see the node's own port (None: no
     observer sees it, or each sees it elsewhere). `udp_places` are all views of the UDP port, in

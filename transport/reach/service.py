@@ -1,5 +1,4 @@
-"""Reachability service of a node: measures how others reach it, and volunteers for their
-questions."""
+"""Reachability service of a node: measures how others reach it, and answers their questions."""
 
 from dataclasses import replace
 from math import inf
