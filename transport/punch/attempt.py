@@ -172,8 +172,8 @@ class Attempt:
         return budget.datagram(ip, now)
 
     def opens(self, ip: str) -> bool:
-        """Whether only our own dials can have opened the way for the peer's dials from there:
-        without them, any node could dial a public address or a port that the router forwards."""
+        """Whether a dial of the peer from there must have come through a hole that our own dials
+        opened. At a public address or a forwarded port, any node could have dialled."""
         return self._shut and self.may_be_at(ip)
 
     # UDP.

@@ -49,8 +49,8 @@ def comb(
 ) -> None:
     """Check fresh sockets in pairs, begun one after the other: on this side from the first to the
     last, on the other from the last to the first. So in one pair this side is early by six steps,
-    and in another late by six, whatever the difference of the clocks. If a packet that comes too
-    early spoils a port (docs/spec/punch.md), no packet of some pair does.
+    and in another late by six, whatever the difference of the clocks. A packet that comes too
+    early may spoil a port (docs/spec/punch.md), and in some pair no packet comes too early.
 
     A side without fresh sockets uses its port's own, whose address `main` the other side knows.
     """

@@ -176,7 +176,7 @@ def _nat(now: Situation) -> Iterator[Finding]:
         count = len(kind.dissenters)
         yield Finding(
             "dissent",
-            f"{count} of {kind.answered} peers saw something else and were outvoted",
+            f"{count} of {kind.answered} peers saw something else; the majority counts",
         )
 
 
