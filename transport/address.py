@@ -26,7 +26,8 @@ _AFTER_PORT = {"tcp": "", "udp": "/quic-v1"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer` must answer there.
+    """An address of a peer. `host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer`
+    must answer there.
 
     `dns` says to which IP version a name is resolved (`dns`: any). It means nothing for an IP
     address. With `relay`, the peer is reached through that node, and host, port, dns and

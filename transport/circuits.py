@@ -36,9 +36,9 @@ class Circuits:
     """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
 
     Only a few circuits open at once through one relay. An opening that has begun is finished even
-    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it.
-    An opening is cancelled only if another path carries the link by then.
-    `nursery` is set while the node serves.
+    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it. An
+    opening is cancelled only if another path carries the link by then. `nursery` is set while the
+    node serves.
     """
 
     def __init__(

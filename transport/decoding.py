@@ -59,7 +59,7 @@ def decode(
 
 
 class Reader:
-    """Reads a value step by step and builds only what its caller asks for. Every step raises
+    """Reader of a value step by step, which builds only what its caller asks for. Every step raises
     Undecodable."""
 
     def __init__(self, data: bytes | memoryview, *, limit: int, text: int | None = None) -> None:

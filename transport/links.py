@@ -29,7 +29,7 @@ Told = Callable[[Link], None]
 
 
 class Links:
-    """Holds the links, decides which connections may become one, and runs each link in a task."""
+    """All links of a node. It decides which connections may become one, and runs each in a task."""
 
     def __init__(
         self,

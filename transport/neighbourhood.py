@@ -18,8 +18,8 @@ from .place import may_dial_port
 
 
 class Neighbourhood:
-    """Finds members of the same swarm on the local network and links them directly. `found(peer,
-    ip)` is called for each. `lan` is the running discovery, or None."""
+    """Finder of members of the same swarm on the local network, which it links directly.
+    `found(peer, ip)` is called for each. `lan` is the running discovery, or None."""
 
     def __init__(
         self, host: Host, endpoint: Endpoint, found: Callable[[PeerId, str], None]

@@ -31,7 +31,8 @@ class PathLost(Exception):
 
 
 class Path:
-    """`tls` over `pipe`. A browser's byte stream is encrypted already and has `Clear` instead.
+    """A byte stream `pipe` under `tls`. A browser's byte stream is encrypted already and has
+    `Clear` instead.
 
     One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
     TLS server, in case the other end began as a client too: two nodes that dial each other at the

@@ -15,8 +15,8 @@ Places = tuple[tuple[str, int], ...]
 
 
 class Ports:
-    """Opens the listening ports of the endpoint and of UDP. `without_udp` says why there is no UDP
-    port although there should be."""
+    """Opener of the listening ports of the endpoint and of UDP. `without_udp` says why there is no
+    UDP port although there should be."""
 
     def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
         self.without_udp = ""

@@ -8,7 +8,7 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`burst` events at once, and `per_s` events per second in the long run."""
+    """A rate: `burst` events at once, and `per_s` events per second in the long run."""
 
     burst: float
     per_s: float

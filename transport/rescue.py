@@ -25,8 +25,7 @@ class Reach(Protocol):
 
 
 class Rescue:
-    """Dials a peer where it was last, while `finder` searches elsewhere. Implements
-    `link.Rescue`."""
+    """Redialler of a peer where it was last, while `finder` searches elsewhere (`link.Rescue`)."""
 
     def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
         """`timeout` bounds one dial, in seconds."""

@@ -1,9 +1,9 @@
 """Bandwidth shaper: enforces the owner's caps on bytes sent and received. No I/O.
 
 It uses token buckets after HTB (hierarchical token bucket). The node's cap of a direction is
-divided into shares by class. A class always gets its share. An unused share is lent to
-the others, and a higher class borrows first. A class may also have a ceiling of its own. So a call
-is never delayed by bulk, and bulk is never starved.
+divided into shares by class. A class always gets its share. An unused share is lent to the others,
+and a higher class borrows first. A class may also have a ceiling of its own. So a call is never
+delayed by bulk, and bulk is never starved.
 
 Bytes are those passed to the kernel or taken from it, including TLS. IP and TCP headers, about 3 %
 of full packets, are not counted.

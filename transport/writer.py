@@ -14,7 +14,7 @@ from .path import Path, PathLost
 
 
 class Writer:
-    """Sends a lane's frames over one connection, from the caller's context or in its own task.
+    """Writer of a lane's frames to one connection, from the caller's context or in its own task.
 
     Frames leave from the caller's context if nothing is being written. The task coalesces
     frames of several callers at the same moment. `batch` is the number of bytes encrypted ahead

@@ -37,9 +37,9 @@ _WAYS = {Kind.LAN: Way.LAN, Kind.PUBLIC: Way.DIRECT, Kind.MAPPED: Way.MAPPED}
 
 
 class Attempt:
-    """`client` says whether this side is the TLS and QUIC client, and chooses the pair: it has the
-    smaller peer id. `offering` says whether it made the offers, `thrifty` that it makes no
-    search."""
+    """One side of an attempt. `client` says whether this side is the TLS and QUIC client, and
+    chooses the pair: it has the smaller peer id. `offering` says whether it made the offers,
+    `thrifty` that it makes no search."""
 
     def __init__(
         self,

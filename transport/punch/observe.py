@@ -16,8 +16,7 @@ RETRY_S: Final = (0.15, 0.25)
 
 
 class Asking(Generic[S]):
-    """Asks each (socket, observer) once, in this order, and up to two more times without a
-    reply."""
+    """A set of questions: each (socket, observer) is asked once, and up to twice more."""
 
     def __init__(
         self, questions: Sequence[tuple[S, Place]], *, now: float, entropy: Callable[[int], bytes]

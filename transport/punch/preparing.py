@@ -38,7 +38,7 @@ class Prepared:
 
 
 class Observing:
-    """Asks observers over the UDP port where they see its sockets."""
+    """Observer questions over the UDP port: where are its sockets seen?"""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools

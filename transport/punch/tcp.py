@@ -41,7 +41,7 @@ class TcpEnd(StrEnum):
 
 
 class Dialling:
-    """Dials several addresses from one port at once, until a moment after the first success.
+    """Dials to several addresses from one port at once, until a moment after the first success.
 
     `deliver(stream, place)` is called for each connection. A private address may belong to another
     machine than the peer, so the first connection need not be the right one.

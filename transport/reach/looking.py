@@ -21,7 +21,7 @@ class StunPort(Protocol):
 
 
 class Looker:
-    """Sends Binding requests to observers from the port, and matches their replies."""
+    """Sender of Binding requests to observers from the port, which matches their replies."""
 
     def __init__(self, host: Host, udp: StunPort) -> None:
         self._host = host

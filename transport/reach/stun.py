@@ -231,7 +231,7 @@ def _xored(place: Place, transaction: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads the attributes of one message into `fields`. Raises ValueError for malformed ones."""
+    """Reader of one message's attributes into `fields`. Raises ValueError for malformed ones."""
 
     def __init__(self, data: bytes, transaction: bytes) -> None:
         self.fields: dict[str, Any] = {}
