@@ -1,1 +1,1 @@
-"""How two nodes talk: identity, secure lanes, calls and streams, limits."""
+"""The transport between two nodes: identity, secure lanes, calls and streams, and limits."""

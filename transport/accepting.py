@@ -1,6 +1,6 @@
-"""The listener's side: from a connection that is accepted, or a pipe that has come, to a link.
+"""Listener's side of a link: turns an accepted connection or an incoming byte stream into a link.
 
-The first byte of a connection tells what it is: 0x16 a TLS record, so a lane; 0x13 the
+The first byte of a connection tells its protocol: 0x16 begins a TLS record, so a lane. 0x13 is the
 length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1).
 """
 
@@ -34,7 +34,7 @@ Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
 
 
 class Accepting:
-    """Accepts for one endpoint, within the bounds of connections that are not let in yet."""
+    """Acceptor of connections for one endpoint, which bounds those that are still half open."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Accepting:
         libp2p: Callable[[], Libp2pResponder | None],
         punched: Callable[[PeerId, str], bool],
     ) -> None:
-        """`libp2p` is what answers libp2p programs, if anything does; `punched` says whether a
-        peer at an IP address came through a hole of ours."""
+        """`libp2p` returns the responder for libp2p programs, or None. `punched` says whether a
+        peer at an IP address came through a hole that this node punched."""
         self.firsts: dict[int, Greeter] = {}
-        """Who else takes connections, by their first byte."""
+        """Other handlers of connections, by the first byte that they take."""
         self.half_open = HalfOpen(limits)
         self._host = host
         self._guard = guard
@@ -64,27 +64,27 @@ class Accepting:
         self._arrivals = Arrivals(limits)
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        """Until cancelled; links run in `nursery`."""
+        """Accept connections until cancelled. Links run in `nursery`."""
         rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
         refusals = Bucket(rate, self._host.now())
         while True:
             try:
                 stream = await listener.accept()
                 address = str(stream.socket.getpeername()[0])
-            except OSError:  # no file descriptor left, or gone before it was looked at
+            except OSError:  # no file descriptor is left, or the peer has hung up already
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
                 continue
             now = self._host.now()
             entry = self._let_in(address, now)
             if entry is None:
                 stream.socket.close()
-                pause = not refusals.take(now)  # they cost little, and a flood is many
+                pause = not refusals.take(now)  # a flood of refusals is not cheap
             else:
                 end = stream.socket.close
                 self._guard.start(nursery, address, self._greet, stream, entry, nursery, end=end)
                 del end
-                pause = self.half_open.count > defaults.ACCEPT_BURST  # nor must handshakes
-            del stream  # or it stays until the next one comes
+                pause = self.half_open.count > defaults.ACCEPT_BURST  # nor are handshakes
+            del stream  # a reference would keep it open until the next connection comes
             if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
@@ -97,7 +97,7 @@ class Accepting:
         return entry
 
     async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
-        """From accept to a link, a libp2p conversation, or nothing."""
+        """Turn an accepted connection into a link or a libp2p conversation, or close it."""
         connected: Connected | None = None
         first = b""
         try:
@@ -127,7 +127,7 @@ class Accepting:
         return await self._receive(path)
 
     async def _receive(self, path: Path) -> Connected | None:
-        """The listener's side of the hello; None where the peer was refused."""
+        """Run the listener's side of the hello. Return None if the peer was refused."""
         try:
             return await self._door.receive(path, self._links.refusal)
         except Refused as refused:
@@ -135,7 +135,7 @@ class Accepting:
             return None
 
     async def join(self, path: Path, way: Way, name: str, nursery: trio.Nursery) -> Link:
-        """The link to who dialled, over a proven path. Raises DialFailed."""
+        """Return the link to the dialling peer over a secured stream. Raises DialFailed."""
         try:
             with trio.move_on_after(self._limits.handshake_s):
                 connected = await self._receive(path)

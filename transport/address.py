@@ -1,5 +1,8 @@
-"""Where a peer can be reached: an IP address or a name, a port, and who should answer there, or
-which relay leads on to it (multiaddrs, https://github.com/multiformats/multiaddr)."""
+"""Addresses of peers, written as multiaddrs (https://github.com/multiformats/multiaddr).
+
+An address holds an IP address or a DNS name, a port, the peer that should answer there, and
+optionally the relay through which that peer is reached.
+"""
 
 import ipaddress
 import re
@@ -23,11 +26,12 @@ _AFTER_PORT = {"tcp": "", "udp": "/quic-v1"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer` who must answer.
+    """An address of a peer. `host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer`
+    must answer there.
 
-    `dns` says which IP version a name is resolved to (`dns`: any); it means nothing for an
-    IP address. With `relay`, the peer is reached through that node, and host, port, dns and
-    transport are the relay's: make those by `through`. `str()` gives the multiaddr.
+    `dns` says to which IP version a name is resolved (`dns`: any). It means nothing for an IP
+    address. With `relay`, the peer is reached through that node, and host, port, dns and
+    transport are the relay's: build such an address with `through`. `str()` gives the multiaddr.
     """
 
     host: str
@@ -42,24 +46,24 @@ class Address:
         if relay is not None and (
             self.peer is None
             or relay.peer in (None, self.peer)
-            or relay.relay is not None  # one relay, never a chain of them
+            or relay.relay is not None  # a relay behind a relay is not allowed
             or (self.host, self.port, self.dns, self.transport)
             != (relay.host, relay.port, relay.dns, relay.transport)
         ):
             raise ValueError("an address through a relay is made by `relay.through(peer)`")
 
     def through(self, peer: PeerId) -> "Address":
-        """The address of `peer` by way of the relay at this one, whose `peer` is known.
+        """Return the address of `peer` through the relay at this address, which must name its peer.
 
-        Raises ValueError for a relay behind a relay, or to itself.
+        Raises ValueError for a relay behind a relay, or a relay that leads to itself.
         """
         return Address(self.host, self.port, peer, self.dns, self.transport, self)
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read a multiaddr or `host:port`, `[::1]:4001`. Multiaddrs are
-        `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`, `/ip4/1.2.3.4/udp/4001/quic-v1/p2p/12D3…`, and
-        either of them with `/p2p-circuit/p2p/12D3…` behind it.
+        """Read a multiaddr, or `host:port` such as `[::1]:4001`. Multiaddrs look like
+        `/ip4/1.2.3.4/tcp/4001/p2p/12D3…` or `/ip4/1.2.3.4/udp/4001/quic-v1/p2p/12D3…`, either
+        one optionally followed by `/p2p-circuit/p2p/12D3…`.
 
         Raises `TransportError("bad-address")`.
         """
@@ -75,7 +79,7 @@ class Address:
         if self.peer is None:
             raise _bad(text, "it does not say which relay this is")
         if not behind.startswith("/p2p/"):
-            raise _bad(text, "it does not say whom the relay leads to")
+            raise _bad(text, "it does not name the peer behind the relay")
         try:
             return self.through(_peer(text, behind.removeprefix("/p2p/")))
         except ValueError:
@@ -85,12 +89,14 @@ class Address:
     def _parse_multiaddr(cls, text: str, front: str) -> "Address":
         parts = front.split("/")[1:]
         if len(parts) < 4 or parts[2] not in ("tcp", "udp"):
-            raise _bad(text, "it is not like `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`")
+            raise _bad(text, "expected a form like `/ip4/1.2.3.4/tcp/4001/p2p/12D3…`")
         (kind, host, carrier, port), rest = parts[:4], parts[4:]
         transport: Transport = "udp" if carrier == "udp" else "tcp"
         if transport == "udp":
             if rest[:1] != ["quic-v1"]:
-                raise _bad(text, "what UDP carries is missing", hint="write `/udp/4001/quic-v1`")
+                raise _bad(
+                    text, "the protocol over UDP is missing", hint="write `/udp/4001/quic-v1`"
+                )
             del rest[0]
         if rest and (len(rest) != 2 or rest[0] != "p2p"):
             raise _bad(text, f"`/{'/'.join(rest)}` is not understood")
@@ -111,7 +117,7 @@ class Address:
         if host.startswith("[") and host.endswith("]"):
             return cls(_ip(text, host[1:-1], 6), _port(text, port))
         if ":" in host:
-            raise _bad(text, "an IPv6 address stands in brackets", hint=f"write `[{host}]:{port}`")
+            raise _bad(text, "an IPv6 address needs brackets", hint=f"write `[{host}]:{port}`")
         if re.fullmatch(r"[0-9.]+", host, re.ASCII):
             return cls(_ip(text, host, 4), _port(text, port))
         return cls(_name(text, host), _port(text, port))
@@ -130,7 +136,7 @@ def _bad(text: str, reason: str, *, hint: str | None = None) -> TransportError:
     return TransportError("bad-address", f"`{shown}` is not an address: {reason}", hint=hint)
 
 
-@lru_cache(4096)  # each address is written again and again
+@lru_cache(4096)  # each address is written many times
 def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -141,7 +147,7 @@ def _is_ip(host: str) -> bool:
 
 def _ip(text: str, host: str, version: int) -> str:
     try:
-        if "%" in host:  # a zone means something on one machine only
+        if "%" in host:  # a zone is valid on one machine only
             raise ValueError(host)
         address = ipaddress.IPv4Address(host) if version == 4 else ipaddress.IPv6Address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One alarm for the deadlines of all calls: a cancel scope for each costs 10 µs a call."""
+"""One shared alarm for the deadlines of all calls; a cancel scope for each costs 10 µs a call."""
 
 from collections.abc import Callable
 from math import inf
@@ -10,10 +10,11 @@ from .host import Host
 
 
 class Alarm:
-    """Calls `expire(now)` at the earliest time that was `set`; it returns the next one.
+    """Alarm that calls `expire(now)` at the earliest time that was `set`. `expire` returns the
+    next time.
 
-    Times are the host's. The first is met exactly, those that follow at most `ALARM_S` late, so
-    that many of them cost one look.
+    Times are the host's. The first deadline is met exactly. Later ones may be up to `ALARM_S`
+    late, so that one call of `expire` handles many of them.
     """
 
     def __init__(self, host: Host, expire: Callable[[float], float]) -> None:
@@ -23,14 +24,14 @@ class Alarm:
         self._scope: trio.CancelScope | None = None
 
     def set(self, at: float) -> None:
-        """Something is due at this time."""
+        """Make sure that the alarm goes off at this time or earlier."""
         if at < self._at:
             self._at = at
             if self._scope is not None:
                 self._scope.deadline = at
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._at) as self._scope:
                 await trio.sleep_forever()

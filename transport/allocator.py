@@ -1,10 +1,10 @@
-"""What the C library does with freed memory, as far as it can be told (glibc).
+"""Settings of the C library's allocator (glibc), so that freed memory is reused.
 
-A batch of a lane is up to 512 KiB, and so are the buffers it passes through. By default glibc gives
-blocks of that size back to the kernel when they are freed, at once or with the end of the heap,
-and the next batch pays for them again, page by page: 96 page faults for a call of 256 KiB, which
-made it cost nearly twice as much (measured). With fixed thresholds the process keeps a few
-megabytes instead.
+A batch of a lane is up to 512 KiB, and so are the buffers that it passes through. By default glibc
+returns blocks of that size to the kernel when they are freed, either at once or when the end of the
+heap is trimmed. The next batch then pays for them again, page by page: 96 page faults for a call of
+256 KiB nearly doubled its cost (measured). With fixed thresholds the process keeps a few megabytes
+instead.
 """
 
 import ctypes
@@ -14,21 +14,21 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 MMAP_BYTES: Final = 4 * 1024 * 1024
-"""Blocks from this size on come from the kernel and go back to it by themselves, in bytes."""
+"""Blocks from this size on, in bytes, are mapped one by one and unmapped when freed."""
 TRIM_BYTES: Final = 16 * 1024 * 1024
 """Free memory at the end of the heap that the process keeps, in bytes."""
 
 
 def give_back() -> None:
-    """What is free in the heap goes back to the kernel: some milliseconds, in which a thread that
-    allocates may wait. Does nothing where the C library has no such thing."""
+    """Return the heap's free memory to the kernel. This takes a few milliseconds, during which a
+    thread that allocates may wait. Does nothing if the C library does not support it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def keep_freed_memory() -> bool:
-    """Set both thresholds for this process; False where its C library has no such thing."""
+    """Set both thresholds for this process. Return False if its C library does not support them."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

@@ -1,16 +1,16 @@
-"""The bytes that all links of a node hold together."""
+"""Budget for the bytes that all links of a node hold in memory together."""
 
 from typing import Protocol
 
 
 class Holder(Protocol):
-    """A link, to the budget."""
+    """A link, as far as the budget needs it."""
 
     def close(self, code: str) -> None: ...
 
 
 class Budget:
-    """Bytes held for all links. Over the limit, the link that holds most ends."""
+    """Memory budget of all links. Above the limit, the link that holds most is closed."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -18,7 +18,7 @@ class Budget:
         self._used = 0
 
     def set(self, link: Holder, held: int) -> None:
-        """What a link holds now, in bytes."""
+        """Record how many bytes a link holds now."""
         self._used += held - self._by_link.get(link, 0)
         self._by_link[link] = held
         if self._used > self._limit:
@@ -27,5 +27,5 @@ class Budget:
             most.close("overloaded")
 
     def drop(self, link: Holder) -> None:
-        """The link has ended."""
+        """Forget a link that has ended."""
         self._used -= self._by_link.pop(link, 0)

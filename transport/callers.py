@@ -1,4 +1,4 @@
-"""The tasks that wait for a peer's answers."""
+"""Tasks that wait for a peer's replies on one link."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,7 +14,7 @@ from .outbox import OutCall
 
 
 class Callers:
-    """One link's calls in flight: an answer wakes its caller directly."""
+    """Calls in flight on one link. A reply wakes its caller directly."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class Callers:
         gave_up: Callable[[], None],
         ended: Callable[[], LinkClosed | None],
     ) -> None:
-        """New calls wait while more than `backlog` bytes do. `alarm` is told when `expire` should
-        be called, `gave_up` called when the peer is to be told that a call needs no answer;
-        `ended` is the link's end, if it has."""
+        """New calls wait while more than `backlog` bytes are queued. `alarm` is told when `expire`
+        is due. `gave_up` is called when the peer should learn that a call needs no reply. `ended`
+        returns the error with which the link ended, or None."""
         self.waiting: set[OutCall] = set()
         self._lane = lane
         self._backlog = backlog
@@ -37,8 +37,8 @@ class Callers:
         self._room = trio.lowlevel.ParkingLot()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the backlog is short enough for a new call; False at the deadline. Raises
-        LinkClosed."""
+        """Wait until the backlog is short enough for a new call. Return False at the deadline.
+        Raises LinkClosed."""
         with trio.move_on_at(deadline):
             while self._lane.outbox.backlog > self._backlog:
                 await self._room.park()
@@ -48,11 +48,11 @@ class Callers:
         return False
 
     def make_room(self) -> None:
-        """The backlog is short enough again."""
+        """Wake the tasks in `room`: the backlog is short enough again."""
         self._room.unpark_all()
 
     async def answer(self, call: OutCall, deadline: float) -> Answered | None:
-        """Wait for it; None at the deadline. Raises LinkClosed."""
+        """Wait for the reply to `call`. Return None at the deadline. Raises LinkClosed."""
         call.context = trio.lowlevel.current_task()
         call.deadline = deadline
         self.waiting.add(call)
@@ -67,18 +67,18 @@ class Callers:
         return answered
 
     def answered(self, event: Answered) -> None:
-        """Wake who asked."""
+        """Wake the caller that waits for this reply."""
         self._wake(event.call, outcome.Value(event))
 
     def expire(self, now: float) -> float:
-        """End the calls whose time is over; the earliest deadline of the others."""
+        """End the calls whose deadline has passed. Return the earliest deadline that is left."""
         for call in [call for call in self.waiting if call.deadline <= now]:
             self._wake(call, outcome.Value(None))
             self._give_up(call)
         return min((call.deadline for call in self.waiting), default=inf)
 
     def end(self) -> None:
-        """The link is over: all raise that."""
+        """Raise the link's end in all waiting callers."""
         for call in list(self.waiting):
             if (ended := self._ended()) is not None:
                 self._wake(call, outcome.Error(ended))

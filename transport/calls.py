@@ -1,4 +1,4 @@
-"""What a handler gets and gives."""
+"""The values that call handlers receive and return."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from .frame import Bytes, Priority
 from .identity import PeerId
 
 
-# Not frozen: that would treble what making one costs, and every call makes three.
+# Not frozen: freezing triples the cost of creating one, and every call creates three.
 @dataclass(slots=True)
 class Call:
-    """A peer's call. `header` is size-bounded and decoded, its values are untrusted.
+    """A peer's call. `header` is bounded in size and decoded, but its values are untrusted.
 
-    `payload` may be a slice of the buffer it came in: copy what is kept for long.
+    `payload` may be a slice of the receive buffer: copy what has to outlive the handler.
     """
 
     peer: PeerId
@@ -23,7 +23,7 @@ class Call:
 
 @dataclass(slots=True)
 class Reply:
-    """The answer to a call. `priority` None means the call's own."""
+    """A successful reply to a call. `priority` None means the call's own."""
 
     header: dict[str, Any] = field(default_factory=dict)
     payload: Bytes = b""
@@ -32,7 +32,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The coded no: CallRefused(code, message) at the caller. `code` is a word of a-z, 0-9, -."""
+    """A coded refusal, raised at the caller as CallRefused. `code` has only a-z, 0-9 and -."""
 
     code: str
     message: str
@@ -40,5 +40,5 @@ class Refusal:
 
 Answer = Reply | Refusal
 Handler = Callable[[Call], Answer] | Callable[[Call], Awaitable[Answer]]
-"""A plain function runs inline in the link's reader and must not block; a coroutine function
-gets a task of its own, bounded per link."""
+"""A plain function runs inline in the link's reader and must not block. A coroutine function
+gets a task of its own; each link bounds their number."""

@@ -1,4 +1,4 @@
-"""Circuits, through shoal's relays and libp2p's: the ways to a peer by a third node, and back."""
+"""Relayed links: opens circuits to peers through shoal's and libp2p's relays, and takes them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -36,9 +36,9 @@ class Circuits:
     """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
 
     Only a few circuits open at once through one relay. An opening that has begun is finished even
-    if its first dialer has given up, since a relay lends little, and an abandoned handshake wastes
-    it; but not where something else carries the link by then.
-    `nursery` is set while the node serves.
+    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it. An
+    opening is cancelled only if another path carries the link by then. `nursery` is set while the
+    node serves.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Circuits:
         self._turns: dict[PeerId | None, trio.Semaphore] = {}
 
     async def dial(self, relay: Address, peer: PeerId, others: Sequence[Address] = ()) -> Link:
-        """Return a link to a peer through a relay of either kind, at one of the relay's addresses.
-        Raises DialFailed."""
+        """Return a link to a peer through a relay of either kind. `others` are further addresses of
+        the relay. Raises DialFailed."""
         if self.nursery is None:
             raise DialFailed("not-running", "the node is not running")
         key = relay.peer, peer
@@ -119,7 +119,7 @@ class Circuits:
                     pipe, Way.RELAYED, expect=peer, server=False, name=name
                 )
         except DialFailed as error:
-            if pipe.failure is not None:  # the relay's own word says more
+            if pipe.failure is not None:  # the relay's own code says more
                 raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
             raise error from None
         except trio.TooSlowError:
@@ -129,7 +129,7 @@ class Circuits:
         return link
 
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
-        """By a relay that does not speak as we do: perhaps libp2p's."""
+        """Dial through a relay that does not speak shoal's protocol, and may be libp2p's."""
         with trio.move_on_after(defaults.CLIMB_S):
             with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))
@@ -141,7 +141,7 @@ class Circuits:
         raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
 
     async def keep(self, relay: Address) -> None:
-        """Hold a place at a foreign relay, asked for again where it is lost, until cancelled."""
+        """Hold a reservation at a libp2p relay, and renew it when lost, until cancelled."""
         while True:
             held = any(each.relay == relay for each in self._foreign.addresses())
             if not held and not self._relays.reachable:
@@ -153,14 +153,14 @@ class Circuits:
     async def take(
         self, pipe: CircuitPipe, source: PeerId, relay: PeerId, seen: Vouched | None
     ) -> None:
-        """A circuit that has come, through a shoal relay that says where it sees its source."""
+        """Accept a circuit through a shoal relay, which vouches for the address of its source."""
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, Way.RELAYED, expect=source, server=True)
             self._knowledge.vouch(source, seen, relay)
             self._improve(link, False)
 
     async def take_foreign(self, pipe: MuxStream) -> None:
-        """The same through one of libp2p's, whose word for the source is worth nothing."""
+        """Accept a circuit through a libp2p relay, whose word about the source is not trusted."""
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, Way.RELAYED, expect=None, server=True)
             self._improve(link, False)

@@ -1,8 +1,8 @@
-"""One climb: several ways to one peer at once, each a little later than a likelier one.
+"""One connection attempt: dials several addresses of a peer, likelier ones slightly earlier.
 
-The order is that of happy eyeballs (RFC 8305): addresses of the own network and IPv6 first, the
-versions in turns, 250 ms apart; relays follow soon after, since a relayed path brings
-the first answer where no address does.
+The order is that of happy eyeballs (RFC 8305): addresses on the own network and IPv6 first, IP
+versions alternating, 250 ms apart. Relays follow soon after, because a relayed path brings the
+first reply where no address does.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -23,7 +23,7 @@ from .place import way_to
 
 
 class Allows(Protocol):
-    """Which ways may be taken (`ladder.Rungs`)."""
+    """The strategies that are allowed (`ladder.Rungs`)."""
 
     @property
     def direct(self) -> bool: ...
@@ -37,8 +37,8 @@ class Allows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address of a peer, tried `after` seconds. Of a circuit, `others` are further addresses
-    through the same relay."""
+    """One address of a peer, to be tried after `after` seconds. For a circuit, `others` are further
+    addresses through the same relay."""
 
     peer: PeerId
     address: Address
@@ -54,9 +54,9 @@ def order(
     linked: Collection[PeerId] = (),
     own: Sequence[Address] = (),
 ) -> list[Attempt]:
-    """What to try, and when; at most `defaults.CLIMB_ADDRESSES` addresses, and
-    through `defaults.CLIMB_CIRCUITS` relays, those that are `linked` first. `own` are relays at
-    which this node has a place: they may know the peer or find it, whether it says so or not."""
+    """Return what to try, and when: at most `defaults.CLIMB_ADDRESSES` addresses, and at most
+    `defaults.CLIMB_CIRCUITS` relays, `linked` ones first. `own` are relays at which this node has
+    a reservation: they may know or find the peer, even if the peer does not name them."""
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
     circuits = [each for each in addresses if each.relay is not None]
@@ -89,7 +89,7 @@ def order(
 
 
 def _alternate(addresses: Sequence[Address]) -> list[Address]:
-    """IPv6 and IPv4 in turns, names as they come."""
+    """Alternate IPv6 with IPv4 addresses and names; keep the order within each."""
     six = [each for each in addresses if ":" in each.host]
     four = [each for each in addresses if ":" not in each.host]
     found: list[Address] = []
@@ -99,8 +99,8 @@ def _alternate(addresses: Sequence[Address]) -> list[Address]:
 
 
 def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[list[Address]]:
-    """The addresses of each relay, since a second circuit through the same relay is a waste; relays
-    that need not be dialled first come before all others."""
+    """Group addresses by relay, because a second circuit through one relay is a waste. Relays that
+    are linked already come first."""
     found: dict[PeerId, list[Address]] = {}
     for each in dict.fromkeys(circuits):
         if each.relay is not None and each.relay.peer is not None:
@@ -110,7 +110,7 @@ def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[l
 
 
 class Climb:
-    """The attempts to reach one peer. Whoever wants the link waits for `first`."""
+    """A connection attempt to one peer. Tasks that want the link wait for `first`."""
 
     def __init__(self, peer: PeerId, endpoint: Endpoint) -> None:
         self.peer = peer
@@ -123,11 +123,11 @@ class Climb:
 
     @property
     def spent(self) -> bool:
-        """Whether the link that it found has ended since: what is left may never find another."""
+        """Whether it found a link that has ended since. The attempts left may find no other."""
         return self._found and self._endpoint.link(self.peer) is None
 
     async def first(self) -> Link:
-        """The link, as soon as something carries it. Raises DialFailed when nothing is left."""
+        """Return the link once a path carries it. Raises DialFailed when nothing is left to try."""
         while True:
             link = self._endpoint.link(self.peer)
             if link is not None and link.connected:
@@ -139,8 +139,8 @@ class Climb:
             await self._news.wait()
 
     def _failure(self) -> DialFailed:
-        """What says most: a refusal by the peer itself before a silence, and that before who
-        else answers at its address on another network."""
+        """Return the most informative failure. A refusal by the peer itself comes before a timeout,
+        and that before a reply of another peer at the same address on another network."""
         if not self._failures:
             return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
         ranks = dict.fromkeys(("unreachable", "timeout", "refused", "no-reservation"), 1)
@@ -150,7 +150,7 @@ class Climb:
     async def run(
         self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
     ) -> None:
-        """Until all have ended. One that works ends those that could not do better."""
+        """Run all attempts to their end. One that succeeds cancels those that cannot do better."""
         async with trio.open_nursery() as nursery:
             for attempt in attempts:
                 nursery.start_soon(self._try, attempt, dial)
@@ -178,7 +178,7 @@ class Climb:
                 scope.cancel()
 
     def finish(self) -> None:
-        """Nothing is tried any more."""
+        """End this attempt: nothing more is tried."""
         self.over = True
         self._wake()
 

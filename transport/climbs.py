@@ -1,5 +1,5 @@
-"""All climbs of a node: one at a time to a peer, whoever wants the link, and those for a link that
-has lost its paths."""
+"""All connection attempts of a node, and searches for a new path of a link that has lost all. Each
+peer has at most one attempt at a time, which all tasks that want the link share."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,14 +17,15 @@ from .rescue import pace, times
 from .rounds import Rounds
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
-"""Where a peer says that it can be reached, as far as it may be believed."""
+"""Returns the addresses at which a peer says it can be reached, as far as they are trusted."""
 
 
 class Climbs:
-    """Runs them. `nursery` is there while the node serves; without it every climb is over at once.
+    """Runner of connection attempts. `nursery` is set while the node serves; without it every
+    attempt ends at once.
 
-    `book` says where a peer is, `attempts(peer, addresses, own)` what to try, `own`: through this
-    node's own relays too; `dial` makes one attempt, or raises DialFailed.
+    `book` returns a peer's addresses. `attempts(peer, addresses, own)` returns what to try, and
+    with `own` through this node's own relays too. `dial` makes one attempt or raises DialFailed.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Climbs:
         self._searches: dict[PeerId, Rounds[None]] = {}  # by peer whose link has no path
 
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Climb:
-        """The climb to a peer that is under way, or a new one."""
+        """Return the connection attempt to a peer that is under way, or start a new one."""
         climb = self._climbs.get(peer)
         if climb is not None and not climb.over and not climb.spent:
             return climb
@@ -69,8 +70,8 @@ class Climbs:
                 del self._climbs[climb.peer]
 
     async def fetch(self, peer: PeerId) -> None:
-        """A direct link to a peer whom somebody wants to reach through here, if there is a way;
-        by a relay at first where need be, but by none that would look for the peer in its turn."""
+        """Try to make a direct link to a peer that another node wants to reach through this one. A
+        relayed path may come first, but not by a relay that would search for the peer in turn."""
         attempts = self._attempts(peer, self._book(peer), False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Climb(peer, self._endpoint).run, attempts, self._dial)
@@ -82,7 +83,7 @@ class Climbs:
             nursery.cancel_scope.cancel()
 
     async def find(self, link: Link) -> None:
-        """A link has lost all paths: look for one until cancelled."""
+        """Search for a new path for a link that has lost all its paths, until cancelled."""
         rounds: Rounds[None] = Rounds(
             self._host,
             pause=defaults.FIND_S,
@@ -111,7 +112,7 @@ class Climbs:
             self.search_again()
 
     def search_again(self) -> None:
-        """The network may be back: who looks for a path does so at once."""
+        """Make all searches for a path try again at once: the network may be back."""
         self._endpoint.rescue.wake()
         for search in self._searches.values():
             search.wake()

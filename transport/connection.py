@@ -1,8 +1,8 @@
-"""What a lane keeps of each connection: counts, what is not acknowledged, its pings. No I/O.
+"""State that a lane keeps for each connection: counts, unacknowledged frames, pings. No I/O.
 
 docs/spec/lane.md, section 5. A link may have several connections at once. One of them, the
-outbox's `carrier`, takes the counted frames of this side; all of them bring the peer's, and each
-answers for its own count.
+outbox's `carrier`, takes the counted frames of this side. All of them bring the peer's frames, and
+each acknowledges its own count.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ from .lanestream import Entry
 from .queueing import Yielding
 
 _COUNT = 0xFFFFFFFF
-_PROBE = 1 << 32  # above it the marks of pings that bulk waits for, below it all others
-_URGENT = 8  # uncounted frames that may wait
-_TICK_S = 0.05  # no finer than this
+_PROBE = 1 << 32  # marks of pings behind bulk start here; all other marks are below
+_URGENT = 8  # uncounted frames that may wait, a count
+_TICK_S = 0.05  # the shortest time between two ticks
 
 
 class Connection:
-    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`; `yielding` bounds
-    the bulk under way (None: nothing does)."""
+    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`. `yielding` bounds
+    the bulk in flight (None: it is unbounded)."""
 
     __slots__ = (
         "_hinted",
@@ -72,31 +72,31 @@ class Connection:
         self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
     ) -> None:
         self.cutter = Cutter()
-        self.intake: list[int] | None = None  # bytes by class, where somebody counts them
-        self.rtt: float | None = None  # seconds, the last ping's
+        self.intake: list[int] | None = None  # bytes by class, if a shaper counts them
+        self.rtt: float | None = None  # seconds, measured by the last ping
         self.least_rtt: float | None = None
         self.heard = now  # when the last byte came
-        self.received = 0  # counted frames, as the next frame out tells
+        self.received = 0  # counted frames, as the next outgoing frame reports
         self.unreported = 0
         self.unreported_bytes = 0
         self.urgent: list[Entry] = []
         self.idle_s = self._least_idle_s = idle_s
         self._silent_s = silent_s
-        # A number stands for so many that leave by another one again: who acknowledges nothing
-        # and makes us change to and fro must not have us count them one by one.
+        # An int stands for that many frames that now leave by another connection. A peer that
+        # acknowledges nothing and makes us switch back and forth must not grow this frame by frame.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
         self._pressing = 0  # unacknowledged frames that a caller may wait for
-        self.acked = 0  # of the frames sent, as the peer has told
+        self.acked = 0  # frames sent that the peer has acknowledged
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
         self._ping_mark = 0
         self.yielding = yielding
-        self.bulk_bytes = 0  # of bulk, under way
-        self.bulk_waits = False  # for something to be acknowledged, or for
-        self.bulk_at = inf  # this time
-        self._probes: list[int] = []  # marks of pings that are out for bulk
+        self.bulk_bytes = 0  # bytes of bulk in flight
+        self.bulk_waits = False  # for an acknowledgement, or until the time
+        self.bulk_at = inf  # in this field
+        self._probes: list[int] = []  # marks of pings in flight behind bulk
         self._probed = now
         self._looked = -inf
         self._hinted = False
@@ -106,17 +106,17 @@ class Connection:
 
     @property
     def ack_due(self) -> bool:
-        """Whether the peer should be told of what has come, by a frame of its own if need be."""
+        """Whether the peer is due an acknowledgement, if need be in a frame of its own."""
         return self.unreported >= ACK_FRAMES or self.unreported_bytes >= ACK_BYTES
 
     @property
     def unacknowledged(self) -> bool:
-        """Whether counted frames are under way."""
+        """Whether counted frames are in flight."""
         return bool(self._unacked)
 
     def keep(self, entry: Entry, length: int, now: float) -> None:
-        """A counted frame leaves, its head and payload `length` bytes: it is kept until the peer
-        says that it has it."""
+        """Keep a counted frame that leaves until the peer acknowledges it. `length` is the size of
+        its head and payload in bytes."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
         self._pressing += _is_pressing(entry)
@@ -127,14 +127,14 @@ class Connection:
                 self.yielding.spend(size, now)
 
     def count(self, size: int) -> None:
-        """A counted frame of the peer's has come."""
+        """Count a frame received from the peer, of `size` bytes."""
         self.received = (self.received + 1) & _COUNT
         self.unreported += 1
         self.unreported_bytes += size
 
     def acknowledge(self, received: int) -> int:
-        """The peer has so many of our counted frames; the bytes that need not be kept any
-        more, with each frame's overhead. Raises Fault."""
+        """Note that the peer has received this many of our counted frames, modulo 2**32. Return the
+        bytes that need not be kept any more, overhead included. Raises Fault (`bad-count`)."""
         fresh = (received - self.acked) & _COUNT
         if not fresh:
             return 0
@@ -159,7 +159,8 @@ class Connection:
         return freed
 
     def give_back(self) -> list[Entry]:
-        """What may be lost, to be sent again elsewhere; acknowledgements may still come."""
+        """Return the frames that may be lost, to be sent again elsewhere. They may still be
+        acknowledged."""
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
         count = (self._sent - self.acked) & _COUNT
         self._unacked = deque([count] if count else ())
@@ -171,7 +172,7 @@ class Connection:
     # Bulk.
 
     def takes_bulk(self, now: float) -> int:
-        """The largest piece of bulk that may leave; 0: a pong or `bulk_at` brings the next look."""
+        """Return the largest piece of bulk that may leave; 0 until a pong or until `bulk_at`."""
         yielding = self.yielding
         if yielding is None:
             return FRAME_PAYLOAD_BYTES
@@ -183,7 +184,7 @@ class Connection:
         return 0
 
     def probe(self, now: float) -> int:
-        """The mark of a ping to send behind bulk, 0 where none is due."""
+        """Return the mark of a ping to send behind bulk, or 0 if none is due."""
         if self.yielding is None or self.bulk_bytes < PROBED_BYTES:
             return 0
         if self._probes and now < self._probed + self.yielding.sample_s:
@@ -194,45 +195,45 @@ class Connection:
         self.yielding.begin(self.bulk_bytes, now)
         return mark
 
-    # Urgent frames: outside the count, before everything else, lost with the connection.
+    # Urgent frames: not counted, sent before everything else, and lost with the connection.
 
     def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
-        """Queue one."""
+        """Queue an urgent frame."""
         self.urgent.append(Entry(kind, 0, 0, offset, head, b""))
-        if len(self.urgent) > _URGENT:  # a peer that pings and does not read must not grow it
+        if len(self.urgent) > _URGENT:  # bounds what a peer that pings and does not read can queue
             del self.urgent[0]
 
     # Time.
 
     def ping(self, now: float) -> None:
-        """Ask for a sign of life, and for the round trip."""
+        """Send a ping, which also measures the round trip."""
         self._ping_sent = self._pinged = now
         self._ping_mark = self._ping_mark + 1 & 0xFFFF  # 0 marks the outbox's own pings
         self.push_urgent(wire.PING, offset=self._ping_mark + 1)
 
     def ping_soon(self, now: float) -> None:
-        """The same, unless one is out."""
+        """Send a ping unless one is in flight."""
         if self._ping_sent is None:
             self.ping(now)
 
     def look(self, now: float) -> None:
-        """The network may be another than before: is the peer still there?"""
+        """Check whether the peer is still there after a possible change of the network."""
         self._looked = now
         self.ping_soon(now)
 
     def hint(self, now: float) -> None:
-        """The peer has left this one for a worse, or answers on another: is it well? Most of the
-        doubt is there."""
+        """Check this connection with a short timeout: the peer has left it for a worse one, or
+        replies on another. That is most of the evidence for a dead path already."""
         self._hinted = True
         self.ping_soon(now)
 
     @property
     def unseen(self) -> bool:
-        """Nothing has come since `look`."""
+        """Whether nothing has been received since `look`."""
         return self.heard <= self._looked
 
     def ponged(self, offset: int, now: float) -> None:
-        """A pong has come."""
+        """Handle a pong."""
         if self._probes and offset == self._probes[0] and self.yielding is not None:
             del self._probes[0]
             self.bulk_waits = False
@@ -245,9 +246,8 @@ class Connection:
         self._hinted = False
 
     def forgive(self, now: float) -> bool:
-        """A tick that comes late means that this side's loop stood still, and bytes of the
-        peer's may be waiting unread: that time does not count against the peer. Returns whether
-        it was so long that the machine may have slept."""
+        """Discount the time for which this side's loop stood still, because the peer's bytes may be
+        waiting unread. A late tick shows it. Return whether the machine may have slept."""
         late = now - self._ticked
         if late > STALL_S:
             self.heard = min(now, self.heard + late)
@@ -255,7 +255,7 @@ class Connection:
         return late > SLEPT_S
 
     def tick(self, now: float) -> float:
-        """Ping when the peer is quiet; returns when to come again (on the same clock)."""
+        """Ping if the peer is quiet. Return when the next tick is due, on the same clock."""
         if self.forgive(now):
             self.look(now)
         if self._ping_sent is None:
@@ -269,14 +269,14 @@ class Connection:
         return self._ticked
 
     def look_at(self, now: float) -> float:
-        """When what leaves now should have been acknowledged."""
+        """Return when a frame that leaves now should have been acknowledged."""
         return now + self._look() if self._pressing else inf
 
     def _quiet_for(self) -> float:
         """Return the seconds of silence until a ping is due.
 
-        They are few while a caller waits for frames under way, so that a dead path shows soon. The
-        acknowledgement of other frames has no hurry.
+        They are few while a caller waits for frames in flight, so that a dead path shows soon. The
+        acknowledgement of other frames can wait.
         """
         return min(self.idle_s, self._look()) if self._pressing else self.idle_s
 
@@ -285,30 +285,31 @@ class Connection:
         return HINTED_S + rtt if self._hinted else DOUBT_S + DOUBT_RTTS * rtt
 
     def is_silent(self, now: float) -> bool:
-        """Whether it counts as lost: nothing came for long, and a ping has had its time."""
+        """Whether the connection counts as lost: long silence, and an overdue pong."""
         sent = self._ping_sent
         if sent is None or now < self.heard + self._silent_s:
             return False
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
 
     def is_outrun(self, other: "Connection") -> bool:
-        """Whether the other has been heard of since a ping was sent here in vain."""
+        """Whether the other connection has received something since a ping here went unanswered."""
         sent = self._ping_sent
         return sent is not None and other.heard > max(sent, self.heard)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether frames are under way, and nothing has come for longer than round trips take."""
+        """Whether frames are in flight and the peer has been silent for longer than a few round
+        trips."""
         return self._pressing > 0 and now >= self.heard + self._look()
 
     def is_unanswered(self, now: float) -> bool:
-        """Whether a ping has been out for longer than round trips take, whatever else has come:
-        the way there may be cut, and the way back not."""
+        """Whether a pong is overdue, even if other frames have come: only the direction to the peer
+        may be broken."""
         sent = self._ping_sent
         return sent is not None and now >= sent + self._look()
 
     def is_doubtful(self, now: float) -> bool:
-        """Whether another connection, if there is one, should be used: a ping has been out for
-        longer than round trips take."""
+        """Whether another connection, if there is one, should be used: a pong is overdue and
+        nothing else has come either."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
 
@@ -316,8 +317,8 @@ class Connection:
 def _is_pressing(entry: Entry) -> bool:
     """Return whether the loss of a frame must show soon.
 
-    No caller waits for news. A caller that waits for an answer has its own call under way, which
-    shows a dead path on its side.
+    Loss of posts and replies may show later. A caller that waits for a reply has its own call in
+    flight, which shows a dead path on its side.
     """
     lazy = entry.kind in (wire.POST, wire.REPLY, wire.REFUSAL, wire.CANCEL)
     return not lazy or entry.flags & wire.PRIORITY_MASK == Priority.ACTIVATION

@@ -1,12 +1,12 @@
-"""A SQLite database as the parts above see it: rows, transactions, errors of ours.
+"""SQLite databases for the layers above: rows, transactions, and this project's errors.
 
-`Files.database` opens one: on a real disk, or on a simulated one, where SQLite's own system calls
-are simulated. Everything here blocks: call it inside `Host.offload`. One connection is one user's
-at a time, from any thread.
+`Files.database` opens one on a real disk, or on a simulated disk where SQLite's system calls are
+simulated. Everything here blocks: call it inside `Host.offload`. Any thread may use a connection,
+but only one caller at a time.
 
-Durable is what was committed: write-ahead log, a sync at each commit (`synchronous=FULL`). The
-connection has the file for itself (`locking_mode=EXCLUSIVE`), so that the index of the log is in
-memory, and two processes with one folder notice each other.
+Every commit is durable: the write-ahead log is synced at each one (`synchronous=FULL`). The
+connection has the file to itself (`locking_mode=EXCLUSIVE`), so the log's index is in memory, and
+a second process with the same folder is detected.
 """
 
 import errno
@@ -25,36 +25,37 @@ Value = int | str | bytes | None
 Row = tuple[Any, ...]
 
 _SETTINGS = (
-    "PRAGMA locking_mode=EXCLUSIVE",  # before the file is looked at
+    "PRAGMA locking_mode=EXCLUSIVE",  # before the file is read
     f"PRAGMA page_size={defaults.DATABASE_PAGE}",
     "PRAGMA auto_vacuum=INCREMENTAL",  # before the first page is written
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
-    "PRAGMA fullfsync=ON",  # macOS: a sync that reaches the platter
+    "PRAGMA fullfsync=ON",  # on macOS only this sync reaches the disk's medium
     "PRAGMA checkpoint_fullfsync=ON",
     "PRAGMA foreign_keys=ON",
     "PRAGMA trusted_schema=OFF",
     "PRAGMA cell_size_check=ON",
     "PRAGMA temp_store=MEMORY",
     f"PRAGMA cache_size=-{defaults.DATABASE_CACHE // 1024}",
-    "PRAGMA wal_autocheckpoint=0",  # `tidy` does it, so that its errors are no commit's
+    "PRAGMA wal_autocheckpoint=0",  # `tidy` does it, so that its errors do not fail a commit
 )
 
 
 class _Log:
-    """Pages in a database's log."""
+    """Counter of the pages in a database's log."""
 
     def __init__(self) -> None:
         self.pages = 0
 
     def note(self, _: apsw.Connection, name: str, pages: int) -> int:
-        """SQLite has committed, and its log has so many pages."""
+        """Note the size of the log after a commit. SQLite calls this."""
         self.pages = pages
         return apsw.SQLITE_OK
 
 
 class Database:
-    """An open database. All raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged, AlreadyLocked."""
+    """An open database. All methods raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged and
+    AlreadyLocked."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Database:
         closed: Callable[[], None] | None = None,
         log: int = defaults.DATABASE_LOG,
     ) -> None:
-        """`log`: bytes of it from which on they go into the file."""
+        """`log` is the size of the log, in bytes, from which `tidy` moves it into the file."""
         self._path = path
         self._most = log
         self._connection = connection
@@ -71,36 +72,37 @@ class Database:
         self._log = _Log()
 
     def set_up(self) -> None:
-        """Settings, and the count of the log, which one of them would end."""
+        """Apply the settings, then hook the page counter, which one of the settings would
+        remove."""
         for setting in (*_SETTINGS, f"PRAGMA journal_size_limit={self._most}"):
             self.run(setting)
         self._connection.set_wal_hook(self._log.note)
 
     def rows(self, statement: str, *values: Value) -> list[Row]:
-        """What a query finds; the caller bounds it with LIMIT."""
+        """Return all rows of a query. The caller bounds them with LIMIT."""
         with self._translated():
             return self._connection.execute(statement, values).fetchall()
 
     def row(self, statement: str, *values: Value) -> Row | None:
-        """The first row that a query finds."""
+        """Return the first row of a query, or None."""
         with self._translated():
             found: Row | None = self._connection.execute(statement, values).fetchone()
             return found
 
     def run(self, statement: str, *values: Value) -> int:
-        """A statement that changes; returns how many rows it changed."""
+        """Execute a statement that changes data. Return how many rows it changed."""
         with self._translated():
             self._connection.execute(statement, values)
             return self._connection.changes()
 
     def run_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
-        """The same with each row of values."""
+        """Execute a statement once with each row of values."""
         with self._translated():
             self._connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing; on disk when the block is left. Undone where it raises."""
+        """Context that commits to disk when the block ends, and rolls back if the block raises."""
         self.run("BEGIN IMMEDIATE")
         try:
             yield
@@ -111,7 +113,7 @@ class Database:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of a transaction that is undone by itself where it raises."""
+        """Context inside a transaction that rolls back only its own part if the block raises."""
         self.run("SAVEPOINT part")
         try:
             yield
@@ -121,22 +123,22 @@ class Database:
         self.run("RELEASE part")
 
     def _undo(self, statement: str) -> None:
-        if self._connection.in_transaction:  # SQLite may have undone it of itself
+        if self._connection.in_transaction:  # SQLite may have rolled back by itself
             with suppress(OSError, DatabaseDamaged):
                 self.run(statement)
 
     def tidy(self) -> None:
-        """Once there are enough of them: what is in the log goes into the file."""
+        """Move the log into the database file, once the log is large enough."""
         if self._log.pages >= self._most // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
             self._log.pages = 0
 
     def __del__(self) -> None:
-        """One that was forgotten is closed while its system calls are still there."""
+        """Close a forgotten database while its system calls still exist."""
         self.close()
 
     def close(self) -> None:
-        """The log goes into the file, as far as the disk takes it. Raises nothing."""
+        """Move the log into the file, as far as the disk allows, and close. Never raises."""
         with suppress(OSError, DatabaseDamaged, AlreadyLocked), self._translated():
             self._connection.close()
         closed, self._closed = self._closed, None
@@ -157,8 +159,8 @@ def connect(
     closed: Callable[[], None] | None = None,
     log: int = defaults.DATABASE_LOG,
 ) -> Database:
-    """Open it with our settings; `vfs` names SQLite's system calls, `closed` is called when it is
-    closed, `log` is how large its log gets, bytes.
+    """Open a database with our settings. `vfs` names SQLite's system calls. `closed` is called
+    when the database is closed. `log` bounds its log, in bytes.
 
     Raises OSError, DatabaseDamaged, AlreadyLocked.
     """

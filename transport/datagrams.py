@@ -1,7 +1,7 @@
-"""A UDP socket as the transport uses it: send at once or not at all, take all that has come.
+"""UDP sockets that send at once or not at all, and receive everything that has arrived.
 
-A socket of the operating system's is used by its descriptor, without a pass through the scheduler
-for each datagram; one of the simulator's (its `fileno` is negative) brings the methods itself.
+A socket of the operating system is used by its descriptor, which saves a pass through the scheduler
+for each datagram. A simulated socket (its `fileno` is negative) has these methods itself.
 """
 
 import socket as stdlib
@@ -12,7 +12,7 @@ import trio
 Place = tuple[str, int]
 """An IP address as text (no zone, no brackets) and a UDP or TCP port."""
 Datagram = tuple[bytes, Place]
-"""What came, and where from."""
+"""Received bytes and their source."""
 _BATCH: Final = 64
 _BYTES: Final = 65535
 
@@ -24,19 +24,19 @@ class Datagrams(Protocol):
     def port(self) -> int: ...
 
     def send(self, data: bytes, to: Place) -> bool:
-        """Hand one datagram to the network; False where it was not taken (no route, a full
-        buffer, a port that said no before). Never blocks, never raises."""
+        """Pass one datagram to the network. Return False if it was not taken: no route, a full
+        buffer, or a port that refused before. Never blocks, never raises."""
         ...
 
     async def receive(self) -> list[Datagram]:
-        """Everything that has come, at least one. Raises trio.ClosedResourceError."""
+        """Wait for datagrams and return all that have come. Raises trio.ClosedResourceError."""
         ...
 
     def close(self) -> None: ...
 
 
 class _NonBlocking(Protocol):
-    """What the simulator's sockets bring."""
+    """The methods of a simulated socket."""
 
     def send_datagram(self, data: bytes, to: Place) -> int: ...
 
@@ -44,7 +44,7 @@ class _NonBlocking(Protocol):
 
 
 class _Simulated:
-    """`Datagrams` over a socket of the simulator's."""
+    """`Datagrams` over a simulated socket."""
 
     def __init__(self, socket: trio.socket.SocketType) -> None:
         self._socket = socket
@@ -97,7 +97,7 @@ class _Descriptor:
                 found.append((data, (source[0].split("%")[0], source[1])))
         except BlockingIOError:
             pass
-        except OSError:  # an error of an earlier datagram: nothing is wrong with the socket
+        except OSError:  # the error belongs to an earlier datagram, and the socket still works
             if self._socket.fileno() < 0:
                 raise trio.ClosedResourceError from None
         return found
@@ -109,5 +109,5 @@ class _Descriptor:
 
 
 def datagrams(socket: trio.socket.SocketType) -> Datagrams:
-    """The methods for a bound socket, whoever made it; it belongs to them from now on."""
+    """Wrap a bound socket, real or simulated, and take ownership of it."""
     return _Descriptor(socket.detach()) if socket.fileno() >= 0 else _Simulated(socket)

@@ -1,4 +1,4 @@
-"""Decodes msgpack from peers, the disk and child processes. No other module may.
+"""Bounded decoding of msgpack from peers, the disk and child processes. No other module may do it.
 
 msgpack allocates the list that a header announces before it looks for its items: 3.5 kB of nested
 headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory. So this module
@@ -15,8 +15,8 @@ import msgpack
 from .errors import Undecodable
 
 T = TypeVar("T")
-DEPTH: Final = 32  # containers in each other
-ITEMS: Final = 4_096  # elements of one value; a map has two for each of its pairs
+DEPTH: Final = 32  # nested containers
+ITEMS: Final = 4_096  # elements of one value; each pair of a map counts as two
 
 _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
@@ -59,7 +59,7 @@ def decode(
 
 
 class Reader:
-    """Reads a value step by step and builds only what its caller asks for. Every step raises
+    """Reader of a value step by step, which builds only what its caller asks for. Every step raises
     Undecodable."""
 
     def __init__(self, data: bytes | memoryview, *, limit: int, text: int | None = None) -> None:
@@ -89,7 +89,7 @@ class Reader:
         return count
 
     def flat(self) -> Any:
-        """Read a value that is no container. Empty containers pass, so check the type."""
+        """Read a value that is not a container. Empty containers pass, so check the type."""
         return self._step(self._unpacker.unpack)
 
     def value(self, *, depth: int = DEPTH, items: int = ITEMS) -> Any:
@@ -118,7 +118,7 @@ class Reader:
     def end(self) -> None:
         """Check that no bytes are left."""
         if self._unpacker.tell() != len(self._data):
-            raise Undecodable("bytes follow its end")
+            raise Undecodable("bytes follow the value's end")
 
     def _next(self) -> int:
         at = self._unpacker.tell()
@@ -129,7 +129,7 @@ class Reader:
         try:
             return read()
         except msgpack.OutOfData:
-            raise Undecodable("it ends too early") from None
+            raise Undecodable("the value ends too early") from None
         except (ValueError, TypeError) as error:
             raise Undecodable(str(error) or "not msgpack") from None
 
@@ -161,11 +161,11 @@ def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
             left = count * times
             items -= left
             if items < 0 or len(around) > depth:
-                raise Undecodable("it announces too many elements, or nests too deeply")
+                raise Undecodable("the value announces too many elements, or nests too deeply")
     except IndexError:
-        raise Undecodable("it ends too early") from None
+        raise Undecodable("the value ends too early") from None
     if at != len(data):
-        raise Undecodable("it ends too early, or bytes follow its end")
+        raise Undecodable("the value ends too early, or bytes follow its end")
 
 
 # The size of a value by its first byte, where that byte alone determines it. An extension type
@@ -201,12 +201,12 @@ _TIMES: Final = dict.fromkeys(_WIDTHS, 0) | dict.fromkeys(_ARRAYS, 1) | dict.fro
 def _each_key_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice, and readers would differ in which counts")
+        raise ValueError("a map has a repeated key, and readers would differ in which value counts")
     return fields
 
 
 def _refuse_extension(kind: int, data: bytes) -> Any:
-    raise ValueError(f"it has an extension type, {kind}")
+    raise ValueError(f"the value has an extension type, {kind}")
 
 
 def _too_long(limit: int, size: int) -> Undecodable:

@@ -8,8 +8,8 @@ MIB: Final = 1024 * KIB
 # Frames (docs/spec/lane.md). Part of the protocol: both sides must agree.
 ALPN: Final = b"shoal/1"
 TIE: Final = b"shoal-tie/"
-"""A second name that clients offer and nobody chooses: 16 hex digits behind it say which of two
-that began as clients stays one."""
+"""Prefix of a second ALPN name that clients offer and no server selects. The 16 hex digits after it
+decide which side stays the client if both began as clients."""
 TIE_DIGITS: Final = 16
 PROTOCOL_VERSIONS: Final = (1, 1)
 """The lowest and the highest version of the lane that this code speaks."""
@@ -20,7 +20,7 @@ CODE_BYTES: Final = 32
 HELLO_BYTES: Final = 4 * KIB
 INCARNATION_BYTES: Final = 16
 
-# Limits (bytes, counts, seconds); `Limits` says what each one bounds.
+# Limits (bytes, counts, seconds). `Limits` says what each one bounds.
 MESSAGE_BYTES: Final = 16 * MIB
 STREAM_WINDOW_BYTES: Final = 1 * MIB
 LINK_WINDOW_BYTES: Final = 16 * MIB
@@ -60,126 +60,128 @@ QUIET_S: Final = 4.5
 GRACE_S: Final = 20.0
 HOLD_S: Final = 120.0
 
-# The core's own pace.
+# The timing of the lane's core.
 REORDERED_IDS: Final = 16 * KIB
-"""Ids a receiver remembers above the lowest it has not seen, a count."""
+"""Ids that a receiver remembers above the lowest one it has not seen, a count."""
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
-"""An acknowledgement goes out by itself after so many frames or bytes."""
+"""An acknowledgement is sent by itself after this many frames or bytes."""
 PATIENCE: Final = 1.1
-"""So many times longer than `IDLE_S` the side that was dialled waits before it pings. TCP repeats a
-lost ping after 0.2 s and 0.7 s, and both repetitions leave before `SILENT_S` ends."""
+"""The side that was dialled waits this many times `IDLE_S` before it pings. TCP repeats a lost ping
+after 0.2 s and 0.7 s, and both repetitions leave before `SILENT_S` ends."""
 PROBED_BYTES: Final = 4 * KIB
-"""Bulk under way below which the queueing delay is not measured, in bytes: it fills no buffer."""
+"""Bulk in flight below which the queueing delay is not measured, in bytes: it fills no buffer."""
 LATER_S: Final = 1.0
-"""How long a post that may leave later waits for something to leave with, in seconds."""
+"""How long a post that may be delayed waits for another frame to leave with, in seconds."""
 PING_S: Final = 30.0
-"""A busy link measures its round trip at least this often."""
+"""The longest time between measurements of a busy link's round trip, in seconds."""
 DOUBT_S: Final = 0.5
 DOUBT_RTTS: Final = 3
-"""A connection is pinged after so many seconds and round trips with frames under way and nothing
-heard, and left for another one as long after that."""
+"""A connection with frames in flight is pinged after this many seconds plus round trips of silence.
+After as long again, the link uses another connection."""
 HINTED_S: Final = 0.1
-"""So many seconds and one round trip instead where the peer has left it for a worse one, or another
-one was answered meanwhile."""
+"""Seconds, plus one round trip, used instead if the peer has left this connection for a worse one,
+or has replied on another one meanwhile."""
 SUSPECT_S: Final = 1.5
-"""So long, in seconds, after the last byte a way beside a doubtful relayed one is looked for."""
+"""Silence, in seconds, after which a path beside a doubtful relayed one is searched for."""
 LAPSED_S: Final = 2.0
-"""Seconds after the end of a used up circuit from which on its peer is in doubt: relays end each
+"""Seconds after the end of an exhausted circuit from which on its peer is in doubt. Relays end each
 circuit after two minutes, and each doubt costs a message to all peers of both ends."""
 UNKNOWN_RTT_S: Final = 0.3
-"""What the round trip counts as before the first pong, in seconds."""
+"""Assumed round trip before the first pong, in seconds."""
 LEGS: Final = 3
-"""Connections that carry one link, a count."""
+"""Connections that may carry one link, a count."""
 REDUNDANT_S: Final = 15.0
-"""After so many seconds a second connection of the same way and medium is given up."""
+"""After this many seconds, a second connection of the same path kind and medium is closed."""
 SPARE_S: Final = 60.0
-"""Seconds for which a direct connection must last before the relayed one beside it is closed."""
+"""How long a direct connection must last, in seconds, before the relayed one beside it is
+closed."""
 LONG_S: Final = 0.1
-"""From this round trip on, in seconds, UDP carries a link rather than TCP (longpaths.py)."""
+"""Round trip, in seconds, from which on UDP carries a link rather than TCP (longpaths.py)."""
 LONG_LOOK_S: Final = 1.0
 LONG_RATE: Final = 1e6
-"""With so many bytes per second over `LONG_LOOK_S`, a long TCP path gets a UDP one beside it."""
+"""Bytes per second over `LONG_LOOK_S` at which a long TCP path gets a UDP path beside it."""
 LONG_AGAIN_S: Final = 300.0
-"""Between two attempts to get one, in seconds."""
+"""Time between two attempts to get one, in seconds."""
 STANDBY_S: Final = 10.0
-"""Seconds without a byte before a connection that carries nothing is pinged."""
+"""Silence, in seconds, after which a connection that carries nothing is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
-"""What a frame costs beside its bytes, so that empty ones are bounded too."""
+"""Assumed cost of a frame besides its bytes, so that empty frames are bounded too."""
 
-# The shell's own pace.
+# The timing of the lane's shell.
 BATCH_BYTES: Final = 512 * KIB
 SMALL_BATCH_BYTES: Final = 16 * KIB
-"""Bytes encrypted ahead of the kernel, which a token may have to wait behind."""
+"""Bytes that are encrypted ahead of the kernel, and that a token may have to wait behind."""
 BATCH_S: Final = (0.005, 0.02)
-"""A full batch that left faster, in seconds, doubles the next; one that left slower halves it."""
+"""A full batch that took less than the first, in seconds, doubles the next one; a batch that took
+more than the second halves it."""
 READ_BYTES: Final = 512 * KIB
 SMALL_READ_BYTES: Final = 16 * KIB
 TURN_S: Final = 0.01
-"""A batch of frames that took longer, in seconds, makes the next read a small one."""
+"""A batch of frames that took longer than this, in seconds, makes the next read a small one."""
 SEND_AHEAD_BYTES: Final = 512 * KIB
-"""Bytes a stream's sender may run ahead of the wire."""
+"""Bytes by which a stream's sender may run ahead of the wire."""
 SMALL_PAYLOAD_BYTES: Final = 16 * KIB
-"""Payloads up to this are copied, so that they do not pin the buffer they came in."""
+"""Payloads up to this size are copied, so that they do not pin their receive buffer."""
 GIVE_BACK_S: Final = 15.0
 GIVE_BACK_BYTES: Final = 1 * MIB
-"""Freed memory goes back to the operating system once fewer bytes than this have passed in
-`GIVE_BACK_S` seconds, after more have."""
+"""Freed memory is returned to the operating system after a busy time, once fewer bytes than this
+have passed in `GIVE_BACK_S` seconds."""
 TICK_S: Final = 0.25
-"""Between two looks, in seconds, at which links are quiet; well under `STALL_S`."""
+"""Time between two checks for quiet links, in seconds; well under `STALL_S`."""
 HURRY_S: Final = 0.05
-"""The same while frames are under way on one of them."""
+"""Time between two such checks while a link has frames in flight, in seconds."""
 ALARM_S: Final = 0.005
-"""A call's timeout may be so much late, in seconds, where another one came just before."""
+"""How much later a call's timeout may be, in seconds, if another one came just before."""
 COALESCE_S: Final = 100e-6
-"""Frames queued this soon after a direct write, in seconds, wait for the writer and leave together;
-a call does not where no other is open."""
+"""Frames queued within this time of a direct write, in seconds, wait for the writer and leave
+together. A call does not wait if no other call is open."""
 REDIAL_S: Final = 0.25
-"""Between two attempts to resume a link."""
+"""Time between two attempts to resume a link, in seconds."""
 RESTORE_S: Final = 1.0
-"""The least time, in seconds, a lost link gets to find a connection again."""
+"""The least time that a lost link gets to find a connection again, in seconds."""
 ROUND_S: Final = (3.0, 10.0)
-"""A round of looking for a path holds up the next for so many seconds, in the first `GRACE_S` and
-later."""
+"""How long one round of the search for a path delays the next, in seconds: during the first
+`GRACE_S`, and later."""
 PROBE_S: Final = 1.0
-"""Between two looks, in seconds, whether the peer that dialled still listens."""
+"""Time between two checks, in seconds, whether the peer that dialled still listens."""
 HELLO_S: Final = 3.5
-"""How long the hello of a first connection to a peer may take, in seconds: other dials to that
-peer wait for it."""
+"""How long the hello of a first connection to a peer may take, in seconds. Other dials to that peer
+wait for it."""
 DUPLICATE_S: Final = 2.0
-"""How long a dial that met the peer's own waits, in seconds, for that link."""
+"""How long a dial that crossed the peer's own dial waits for that link, in seconds."""
 STALL_S: Final = 0.5
-"""A timer this late means our own loop stood still: the peer is not to blame."""
+"""A timer that is this late, in seconds, means that our own event loop stood still."""
 ACCEPT_PAUSE_S: Final = 0.01
 ACCEPT_BURST: Final = 16
-"""With more half-open connections than this, accepts are this many seconds apart."""
+"""Half-open connections, a count, above which accepts are `ACCEPT_PAUSE_S` seconds apart."""
 REFUSALS_BURST: Final = 128
 REFUSALS_PER_S: Final = 20.0
-"""Connections closed as soon as they were accepted, at once (a count) and per second in the long
-run; with more of them accepts are `ACCEPT_PAUSE_S` apart, and the kernel turns the others away."""
+"""Connections closed as soon as they were accepted: a burst (a count) and a rate per second. Above
+it, accepts are `ACCEPT_PAUSE_S` apart, and the kernel turns the others away."""
 LINGER_S: Final = 0.25
-"""How long a connection stays, in seconds, for the peer to read our last words."""
+"""How long a connection stays open, in seconds, for the peer to read the last frames."""
 REFUSAL_S: Final = 1.0
-"""How long a refusal may take to leave before its connection is closed."""
+"""How long a refusal may take to leave before its connection is closed, in seconds."""
 
 HTTPS_PORT: Final = 443
-"""The TCP port that nearly every network lets out."""
+"""The TCP port that nearly every network allows outbound."""
 LOW_PORT: Final = 1024
-"""Ports below are of a system's own services: nothing is sent to one, `HTTPS_PORT` apart, because
-a peer says that it is there."""
+"""Ports below this number belong to system services. Except for `HTTPS_PORT`, nothing is sent to
+one on the word of a peer."""
 RATE_KEYS: Final = 4096
 """Keys whose rate is remembered, a count (rates.py)."""
 
-# Peers: what is looked at before anything is known of them.
+# Peers: bounds on input from peers that have not proven anything yet.
 ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB
 TLS_HANDSHAKE_BYTES: Final = 64 * KIB
 
-# The ladder (ladder.py, climb.py).
+# The dialer (ladder.py, climb.py).
 STAGGER_S: Final = 0.25
-"""Between two addresses of a peer that are tried, in seconds (RFC 8305, section 8)."""
+"""Time between the dials to two addresses of a peer, in seconds (RFC 8305, section 8)."""
 CLIMB_S: Final = 10.0
-"""How long one address may take, in seconds."""
+"""How long the dial to one address may take, in seconds."""
 CLIMB_ADDRESSES: Final = 8
 CLIMB_CIRCUITS: Final = 4
 RELAYS_STAGGER_S: Final = 1.0
@@ -188,35 +190,37 @@ relay lends little."""
 OPENINGS_PER_RELAY: Final = 3
 """Circuits that this node opens at once through one relay, a count."""
 CLIMB_OWN: Final = 3
-"""Relays of this node's own that are tried though the peer does not name them, a count."""
+"""Relays of this node that are tried even though the peer does not name them, a count."""
 OWN_RELAYS_S: Final = 1.5
-"""After so many seconds, when what the peer names has had its chance."""
+"""Delay before they are tried, in seconds, so that the addresses that the peer names come first."""
 FOREIGN_S: Final = 15.0
-"""Between two looks whether the place at a relay of libp2p's is still held, in seconds."""
+"""Time between two checks, in seconds, whether the reservation at a libp2p relay still holds."""
 FETCH_LOOK_S: Final = 0.1
-"""Between two looks, in seconds, whether whom a relay wants to reach for others is linked."""
+"""Time between two checks, in seconds, whether a peer that a relay fetches for others is linked."""
 BOTH_S: Final = 0.3
-"""How long a relay's other IP version is waited for, in seconds, once one has answered."""
+"""How long a relay's other IP version is waited for, in seconds, once one version has replied."""
 FAMILY_S: Final = 60.0
-"""Between two tries of an IP version of a relay, in seconds."""
+"""Time between two tries of an IP version of a relay, in seconds."""
 FIND_S: Final = 0.5
-"""Between two rounds of looking for a path of a link that has none, in seconds."""
+"""Time between two rounds of the search for a path of a link that has none, in seconds."""
 PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""After which a relayed link is punched for again, in seconds, the last one for ever; a change of
-the network comes between."""
+"""Pauses after which a relayed link is punched for again, in seconds; the last one repeats. A
+change of the network interrupts them."""
 FUTILE_S: Final = 120.0
-"""It is the shortest such pause where ordinary checks cannot succeed between the two routers, in
-seconds."""
+"""The shortest such pause, in seconds, if ordinary checks cannot succeed between the two
+routers."""
 WHERE: Final = (16, 0.5)
-"""Questions of one peer, where another one is seen, that are answered: at once and per second."""
+"""Questions about the address of another peer that are answered for one peer: burst and rate per
+second."""
 WHERE_S: Final = 2.0
-"""How long an answer to that may take, in seconds."""
+"""How long the reply to such a question may take, in seconds."""
 VOUCHERS: Final = 6
-"""Linked peers that are asked, a count."""
+"""Linked peers that are asked such a question, a count."""
 NETWORK_S: Final = 2.0
-"""Between two looks at the own addresses, in seconds."""
+"""Time between two checks of this machine's own addresses, in seconds."""
 SLEPT_S: Final = 5.0
-"""The wall clock this far ahead of where it was means that this machine slept."""
+"""A wall clock that is ahead of its expected time by this much, in seconds, means that this machine
+slept."""
 AIM_MISSES: Final = 120
 """Failed dials in ten minutes to one target (`place.targets`) where a peer has answered this node,
 a count."""
@@ -231,12 +235,12 @@ AIM_TARGETS: Final = 16 * KIB
 AIM_KNOWN: Final = 4 * KIB
 """Targets where a peer has answered that are remembered, a count."""
 AIM_UDP_COST: Final = 4
-"""A dial by QUIC counts as so many."""
+"""How many failures a failed QUIC dial counts as."""
 DATABASE_PAGE: Final = 4 * KIB
-"""Bytes that a database reads and writes together."""
+"""Page size of a database, in bytes."""
 DATABASE_CACHE: Final = MIB
-"""Bytes of a database that are kept in memory, at most."""
+"""The most bytes of a database that are cached in memory."""
 DATABASE_LOG: Final = MIB
-"""Bytes of a database's log from which on they go into its file."""
+"""Bytes in a database's log from which on they are moved into its file."""
 DATABASE_BUSY_MS: Final = 2000
-"""How long another process that has the database is waited for, in milliseconds."""
+"""How long to wait for another process that holds the database, in milliseconds."""

@@ -1,4 +1,4 @@
-"""The dialler's side of TCP: from an address to a connection."""
+"""Dialling over TCP: resolves an address and opens a connection to it."""
 
 import errno
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ _TRIES = 8  # addresses of one name that are dialled
 
 
 async def resolve(host: Host, address: Address) -> list[str]:
-    """The IP addresses to dial, best first. Raises DialFailed."""
+    """Return the IP addresses to dial, best first. Raises DialFailed."""
     if not _is_name(address.host):
         return [address.host]
     try:
@@ -26,8 +26,8 @@ async def resolve(host: Host, address: Address) -> list[str]:
 
 
 async def connect(host: Host, ip: str, address: Address, source_port: int) -> TcpPipe:
-    """From the listen port, so that others see where this node can be dialled; from any
-    where a connection between the two ports is there already. Raises DialFailed."""
+    """Connect from the listen port, so that others see where this node can be dialled. If a
+    connection between the two ports exists already, use any port. Raises DialFailed."""
     try:
         return TcpPipe(await _connect(host, ip, address.port, source_port))
     except ConnectionRefusedError:

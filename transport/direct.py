@@ -1,4 +1,4 @@
-"""Dialling addresses, over TCP and UDP: the direct ways to a peer."""
+"""Direct paths: dials a peer's addresses over TCP and QUIC."""
 
 from collections.abc import Awaitable, Callable
 
@@ -48,13 +48,13 @@ class Direct:
         return await self.is_seen(peer, address.host)
 
     async def reach(self, address: Address, timeout: float) -> Link:
-        """The same within `timeout` seconds in all."""
+        """Dial the peer that an address names, within `timeout` seconds. Raises DialFailed."""
         with trio.move_on_after(timeout):
             return await self.dial(address, address.peer, timeout=timeout)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def dial_place(self, place: Place, peer: PeerId) -> Link:
-        """A path to the UDP port of a peer that is linked already. Raises DialFailed."""
+        """Add a path to the UDP port of a peer that is already linked. Raises DialFailed."""
         if not may_dial_port(place[1]):
             raise DialFailed("forbidden", f"port {place[1]}: peers cannot name ports below 1024")
         return await self._dial_udp(Address(*place, peer, transport="udp"), peer)

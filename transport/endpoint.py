@@ -1,6 +1,6 @@
-"""A node's one TCP port: accepts, dials, says hello, and keeps one link per peer.
+"""A node's TCP port: accepts, dials, exchanges hellos, and keeps one link to each peer.
 
-Pipes of other kinds than TCP (`Endpoint.join`) take the same way from TLS on.
+Byte streams of other kinds than TCP come in by `Endpoint.join` and are treated alike from TLS on.
 """
 
 from collections import Counter
@@ -41,12 +41,12 @@ from .shaper import Shaper
 
 
 class Endpoint:
-    """Listens, dials and serves. Handlers are registered before or while it runs.
+    """Listener, dialer and server of one node. Handlers may be registered before or while it runs.
 
-    A peer has one live link at most. `incarnation` is new with every Endpoint, so peers tell
-    a restarted node from one whose connection broke. `finder` is asked for a path where a link
-    has lost its last one and dialling again does not bring it back. `shaper` holds the owner's
-    bandwidth caps; None: there are none.
+    A peer has at most one live link. Every Endpoint has a new `incarnation`, which tells peers
+    a restarted node from one whose connection broke. `finder` is asked for a path when a link
+    has lost its last one and dialling again does not restore it. `shaper` holds the owner's
+    bandwidth caps; None means none.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Endpoint:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
         self.guard = Guard()
-        """Whatever handles one peer runs within it. A daemon sets its `report`."""
+        """Guard around all code that handles one peer. A daemon sets its `report`."""
         self.guard.hang_up = self._hang_up
         self.port = 0
         self.listening: list[tuple[str, int]] = []
-        """IP addresses and ports that are listened on."""
+        """IP addresses and ports on which this node listens."""
         self._host = host
         self._limits = limits or Limits()
         self._certificate = Certificate.generate(identity, host)
@@ -93,11 +93,11 @@ class Endpoint:
         self.identity = identity
         self._published: set[str] = set()
         self.libp2p: Libp2pResponder | None = None
-        """What answers libp2p programs; None where nothing does."""
+        """The responder for libp2p programs, or None."""
         if libp2p:
             self.relay_for_libp2p(None)
         self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
-        """Whether a TCP connection from a peer at an IP address came through a hole of ours."""
+        """Whether a TCP connection from a peer at an IP address came through a hole we punched."""
         self._admission_news = trio.lowlevel.ParkingLot()
         self.on_path(self._has_answered)
 
@@ -105,7 +105,8 @@ class Endpoint:
 
     @property
     def admission(self) -> Admission:
-        """Who is let in. May be replaced at any time; links that are up stay."""
+        """The rule that decides which peers are let in. It may be replaced at any time; links that
+        are up stay."""
         return self._door.admission
 
     @admission.setter
@@ -114,7 +115,7 @@ class Endpoint:
         self._admission_news.unpark_all()
 
     async def admission_changed(self) -> None:
-        """Wait until it is replaced."""
+        """Wait until `admission` is replaced."""
         await self._admission_news.park()
 
     def handle(self, method: str, handler: Handler) -> None:
@@ -122,13 +123,13 @@ class Endpoint:
         self._links.handlers.add(method, handler)
 
     def publish(self, method: str) -> None:
-        """Let libp2p programs, which are strangers all, call this method too. It must be handled
-        by then, and cheap."""
+        """Let libp2p programs, which are all strangers, call this method too. Its handler must be
+        registered by then, and must be cheap."""
         self._published.add(method)
 
     def relay_for_libp2p(self, book: RelayBook | None) -> None:
-        """Answer libp2p programs from now on, and relay between them within the limits of a book.
-        Before `run`."""
+        """Answer libp2p programs from now on, and relay between them within the limits of `book`.
+        Call it before `run`."""
         self.libp2p = Libp2pResponder(
             self._host,
             self.identity,
@@ -142,83 +143,85 @@ class Endpoint:
         self._links.handlers.streams[method] = handler
 
     def handle_first_byte(self, byte: int, greeter: Greeter) -> None:
-        """Let `greeter(first bytes, stream)` have accepted connections that begin so; it closes
-        the stream. It runs within the bounds of connections not let in yet."""
+        """Pass accepted connections that begin with `byte` to `greeter(first bytes, stream)`, which
+        closes the stream. It runs within the bounds of half-open connections."""
         self._accepting.firsts[byte] = greeter
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
-        """`callback(link)` for every link that comes up, whichever side dialled."""
+        """Register `callback(link)` for every link that comes up, whichever side dialled."""
         self._links.up.append(callback)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
-        """`callback(link, code)` once for every link that has ended for good."""
+        """Register `callback(link, code)`, called once for every link that has ended for good."""
         self._links.lost.append(callback)
 
     def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
-        """`callback(peer, code, words)` when a peer has not let this node in."""
+        """Register `callback(peer, code, words)` for peers that refuse to let this node in."""
         self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
 
     def on_link_kept(self, callback: Callable[[Link], None]) -> None:
-        """`callback(link)` when somebody here wants a link, whichever side dialled it, for longer
-        than a few questions."""
+        """Register `callback(link)` for links that a component of this node wants for longer than a
+        few questions, whichever side dialled."""
         self._links.kept.append(callback)
 
     @contextmanager
     def briefly(self, peer: PeerId) -> Iterator[None]:
-        """A link to this peer that is dialled meanwhile is for a few questions only: it is
-        `brief` until somebody wants it for longer (`Link.keep`)."""
+        """Context in which a link to this peer is dialled for a few questions only. It is `brief`
+        until a component wants it for longer (`Link.keep`)."""
         self._links.briefly[peer] += 1
         try:
             yield
         finally:
             self._links.briefly[peer] -= 1
-            self._links.briefly += Counter()  # forgets those at zero
+            self._links.briefly += Counter()  # drops the entries at zero
 
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
-        """`callback(link)` when nothing carries a link and its peer has not been heard for
-        `Limits.quiet_s`: nothing new should be sent there. It comes back or is lost."""
+        """Register `callback(link)` for links without a path whose peer has been silent for
+        `Limits.quiet_s`. Nothing new should be sent to it until the link is back or lost."""
         self._links.quiet.append(callback)
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
-        """`callback(link)` when a link that was quiet has a path again."""
+        """Register `callback(link)` for quiet links that have a path again."""
         self._links.back.append(callback)
 
     def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
-        """`callback(link, True)` when nothing carries a link, or perhaps nothing does, so that a
-        path is looked for; `callback(link, False)` when that is over and it goes on."""
+        """Register `callback(link, doubtful)`: true when a link has lost its path, or may have, so
+        that a path is searched for; false when the search has ended and the link goes on."""
         self._links.doubt.append(callback)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
-        """Where `holder(peer)`, somebody needs the link to that peer: without a path it is kept for
-        as long as if calls were open on it (`Limits.hold_s`)."""
+        """Register `holder(peer)`, which returns whether a component needs the link to that peer.
+        Such a link is kept without a path for as long as if it had open calls (`Limits.hold_s`)."""
         self._links.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
         """Keep links from resting (`Link.rest`) while `watcher(peer)` returns true.
 
-        A component that waits for a peer with nothing open so notices its silence without delay.
+        That is for components that wait for a peer with nothing open, and must notice its silence
+        without delay.
         """
         self._links.watchers.append(watcher)
 
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
-        """`callback(connected)` for every hello that says where the peer sees this node."""
+        """Register `callback(connected)` for every hello that says where the peer sees this
+        node."""
         self._door.observers.append(callback)
 
     def on_path(self, callback: "Callable[[Link, Way, str], None]") -> None:
-        """`callback(link, way, medium)` for every path that comes to carry or stand by a link."""
+        """Register `callback(link, way, medium)` for every path that a link gets."""
         self._links.path.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
-        """The live link to a peer."""
+        """Return the live link to a peer, or None."""
         return self._links.link(peer)
 
     def links(self) -> list[Link]:
-        """All live links."""
+        """Return all live links."""
         return self._links.all()
 
     @property
     def finder(self) -> Finder | None:
-        """Asked for a path where a link has lost its last one."""
+        """The callback that is asked for a path when a link has lost its last one."""
         return self.rescue.finder
 
     @finder.setter
@@ -227,7 +230,7 @@ class Endpoint:
 
     @property
     def udp_port(self) -> int:
-        """The UDP port that hellos name, 0: none."""
+        """The UDP port that hellos name; 0 means none."""
         return self._door.udp_port
 
     @udp_port.setter
@@ -244,11 +247,11 @@ class Endpoint:
         further: tuple[tuple[str, int], ...] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen on an IP address and serve until cancelled; started with the port.
+        """Listen on an IP address and serve until cancelled. Started with the port.
 
-        `further` are addresses and ports listened on as well where they can be had (port 0: the
-        same port). Raises AddressInUse and HostError before it has started. Cancelled, it tells
-        every peer (`closed`).
+        `further` are more addresses and ports to listen on if possible (port 0: the same port).
+        Raises AddressInUse and HostError before it has started. When cancelled, it tells every
+        peer (`closed`).
         """
         listeners = [await self._host.listen(listen, port)]
         try:
@@ -273,7 +276,7 @@ class Endpoint:
                 listener.socket.close()
 
     async def listen_too(self, address: str, port: int) -> trio.CancelScope:
-        """Listen at a further place, until the scope is cancelled. Raises HostError."""
+        """Listen on a further address and port until the scope is cancelled. Raises HostError."""
         listener, scope = await self._host.listen(address, port), trio.CancelScope()
         if self._nursery is None:
             listener.socket.close()
@@ -310,8 +313,8 @@ class Endpoint:
         return link
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
-        """A link to a peer for a few questions (`Link.brief`), at one address after the other; an
-        existing one where it is live. Raises DialFailed."""
+        """Return a link to a peer for a few questions (`Link.brief`). Use the live link if there is
+        one, otherwise try one address after the other. Raises DialFailed."""
         link = self.link(peer)
         if link is not None and link.connected:
             await trio.lowlevel.checkpoint()
@@ -328,15 +331,15 @@ class Endpoint:
     async def reach(
         self, address: Address, *, timeout: float, way: Way | None = None, sure: bool = False
     ) -> Link:
-        """Return the link as `dial` does, but add a path to a live one.
+        """Return the link as `dial` does, but add a path to a live link.
 
-        `aim` limits the dial unless the address is `sure`, so not a peer's claim. Raises
+        `aim` limits the dial unless the address is `sure`, that is, not a peer's claim. Raises
         DialFailed.
         """
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
         if address.transport != "tcp" or address.relay is not None:
-            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: the ladder dials it")
+            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: use the dialer")
         with nullcontext() if sure else self.aim.at(address):
             with (
                 trio.move_on_after(timeout),
@@ -348,10 +351,10 @@ class Endpoint:
     async def join(
         self, pipe: Pipe, way: Way, *, expect: PeerId | None, server: bool, name: str = ""
     ) -> Link:
-        """Prove who is at the other end of a pipe, and let it carry the link to that peer: a
-        new one, or beside what the one that is there has. Raises DialFailed; the pipe is
-        closed then. The two ends take different sides (`server`); a TCP connection that both
-        opened at once finds its sides by itself."""
+        """Authenticate the other end of a byte stream, and let it carry the link to that peer: a
+        new link, or the live one beside its other paths. The two ends take different sides
+        (`server`); a TCP connection that both opened at once finds its sides by itself. Raises
+        DialFailed, after closing the byte stream."""
         if self._nursery is None:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
@@ -369,11 +372,11 @@ class Endpoint:
         nursery: trio.Nursery,
     ) -> Link:
         first = b""
-        if server and pipe.medium == "circuit":  # a libp2p program may come that way as well
+        if server and pipe.medium == "circuit":  # libp2p programs use circuits as well
             first = await first_bytes(pipe, name)
             if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
                 serve = partial(self.libp2p.serve_pipe, pipe, first, relayed=True)
-                # It lasts longer than the caller of `join` waits.
+                # The conversation may last longer than the caller of `join` waits.
                 self.guard.start(nursery, name, serve, end=pipe.close)
                 raise DialFailed("libp2p", f"`{name}` was a libp2p program")
         path = await secure(pipe, self._certificate, expect, name, server=server, first=first)
@@ -382,7 +385,7 @@ class Endpoint:
         return await self._introducing.join(path, way, pipe.remote[1], name, nursery)
 
     async def join_proven(self, session: BrowserSession) -> Link:
-        """The same for a browser's channel, whose other end has proven itself already; this
+        """Make a link from a browser's channel, whose other end is already authenticated. This
         side is the listener. Raises DialFailed."""
         if self._nursery is None:
             session.pipe.close()
@@ -397,7 +400,7 @@ class Endpoint:
         if link is not None:
             link.close(MISHAP)
 
-    # What libp2p programs are told.
+    # For libp2p programs.
 
     def _open_to_strangers(self) -> dict[str, Handler]:
         calls = self._links.handlers.calls

@@ -1,33 +1,33 @@
-"""What can go wrong below everything else.
+"""Errors of this project that are not specific to a package above the transport.
 
-ShoalError                  every error of ours; `message`, and a `hint` where one helps
-├── HostError               the world refused (file, port, name)
+ShoalError                  base of all our errors: `message`, and a `hint` if one helps
+├── HostError               the operating system or network refused (file, port, name)
 │   ├── AddressInUse
 │   ├── AlreadyLocked
 │   ├── DatabaseDamaged
 │   └── FileTooLarge
-├── Undecodable             bytes are no value, or one beyond its reader's bounds (decoding.py)
-└── TransportError          talking to a peer failed
-    ├── DialFailed          no address answered, or the peer that answered is another one
-    ├── LinkClosed          the link ended; `code` says why (a word of docs/spec/lane.md)
+├── Undecodable             bytes are not a value within its reader's bounds (decoding.py)
+└── TransportError          communication with a peer failed
+    ├── DialFailed          no address answered, or a different peer did
+    ├── LinkClosed          the link ended; `code` says why (docs/spec/lane.md)
     └── CallRefused         the peer answered a call with a coded refusal
 """
 
 from typing import Final
 
 MISHAP: Final = "mishap"
-"""The code by which ends what has run into a mistake of this program (guard.py)."""
+"""The code with which something ends that has hit a bug of this program (guard.py)."""
 
 
 class ShoalError(Exception):
-    """An error for a person: what happened on what, and what to do about it.
+    """An error shown to a person: what failed, on what, and what to do about it.
 
-    Messages start in lower case and end without a full stop; `hint` is one line with the
-    exact command where there is one.
+    Messages start in lower case and end without a full stop. `hint` is one line, with the
+    exact command if there is one.
     """
 
     own = False
-    """Whether this machine is at fault (its disk, its ports), so that no peer can be (guard.py)."""
+    """Whether this machine is at fault (its disk, its ports), so that no peer is (guard.py)."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -36,21 +36,21 @@ class ShoalError(Exception):
 
 
 class HostError(ShoalError):
-    """The world refused."""
+    """The operating system or the local network refused."""
 
     own = True
 
 
 class AddressInUse(HostError):
-    """Another program listens on that port."""
+    """The port is in use by another program."""
 
 
 class AlreadyLocked(HostError):
-    """Another process holds the lock."""
+    """The lock is held by another process."""
 
 
 class DatabaseDamaged(HostError):
-    """A file is no database of ours, or not a sound one."""
+    """A file is not one of our databases, or is damaged."""
 
 
 class FileTooLarge(HostError):
@@ -58,11 +58,11 @@ class FileTooLarge(HostError):
 
 
 class Undecodable(ShoalError):
-    """Bytes are not msgpack, or announce more than their reader takes."""
+    """Bytes are not msgpack, or exceed their reader's bounds."""
 
 
 class TransportError(ShoalError):
-    """Talking to a peer failed. `code` is a short fixed word, the rest is for people."""
+    """Communication with a peer failed. `code` is a short fixed word, `message` is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -70,11 +70,11 @@ class TransportError(ShoalError):
 
 
 class DialFailed(TransportError):
-    """No link to the peer could be made."""
+    """No link to the peer could be established."""
 
     @classmethod
     def unreachable(cls, name: str, reason: str) -> "DialFailed":
-        """Nothing answers, or what does hangs up."""
+        """Return the error for an address that does not answer, or whose peer hangs up."""
         return cls("unreachable", f"`{name}` cannot be reached: {reason}")
 
 
@@ -83,4 +83,4 @@ class LinkClosed(TransportError):
 
 
 class CallRefused(TransportError):
-    """The peer refused a call, by code."""
+    """The peer refused a call with a code."""

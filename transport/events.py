@@ -1,4 +1,4 @@
-"""What a lane's core tells its shell, and the small values both use."""
+"""Events that a lane's core reports to its shell, and small values that both use."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from .outbox import OutCall
 
 @dataclass(slots=True)
 class Called:
-    """The peer calls. `post` ones want no answer."""
+    """The peer made a call. A `post` needs no reply."""
 
     ident: int
     method: str
@@ -23,7 +23,7 @@ class Called:
 
 @dataclass(slots=True)
 class Answered:
-    """A call of ours has its reply, or its refusal where `code` is set."""
+    """A call of this node has its reply, or its refusal if `code` is set."""
 
     call: OutCall
     header: dict[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Cancelled:
-    """The peer no longer wants the answer to its call."""
+    """The peer no longer wants the reply to its call."""
 
     ident: int
 
@@ -51,14 +51,14 @@ class Opened:
 
 @dataclass(slots=True)
 class StreamReady:
-    """Something changed for a stream's reader or writer."""
+    """A stream's reader or writer can make progress."""
 
     stream: LaneStream
 
 
 @dataclass(slots=True)
 class Ended:
-    """The link is over: by the peer's word, or by the peer's mistake (`ours`)."""
+    """The link has ended. The peer said so, or made a protocol error (`ours`)."""
 
     code: str
     message: str
@@ -70,7 +70,7 @@ Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What a side's hello grants the other: bytes per stream and per link, streams at once."""
+    """Limits that a side's hello grants: bytes per stream, bytes per link, and open streams."""
 
     stream_bytes: int
     link_bytes: int
@@ -78,24 +78,26 @@ class Windows:
 
 
 class SeenIds:
-    """Which of the peer's ascending ids have come: all below `floor`, and a few above."""
+    """Set of the peer's ascending ids that have come: all below `floor`, and a few above."""
 
     __slots__ = ("above", "floor")
 
     def __init__(self) -> None:
         self.floor = 1
-        self.above: set[int] | None = None  # created when needed, as each link has two of these
+        self.above: set[int] | None = (
+            None  # created when needed, because each link has two of these
+        )
 
     def __contains__(self, ident: int) -> bool:
         return ident < self.floor or (self.above is not None and ident in self.above)
 
     @property
     def count(self) -> int:
-        """How many have come, and one."""
+        """Return the number of ids that have come, plus one."""
         return self.floor + len(self.above or ())
 
     def add(self, ident: int) -> bool:
-        """Note an id; False where it had come before. Raises Fault."""
+        """Add an id. Return False if it had come before. Raises Fault (`bad-id`)."""
         if ident == self.floor:
             self.floor += 1
             while self.above and self.floor in self.above:

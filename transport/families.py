@@ -1,8 +1,9 @@
-"""Links to relays over IPv4 and IPv6 at once.
+"""Second connections to relays, so that each relay is linked over both IPv4 and IPv6.
 
-A relay tells each end of a circuit where it sees the other, and nothing is sent to an address at
-which nobody else has seen the peer (docs/spec/punch.md). So who has both IP versions shows itself
-to its relays by both, or the two ends could not meet by the one that the relay has not seen.
+A relay tells each end of a circuit where it sees the other. Nothing is sent to an address at which
+no third peer has seen the peer (docs/spec/punch.md). So a node with both IP versions shows itself
+to its relays over both. Otherwise the two ends could not meet over a version that the relay has
+not seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from .relay.vouch import places_of
 
 
 class Families:
-    """Dials relays of one node. `book` says at which addresses they are."""
+    """Dialer of one node's relays. `book` returns the addresses of a relay."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Families:
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
     async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
-        """Dial a relay that is linked by the IP version that is missing, in `nursery`. Returns
-        when that is done, or has had a moment."""
+        """Dial a linked relay over the IP version that is missing, in `nursery`. Return when that
+        is done, or after `defaults.BOTH_S`."""
         for address in self._missing(relay):
             done = trio.Event()
             guard = self._endpoint.guard
@@ -51,7 +52,7 @@ class Families:
         done.set()
 
     def _missing(self, relay: Address) -> list[Address]:
-        """An address for each IP version that both have and no path goes by."""
+        """Return an address for each IP version that both ends have but no path uses."""
         if relay.peer is None or relay.transport != "tcp":
             return []
         ours, theirs = versions(self._host), self._seen(relay.peer)
@@ -69,7 +70,8 @@ class Families:
         return found
 
     def _may_try(self, peer: PeerId, six: bool, now: float) -> bool:
-        """Once in a while: a version that leads nowhere is not asked for with each circuit."""
+        """Whether the last try is long enough ago, so that a dead IP version is not retried with
+        each circuit."""
         if self._tried.get((peer, six), -defaults.FAMILY_S) + defaults.FAMILY_S > now:
             return False
         self._tried = {key: at for key, at in self._tried.items() if at + defaults.FAMILY_S > now}
@@ -82,7 +84,7 @@ class Families:
 
 
 def versions(host: Host) -> set[bool]:
-    """Return the IP versions that lead out of a host; True is IPv6."""
+    """Return the IP versions with a route to the internet; True is IPv6."""
     addresses = [item.address for item in host.interfaces()]
     return {
         ":" in ip

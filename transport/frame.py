@@ -1,7 +1,7 @@
-"""Frames: the lane's bytes on the wire (docs/spec/lane.md, section 2).
+"""Frames: the encoding of a lane on the wire (docs/spec/lane.md, section 2).
 
-A frame is a fixed 28-byte prefix, a small head and a raw payload. Lengths are checked as
-soon as the prefix is there, so an oversized frame is refused before it is buffered.
+A frame is a fixed 28-byte prefix, a small head and a raw payload. Lengths are checked as soon as
+the prefix is complete, so an oversized frame is refused before it is buffered.
 """
 
 import struct
@@ -22,7 +22,7 @@ PREFIX: Final = struct.Struct(">IBBHIQQ")
 """Body length, kind, flags, head length, frames received, id, offset."""
 PREFIX_BYTES: Final = PREFIX.size
 
-# Kinds. From CALL on, frames are counted, acknowledged and sent again after a cut.
+# Kinds. From CALL on, frames are counted, acknowledged and sent again after a connection breaks.
 HELLO: Final = 0x01
 GOAWAY: Final = 0x02
 PING: Final = 0x03
@@ -48,7 +48,7 @@ FIN: Final = 0x10  # the last DATA of this direction
 
 
 class Priority(IntEnum):
-    """Which frames leave first. The sender always drains the lower number first."""
+    """Priority of a frame. The sender always drains the lower number first."""
 
     CONTROL = 0
     ACTIVATION = 1
@@ -56,14 +56,15 @@ class Priority(IntEnum):
 
 
 PRIORITIES: Final = tuple(Priority)
-"""By number: this look-up costs a fortieth of the enum's own, and comes with every frame."""
+"""Priorities by number: this look-up costs a fortieth of the enum's, and is done for every
+frame."""
 BULK: Final = int(Priority.BULK)
-"""A plain number, which costs no look-up in the enum; it is compared with for every frame."""
+"""The number of `Priority.BULK`, because every frame is compared with it."""
 
 
 class Fault(Exception):
-    """A peer's mistake inside a core: `Lane` and libp2p's `Session` turn it into a code, it never
-    leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
+    """A peer's protocol error inside a core. `Lane` and libp2p's `Session` turn it into a code, so
+    it never leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -71,7 +72,7 @@ class Fault(Exception):
 
 
 class Frame(NamedTuple):
-    """One frame as received; `head` and `payload` are slices of the bytes that came in."""
+    """One received frame. `head` and `payload` are slices of the received bytes."""
 
     kind: int
     flags: int
@@ -83,10 +84,10 @@ class Frame(NamedTuple):
 
 
 class Cutter:
-    """Cuts a connection's plaintext into frames.
+    """Splitter of a connection's plaintext into frames.
 
-    Keeps at most one incomplete frame. Raises Fault (`frame-too-large`) for a prefix that
-    claims more than `payload_bytes` and `head_bytes`.
+    It keeps at most one incomplete frame. Raises Fault (`frame-too-large`) for a prefix that
+    claims more than `payload_bytes` or `head_bytes`.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class Cutter:
 
     @property
     def begun(self) -> tuple[int, int]:
-        """Bytes of the frame that has not come whole, and its priority as far as it says."""
+        """Bytes received of the incomplete frame, and its priority if known (else 0)."""
         size = len(self._rest)
         return size, min(self._rest[5] & PRIORITY_MASK, BULK) if size > 5 else 0
 
     def feed(self, data: Bytes) -> Iterator[Frame]:
-        """The frames that `data` completes."""
+        """Yield the frames that `data` completes."""
         return self._go_on(data) if self._rest else self._cut(data, 0)
 
     def _go_on(self, data: Bytes) -> Iterator[Frame]:
@@ -115,9 +116,9 @@ class Cutter:
         yield from self._cut(data, at)
 
     def _missing(self, data: Bytes) -> int:
-        """How many bytes of `data` complete the frame that has begun, -1 for more than all.
+        """Return how many bytes of `data` complete the pending frame, or -1 if all do not suffice.
 
-        Only these are joined to it: the rest of a large read is cut where it lies.
+        Only these are joined to it: the rest of a large read is split without a copy.
         """
         begun = len(self._rest)
         prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]
@@ -142,7 +143,7 @@ class Cutter:
             if stop > end:
                 break
             at = stop
-            # As `Frame(…)`, at half its cost.
+            # Equal to `Frame(…)`, at half the cost.
             yield tuple.__new__(
                 Frame, (kind, flags, received, ident, offset, view[body:split], view[split:stop])
             )
@@ -150,12 +151,12 @@ class Cutter:
 
 
 def encode(kind: int, *, head: bytes = b"", ident: int = 0, offset: int = 0) -> bytes:
-    """A whole frame without payload, outside a lane's count: hello and goaway."""
+    """Encode a frame without payload that is not counted: a hello or a goaway."""
     return PREFIX.pack(len(head), kind, 0, len(head), 0, ident, offset) + head
 
 
 def encode_request(method: str, header: Mapping[str, Any]) -> bytes:
-    """The head of CALL, POST and OPEN: the method's length and name, then the header map.
+    """Encode the head of CALL, POST and OPEN: the method's length and name, then the header map.
 
     Raises ValueError for a method or a header over its limit.
     """
@@ -168,7 +169,7 @@ def encode_request(method: str, header: Mapping[str, Any]) -> bytes:
     return head
 
 
-@lru_cache(maxsize=256)  # a node calls the same few for ever
+@lru_cache(maxsize=256)  # a node keeps calling the same few methods
 def _encode_method(method: str) -> bytes:
     name = method.encode()
     if not 0 < len(name) <= METHOD_BYTES:
@@ -177,7 +178,7 @@ def _encode_method(method: str) -> bytes:
 
 
 def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
-    """Method and header; raises Fault (`bad-head`)."""
+    """Return method and header. Raises Fault (`bad-head`)."""
     size = head[0] if head else 0
     if not 0 < size <= METHOD_BYTES or size >= len(head):
         raise Fault("bad-head")
@@ -190,7 +191,8 @@ def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
-    """A msgpack map; nothing at all for an empty one."""
+    """Encode a header as a msgpack map; an empty one as no bytes. Raises ValueError if too
+    large."""
     if not header:
         return b""
     packed: bytes = msgpack.packb(dict(header))
@@ -200,7 +202,7 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
 
 
 def decode_header(data: Bytes) -> dict[str, Any]:
-    """A map with string keys of at most FRAME_HEAD_BYTES; raises Fault (`bad-head`).
+    """Decode a map with string keys, of at most FRAME_HEAD_BYTES. Raises Fault (`bad-head`).
 
     Extension types and timestamps are refused.
     """
@@ -216,14 +218,16 @@ def decode_header(data: Bytes) -> dict[str, Any]:
 
 
 def encode_code(code: str, message: str = "") -> bytes:
-    """The head of REFUSAL, RESET and GOAWAY: the code's length and text, then words."""
+    """Encode the head of REFUSAL, RESET and GOAWAY: the code's length and text, then the
+    message."""
     name = code.encode()[:CODE_BYTES]
     return b"%c%b%b" % (len(name), name, message.encode()[:1024])
 
 
 def decode_code(head: Bytes) -> tuple[str, str]:
-    """Code and message of a peer, made safe to show: a word of a-z, 0-9 and hyphens; text
-    without control characters, cut to 200. Raises Fault (`bad-head`)."""
+    """Return a peer's code and message, made safe to show. The code is a word of a-z, 0-9 and
+    hyphens. The message has no control characters and at most 200 characters. Raises Fault
+    (`bad-head`)."""
     size = head[0] if head else 0
     code = bytes(head[1 : 1 + size])
     if not 0 < size <= CODE_BYTES or len(code) != size or not _is_word(code):
@@ -237,8 +241,8 @@ def _is_word(code: bytes) -> bool:
 
 
 def first_frame(data: bytes, head_bytes: int) -> tuple[Frame, bytes] | None:
-    """A connection's first frame, which has no payload, and the bytes after it; None while it
-    is incomplete. Raises Fault (`frame-too-large`)."""
+    """Return a connection's first frame, which has no payload, and the bytes after it; None while
+    it is incomplete. Raises Fault (`frame-too-large`)."""
     if len(data) < PREFIX_BYTES:
         return None
     length, kind, flags, head, received, ident, offset = PREFIX.unpack_from(data)

@@ -1,5 +1,5 @@
-"""The time in which a link has no path, or may have none soon: both sides look for a new one
-(docs/spec/lane.md, section 5)."""
+"""Grace period of a link that has lost its path, or may lose it soon: both sides search for a new
+one (docs/spec/lane.md, section 5)."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +12,7 @@ from .limits import Limits
 
 
 class Grace:
-    """One link's grace, each time that it has one. `quiet`: its peer has not been heard of for
+    """Grace periods of one link. `quiet` means that its peer has been silent for
     `Limits.quiet_s`."""
 
     def __init__(
@@ -27,9 +27,9 @@ class Grace:
         back: Callable[[], None],
         end: Callable[[str], None],
     ) -> None:
-        """`rescue` looks for a path until cancelled, or returns a code to `end` the link with;
-        `at_stake` says whether somebody would miss the link; `quiet` and `back` are called when
-        the peer grows quiet, and when it is there again."""
+        """`rescue` searches for a path until cancelled, or returns a code to `end` the link with.
+        `at_stake` says whether a caller would miss the link. `quiet` is called when the peer has
+        been silent for long, and `back` when it is heard again."""
         self.quiet = False
         self._host = host
         self._limits = limits
@@ -43,11 +43,11 @@ class Grace:
 
     @property
     def under_way(self) -> bool:
-        """Whether a path is looked for."""
+        """Whether a path is being searched for."""
         return self._scope is not None
 
     async def run(self) -> None:
-        """Look for a path until the peer is `found`, or the link's time is over."""
+        """Search for a path until `found` is called or the link's time has run out."""
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._run_out)
@@ -58,7 +58,7 @@ class Grace:
         self._scope = None
 
     def found(self) -> None:
-        """The peer is there: nothing need be looked for."""
+        """End the search, because the peer has been heard."""
         if self._scope is not None:
             self._scope.cancel()
         if self.quiet:
@@ -66,8 +66,9 @@ class Grace:
             self._tell_back()
 
     async def _run_out(self) -> None:
-        """Without a connection it grows quiet, and ends: later where somebody would miss it.
-        Time in which our own loop stood still (a laptop's sleep) does not count."""
+        """Declare the link quiet, then end it, after silence without a connection. It ends later if
+        a caller would miss it. Time in which our own loop stood still (a laptop's sleep) does not
+        count."""
         limits, now = self._limits, self._host.now()
         heard = now + defaults.RESTORE_S - limits.quiet_s
         while True:

@@ -1,9 +1,9 @@
-"""What goes wrong with one peer ends that peer's connection, never the daemon (ADR 0023).
+"""Guard that lets a bug end the connection of one peer instead of the daemon (ADR 0023).
 
-Whatever handles one peer (a link, a datagram, a dial, a callback about a link) runs within
-`Guard.around`; as a task it is begun by `Guard.start`. An unexpected exception there is a mistake
-of ours that the peer has found: its connection is ended, and the node reports it. Cancellation, the
-end of the process and errors of this machine (`is_own`) pass through as before.
+All code that handles one peer (a link, a datagram, a dial, a callback about a link) runs within
+`Guard.around`, or as a task started by `Guard.start`. An unexpected exception there is a bug of
+ours that the peer has triggered: its connection is ended, and the node reports it. Cancellation,
+the end of the process and errors of this machine (`is_own`) pass through.
 """
 
 import errno
@@ -21,13 +21,13 @@ from .errors import MISHAP, DialFailed, ShoalError
 
 _ROOT: Final = Path(__file__).parent.parent
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-_NAME_CHARS: Final = 64  # of the name of a peer in a report
+_NAME_CHARS: Final = 64  # characters of a peer's name in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
     """An unexpected exception: the peer (an id or an address), the exception's type, and the line
-    of ours that raised it. Its words are left out: they may hold what a peer or a person wrote."""
+    of our code that raised it. Its message is left out: it may quote a peer or a person."""
 
     who: str
     error: str
@@ -35,10 +35,10 @@ class Mishap:
 
 
 class Guard:
-    """Ends connections instead of the daemon; each endpoint has one.
+    """Guard of one endpoint.
 
     `report` gets each mishap. Without it nothing is caught, so that tests and simulations see
-    mistakes. `hang_up` ends the link to a peer id, where there is one.
+    bugs. `hang_up` ends the link to a peer id, if there is one.
     """
 
     def __init__(self) -> None:
@@ -52,10 +52,10 @@ class Guard:
         *,
         instead: Callable[[], Exception] | None = None,
     ) -> AbstractContextManager[None]:
-        """Guard a block that handles one peer, given by its id or place.
+        """Guard a block that handles one peer, given by its id or its address and port.
 
-        After a mishap `end` is called, and the link to the peer ends. Then `instead` is raised
-        where it is given, which callers expect: errors of its type, and coded ones, pass through.
+        After a mishap `end` is called and the link to the peer ends. Then `instead` is raised if it
+        is given. Callers expect that error, so errors of its type and of ShoalError pass through.
         """
         return _Around(self, who, end, instead)
 
@@ -67,7 +67,7 @@ class Guard:
         *args: object,
         end: Callable[[], object] | None = None,
     ) -> None:
-        """Start a task that handles one peer; as `nursery.start_soon(function, *args)`."""
+        """Start a task that handles one peer, like `nursery.start_soon(function, *args)`."""
         nursery.start_soon(partial(self._run, who, end, function), *args, name=function)
 
     async def _run(
@@ -87,14 +87,14 @@ class Guard:
         *args: object,
         end: Callable[[], object] | None = None,
     ) -> None:
-        """Call all of them: one that fails keeps none of the others from hearing of it."""
+        """Call all callbacks, even if one of them fails."""
         for callback in callbacks:
             with _Around(self, who, end, None):
                 callback(*args)
 
 
 class _Around(AbstractContextManager[None]):
-    """The block that `Guard.around` guards."""
+    """The context manager that `Guard.around` returns."""
 
     __slots__ = ("_end", "_guard", "_instead", "_who")
 
@@ -119,7 +119,7 @@ class _Around(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Catch a mistake; no other place of the daemon catches all exceptions."""
+        """Catch a bug. No other place in the daemon catches all exceptions."""
         guard = self._guard
         if error is None or guard.report is None:
             return False
@@ -142,7 +142,7 @@ class _Around(AbstractContextManager[None]):
 
     @staticmethod
     def _finish(guard: Guard, who: str, *ends: Callable[[], object] | None) -> None:
-        """Ending may run into the same mistake: each end is a block of its own."""
+        """Guard each end by itself, because ending may hit the same bug."""
         for end in ends:
             if end is not None:
                 with _Around(guard, who, None, None):
@@ -150,13 +150,13 @@ class _Around(AbstractContextManager[None]):
 
 
 def mishap_of(name: object) -> Callable[[], DialFailed]:
-    """Return a maker of the error that a dial raises (`Guard.around`, `instead`)."""
-    return lambda: DialFailed(MISHAP, f"`{name}` has run into a mistake of this node")
+    """Return a factory of the error that a dial raises (`instead` of `Guard.around`)."""
+    return lambda: DialFailed(MISHAP, f"`{name}` has triggered a bug of this node")
 
 
 def is_own(error: BaseException) -> bool:
     """Whether an error is this machine's, so that no peer is to blame: its disk, its store, or
-    trio itself. Such errors end the daemon loudly."""
+    trio itself. Such errors end the daemon."""
     if isinstance(error, ShoalError):
         return error.own
     if isinstance(error, OSError):
@@ -167,11 +167,11 @@ def is_own(error: BaseException) -> bool:
 def _split(
     error: BaseException, passes: Callable[[BaseException], bool]
 ) -> tuple[Exception | None, BaseException | None]:
-    """The first mistake, and what is left of the exception without all of them."""
+    """Return the first bug, and what is left of the exception without any bugs."""
 
     def is_mistake(each: BaseException) -> bool:
         if isinstance(each, BaseExceptionGroup):
-            return False  # its parts are looked at one by one
+            return False  # its members are checked one by one
         return isinstance(each, Exception) and not passes(each)
 
     if not isinstance(error, BaseExceptionGroup):
@@ -186,15 +186,15 @@ def _split(
 
 
 def name_of(who: object) -> str:
-    """A peer id as it is, a place as `address port number`, without anything that a terminal
-    would obey."""
+    """Return a peer id unchanged, and an address and port as `address port number`, without
+    control characters."""
     if isinstance(who, tuple):
         who = f"{who[0]} port {who[1]}"
     return ascii(str(who))[1:-1][:_NAME_CHARS]
 
 
 def _place(error: BaseException) -> str:
-    """The deepest line of ours: `transport/link.py:412`."""
+    """Return the deepest line of our code, like `transport/link.py:412`."""
     trace, found = error.__traceback__, "?"
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

@@ -1,8 +1,9 @@
-"""The first frame each way, and who is let in (docs/spec/lane.md, sections 3 and 8).
+"""The hello, which is the first frame in each direction, and the rules of admission
+(docs/spec/lane.md, sections 3 and 8).
 
-Nothing else of a peer is parsed before its hello is accepted. Admission is one check over
-two kinds of secret: the swarm's key, and an invitation's. Both are proven by an HMAC over
-the TLS exporter, so a proof is worth nothing on another connection or for another pair.
+Nothing else from a peer is parsed before its hello is accepted. Admission checks two kinds of
+secret: the swarm's key, and an invitation's. Both are proven by an HMAC over the TLS exporter, so a
+proof is worthless on another connection or for another pair of peers.
 """
 
 import hmac
@@ -33,7 +34,7 @@ _WINDOW_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A proof in a hello: the kind of secret, which one (b"" for the swarm's), the HMAC."""
+    """A proof in a hello: the kind of secret, its name (b"" for the swarm's key), and the HMAC."""
 
     kind: str
     ident: bytes
@@ -42,22 +43,22 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a side says of itself. `resume` names the peer's incarnation on a further path."""
+    """A side's description of itself. `resume` names the peer's incarnation on a further path."""
 
     versions: tuple[int, int]
     incarnation: bytes
     windows: Windows
-    swarm: bytes = b""  # b"": joining by an invitation, of a swarm that is not known yet
+    swarm: bytes = b""  # b"" when joining by an invitation, before the swarm is known
     features: tuple[str, ...] = ()
     resume: bytes | None = None
-    port: int = 0  # where this side listens, 0: nowhere
-    udp_port: int = 0  # the same for UDP
-    observed: tuple[str, int] | None = None  # where this side sees the other, IP address and port
+    port: int = 0  # the TCP port on which this side listens; 0 for none
+    udp_port: int = 0  # likewise for UDP
+    observed: tuple[str, int] | None = None  # the IP address and port of the other side, as seen
     token: Token | None = None
     further: tuple[Token, ...] = ()  # proofs of older secrets of the same kind
 
     def encode(self) -> bytes:
-        """The head of the HELLO frame: a msgpack map."""
+        """Return the head of the HELLO frame, a msgpack map."""
         data: bytes = msgpack.packb(
             {
                 "v": self.versions,
@@ -77,7 +78,7 @@ class Hello:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> "Hello":
-        """Read at most HELLO_BYTES; unknown keys are skipped. Raises Fault (`bad-hello`)."""
+        """Read at most HELLO_BYTES; skip unknown keys. Raises Fault (`bad-hello`)."""
         fields = _unpack(data)
         stream, link, streams = _numbers(fields, "w", 3, _WINDOW_LIMIT)
         low, high = _numbers(fields, "v", 2, 1 << 16)
@@ -103,7 +104,7 @@ class Hello:
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
-    """The highest version in both ranges, None where they do not meet."""
+    """Return the highest version in both ranges, or None if they do not overlap."""
     version = min(ours[1], theirs[1])
     return version if version >= max(ours[0], theirs[0]) else None
 
@@ -142,7 +143,7 @@ def _word(value: object) -> str:
 
 
 def _place(value: object) -> tuple[str, int] | None:
-    """An IP address and a port. What is none is nobody's mistake that matters: it is ignored."""
+    """Return an IP address and a port; None for a malformed pair, which is harmless."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     address, port = value
@@ -179,7 +180,7 @@ def _further(value: object) -> tuple[Token, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What ties a proof to one connection: its TLS exporter and both ends, in their roles."""
+    """The values that tie a proof to one connection: its TLS exporter and both ends by role."""
 
     exporter: bytes
     dialler: PeerId
@@ -188,14 +189,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A key two peers share, its kind, and the name by which it is looked up."""
+    """A key that two peers share, its kind, and the name by which it is looked up."""
 
     kind: str
     ident: bytes
     key: bytes
 
     def prove(self, role: str, binding: Binding) -> Token:
-        """The token of one side; `role` is `dialler` or `listener`, so neither can echo."""
+        """Return one side's token. `role` is `dialler` or `listener`, so that neither can echo."""
         parts = (
             b"shoal/admission/1",
             self.kind.encode(),
@@ -208,63 +209,65 @@ class Secret:
         return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
 
     def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
-        """Whether the other side knows the secret."""
+        """Whether the token proves that the other side knows the secret."""
         return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """How a peer was let in: `open`, `swarm` or `invitation`; then by which one."""
+    """The way a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
 
     kind: str
     invitation: bytes = b""
 
 
 class Invitations(Protocol):
-    """The node's book of invitations. `ident` is `invitation_ident` of the key."""
+    """A node's book of invitations. `ident` is `invitation_ident` of the key."""
 
     def find(self, ident: bytes) -> bytes | None:
-        """The key of an invitation that still lets somebody in, else None."""
+        """Return the key of an invitation that is still valid, else None."""
         ...
 
     def used(self, ident: bytes) -> None:
-        """A peer has been let in by it."""
+        """Note that a peer has been let in by this invitation."""
         ...
 
 
 class Admission(Protocol):
-    """Who is let in; a node may change from one to another. The three below look at secrets alone,
-    a private group's (`state/group/admission.py`) at its members as well."""
+    """The rule that decides which peers are let in; a node may switch to another one. The three
+    classes below check secrets only. A private group's (`state/group/admission.py`) checks members
+    as well."""
 
     @property
     def swarm(self) -> bytes:
-        """The swarm's public name, up to 32 bytes; b"" where it is not known yet."""
+        """The swarm's public name, up to 32 bytes; b"" if it is not known yet."""
         ...
 
     @property
     def secret(self) -> Secret | None:
-        """What this side proves when it dials; None proves nothing."""
+        """The secret that this side proves when it dials; None to prove nothing."""
         ...
 
     @property
     def further(self) -> Sequence[Secret]:
-        """Older ones that it proves besides, at most FURTHER."""
+        """Older secrets that it proves as well, at most FURTHER."""
         ...
 
     def find(self, kind: str, ident: bytes) -> Secret | None:
-        """The secret that a dialler's token names, if it lets anybody in."""
+        """Return the secret that a dialler's token names, if it is valid."""
         ...
 
     def refusal(self, peer: PeerId, kind: str) -> str | None:
-        """The code that keeps a peer out, or away from, whatever it proves; `kind` of secret."""
+        """Return the code that refuses a peer no matter what it proves, or None. `kind` is that of
+        the secret. The dialler applies it to the listener as well."""
         ...
 
     def words(self, peer: PeerId, code: str) -> str:
-        """What a refused peer is told besides the code."""
+        """Return the message that a refused peer gets with the code."""
         ...
 
     def used(self, secret: Secret) -> None:
-        """A dialler was let in by it."""
+        """Note that a dialler was let in by this secret."""
         ...
 
     @property
@@ -274,12 +277,12 @@ class Admission(Protocol):
 
 
 def invitation_ident(key: bytes) -> bytes:
-    """The 8 bytes by which a hello names an invitation without telling its key."""
+    """Return the 8 bytes by which a hello names an invitation without revealing its key."""
     return sha256(b"shoal/invitation/1\0" + key).digest()[:8]
 
 
 def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
-    """The secret of an invitation that still lets somebody in."""
+    """Return the secret of an invitation that is still valid, or None."""
     if kind != INVITATION or invitations is None:
         return None
     key = invitations.find(ident)
@@ -287,7 +290,7 @@ def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret 
 
 
 class _BySecret:
-    """Whoever has the secret is let in, by it alone."""
+    """Admission of every peer that proves the secret, without further checks."""
 
     further: Sequence[Secret] = ()
 
@@ -299,7 +302,7 @@ class _BySecret:
 
 
 class OpenSwarm(_BySecret):
-    """Lets everybody in who means the same swarm."""
+    """Admission of every peer that names the same swarm."""
 
     open = True
     secret = None
@@ -317,13 +320,13 @@ class OpenSwarm(_BySecret):
 
 
 class SwarmKey(_BySecret):
-    """Lets in who proves the key (16 bytes or more), or an invitation of this node's."""
+    """Admission of peers that prove the key (16 bytes or more) or an invitation of this node."""
 
     open = False
 
     def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
         if len(key) < 16:
-            raise ValueError("a swarm key has 16 bytes or more")
+            raise ValueError("a swarm key needs at least 16 bytes")
         self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
         self.secret = Secret(SWARM, b"", key)
         self._invitations = invitations
@@ -339,14 +342,15 @@ class SwarmKey(_BySecret):
 
 
 class Invited(_BySecret):
-    """Proves an invitation's key (10 bytes or more) when it dials, and lets nobody in. `swarm`:
-    the only one that it can join; an inviter in another refuses it, and the code is not used up."""
+    """Admission of a node that joins: it proves an invitation's key (10 bytes or more) when it
+    dials, and lets no peer in. `swarm` is the only one that it can join; an inviter in another
+    swarm refuses it, and the invitation is not used up."""
 
     open = False
 
     def __init__(self, key: bytes, swarm: bytes = b"") -> None:
         if len(key) < 10:
-            raise ValueError("an invitation's key has 10 bytes or more")
+            raise ValueError("an invitation's key needs at least 10 bytes")
         self.swarm = swarm
         self.secret = Secret(INVITATION, invitation_ident(key), key)
 
@@ -354,14 +358,14 @@ class Invited(_BySecret):
         return None
 
     def used(self, secret: Secret) -> None:
-        """Nobody is let in."""
+        """Do nothing, because no peer is let in."""
 
 
 def admit(
     admission: Admission, hello: Hello, binding: Binding
 ) -> tuple[Admitted, Secret | None] | str:
-    """The listener's check of a dialler's hello: how it comes in and by which secret, or the
-    code of the refusal."""
+    """Check a dialler's hello, as the listener. Return how it is let in and by which secret, or
+    the code of the refusal."""
     if hello.swarm and admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     token = hello.token
@@ -376,7 +380,7 @@ def admit(
 
 
 def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
-    """The dialler's check of the listener's hello, by one of the secrets that it proved itself."""
+    """Check the listener's hello, as the dialler, by one of the secrets that it proved itself."""
     if admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     secret = admission.secret

@@ -1,8 +1,8 @@
-"""Who a node is: an Ed25519 key and the libp2p peer id made from it.
+"""A node's identity: an Ed25519 key and the libp2p peer id derived from it.
 
-A peer id is the base58btc text of a multihash over the key's protobuf encoding; an Ed25519
-key is short enough for the identity multihash, so the public key can be read back from the
-id (libp2p specification, `peer-ids/peer-ids.md`).
+A peer id is the base58btc text of a multihash over the key's protobuf encoding. An Ed25519 key is
+short enough for the identity multihash, so the public key can be read back from the id (libp2p
+specification, `peer-ids/peer-ids.md`).
 """
 
 import shlex
@@ -27,7 +27,7 @@ IDENTITY_FILE = "identity.key"
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _DIGITS = {letter: value for value, letter in enumerate(_ALPHABET)}
-_PEER_ID_LETTERS = 52  # of an Ed25519 key; longer text is refused before it is decoded
+_PEER_ID_LETTERS = 52  # for an Ed25519 key; longer text is refused before it is decoded
 _KEY_PREFIX = b"\x08\x01\x12\x20"  # protobuf PublicKey{Type: Ed25519, Data: 32 bytes}
 _ID_PREFIX = b"\x00\x24" + _KEY_PREFIX  # multihash: identity, 36 bytes
 _FILE_WORD = "shoal-identity-1"
@@ -35,7 +35,7 @@ _FILE_LIMIT = 1024
 
 
 def base58_encode(data: bytes) -> str:
-    """Base58btc text of `data` (the Bitcoin alphabet, leading zero bytes as `1`)."""
+    """Return the base58btc text of `data` (Bitcoin's alphabet, leading zero bytes as `1`)."""
     number = int.from_bytes(data)
     letters = []
     while number:
@@ -46,7 +46,8 @@ def base58_encode(data: bytes) -> str:
 
 
 def base58_decode(text: str) -> bytes:
-    """Bytes of base58btc `text`; raises ValueError. Quadratic: bound `text` first."""
+    """Return the bytes of base58btc `text`. Raises ValueError. Takes quadratic time: bound
+    `text`."""
     number = 0
     for letter in text:
         digit = _DIGITS.get(letter)
@@ -59,14 +60,14 @@ def base58_decode(text: str) -> bytes:
 
 @lru_cache(4096)  # base58 takes 25 µs, and records name their authors by their keys
 def peer_id_of(public_key: bytes) -> PeerId:
-    """The peer id of a raw Ed25519 public key (32 bytes)."""
+    """Return the peer id of a raw Ed25519 public key (32 bytes). Raises ValueError."""
     if len(public_key) != KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(public_key)}")
-    return PeerId(sys.intern(base58_encode(_ID_PREFIX + public_key)))  # of each one text
+    return PeerId(sys.intern(base58_encode(_ID_PREFIX + public_key)))  # one object for each id
 
 
 def parse_peer_id(text: str) -> PeerId:
-    """Check a peer id from outside; only Ed25519 ids in their one spelling pass.
+    """Check a peer id from outside. Only Ed25519 ids in their one canonical spelling pass.
 
     Raises `TransportError("bad-peer-id")`.
     """
@@ -75,11 +76,11 @@ def parse_peer_id(text: str) -> PeerId:
 
 
 def public_key_of(peer: PeerId) -> bytes:
-    """The raw Ed25519 public key (32 bytes) that a peer id names."""
+    """Return the raw Ed25519 public key (32 bytes) that a peer id names."""
     return _key_in(peer)
 
 
-@lru_cache(4096)  # of those that are right
+@lru_cache(4096)  # caches valid ids only
 def _key_in(text: str) -> bytes:
     shown = text if len(text) <= 2 * _PEER_ID_LETTERS else text[:_PEER_ID_LETTERS] + "…"
     shown = shown if shown.isprintable() else ascii(shown)
@@ -102,7 +103,7 @@ def _signed_bytes(domain: str, data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's private key. `seed` (32 bytes) is the secret; it never shows in a repr."""
+    """A node's private key. `seed` (32 bytes) is the secret and is left out of the repr."""
 
     peer: PeerId
     public_key: bytes
@@ -111,36 +112,36 @@ class Identity:
 
     @classmethod
     def generate(cls, host: Host) -> "Identity":
-        """A new identity from the host's entropy."""
+        """Return a new identity from the host's entropy."""
         return cls.from_seed(host.entropy(KEY_BYTES))
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "Identity":
-        """The identity of an Ed25519 private key (RFC 8032's 32 secret bytes)."""
+        """Return the identity of an Ed25519 private key (RFC 8032's 32 secret bytes)."""
         key = Ed25519PrivateKey.from_private_bytes(seed)
         public_key = key.public_key().public_bytes_raw()
         return cls(peer_id_of(public_key), public_key, seed, key)
 
     def sign(self, domain: str, data: bytes) -> bytes:
-        """64 bytes over the domain's length (4 bytes), the domain and exactly `data`."""
+        """Sign the domain's length (4 bytes), the domain and `data`. Return 64 bytes."""
         return self._key.sign(_signed_bytes(domain, data))
 
     def sign_for_libp2p(self, data: bytes) -> bytes:
-        """A signature over bare `data`, for formats of libp2p that have no domain of ours.
+        """Sign bare `data`, for formats of libp2p that have no domain of ours.
 
-        Their data starts with a word in letters, ours with a zero byte of the length, so
-        neither can pass for the other.
+        Their data starts with letters, ours with a zero byte of the length, so neither can pass for
+        the other.
         """
         return self._key.sign(data)
 
 
 def verify(peer: PeerId, domain: str, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is `peer`'s over this domain and these exact bytes."""
+    """Whether `signature` is by `peer` over this domain and exactly these bytes."""
     return verify_raw(public_key_of(peer), _signed_bytes(domain, data), signature)
 
 
 def verify_raw(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is the Ed25519 key's over bare `data`."""
+    """Whether `signature` is by this Ed25519 key over bare `data`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -149,10 +150,10 @@ def verify_raw(public_key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 async def load_or_create_identity(host: Host, folder: Path) -> Identity:
-    """The identity kept in `folder/identity.key`, made on the first start.
+    """Return the identity stored in `folder/identity.key`; create it on the first start.
 
-    The file holds one line: a format word, the seed in hex, the peer id (so that damage is
-    noticed). Raises HostError where others may read it or where it is damaged.
+    The file holds one line: a format word, the seed in hex, and the peer id, which reveals damage.
+    Raises HostError if other users may read it or if it is damaged.
     """
     return await host.offload(_load_or_create, host, folder / IDENTITY_FILE)
 
@@ -178,7 +179,7 @@ def _check_mode(host: Host, path: Path) -> None:
     mode = host.files.mode(path)
     if mode & 0o077:
         raise HostError(
-            f"others may use the identity in `{path}` (its mode is {mode:04o})",
+            f"other users can access the identity in `{path}` (its mode is {mode:04o})",
             hint=f"`chmod 600 {shlex.quote(str(path))}`",
         )
 
@@ -187,5 +188,5 @@ def _decode_file(data: bytes) -> Identity:
     word, seed, peer = data.decode("ascii").split()
     identity = Identity.from_seed(bytes.fromhex(seed))
     if word != _FILE_WORD or peer != identity.peer:
-        raise ValueError("the file is not one of ours, or a byte of it changed")
+        raise ValueError("not an identity file of ours, or damaged")
     return identity

@@ -1,4 +1,4 @@
-"""From a relayed path to a direct one: who punches, and when again."""
+"""Replacement of relayed paths by direct ones: punches for each relayed link until one works."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ from .punch.puncher import Puncher
 
 
 class Improving:
-    """Punches for every link that is carried by a relay, again and again with longer pauses, until
-    it is direct or over. A birthday search is made only for links that are `needed`: it sends 2,000
-    datagrams, as many as a node may send in all in its first minute."""
+    """Puncher for every relayed link, again and again with longer pauses, until the link is direct
+    or over. A birthday search is made only for links that are `needed`: it sends 2,000
+    datagrams, as many as a node may send in its whole first minute."""
 
     def __init__(self, puncher: Puncher, guard: Guard) -> None:
         self._puncher = puncher
         self._guard = guard
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
-        self._spared: set[Link] = set()  # those that a search might make direct
-        self._needing: Counter[PeerId] = Counter()  # links that come may be needed
+        self._spared: set[Link] = set()  # links that a search might make direct
+        self._needing: Counter[PeerId] = Counter()  # peers whose link will be needed when it comes
 
     @contextmanager
     def needing(self, peer: PeerId) -> Iterator[None]:
-        """Within it, the link to this peer is needed once it comes."""
+        """Context in which the link to this peer is needed once it comes."""
         self._needing[peer] += 1
         try:
             yield
@@ -38,25 +38,25 @@ class Improving:
             self._needing -= Counter((peer,))
 
     def need(self, link: Link) -> None:
-        """A component uses this link from now on: try ways that were too dear for it so far."""
+        """Note that a component uses this link, and try methods that were too expensive before."""
         link.need()
         self.look(link)
 
     def begin(self, link: Link, nursery: trio.Nursery, *, at_once: bool) -> None:
-        """See to a link, unless that is done already. The side that dialled is `at_once`; the
-        other leaves it some seconds."""
+        """Start to improve a link, unless that has begun. The side that dialled begins `at_once`;
+        the other waits some seconds."""
         under_way = self._under_way.get(link.peer)
         if under_way is None or under_way[0] is not link:
             self._under_way[link.peer] = link, trio.Event()
             self._guard.start(nursery, link.peer, self._run, link, at_once)
 
     def look(self, link: Link) -> None:
-        """Try at once what was spared, if the link is needed by now."""
+        """Make the search at once that was skipped, if the link is needed by now."""
         if link in self._spared and link.needed:
             self._under_way[link.peer][1].set()
 
     def hurry(self) -> None:
-        """The network is another one: what was given up on is tried again now."""
+        """Try again for all links at once, because the network has changed."""
         for _, event in self._under_way.values():
             event.set()
 
@@ -82,13 +82,13 @@ class Improving:
         reason = prediction.reason if prediction is not None else ""
         if reason == Plan.SPARED:
             self._spared.add(link)
-            self.look(link)  # it may be needed since then
+            self.look(link)  # it may have become needed in the meantime
         else:
             self._spared.discard(link)
         return reason in FUTILE
 
     async def _wait(self, link: Link, pause: float) -> bool:
-        """Whether, after a pause or a change of the network, there is still something to do."""
+        """Wait for the pause or a network change. Return whether the link is still relayed."""
         with trio.move_on_after(pause):
             await self._under_way[link.peer][1].wait()
         if not self._is_mine(link) or not link.alive or link.way is not Way.RELAYED:
@@ -97,7 +97,7 @@ class Improving:
         return True
 
     def _is_mine(self, link: Link) -> bool:
-        """A newer link to the same peer has a task of its own."""
+        """Whether this link is the current one; a newer link to the peer has a task of its own."""
         under_way = self._under_way.get(link.peer)
         return under_way is not None and under_way[0] is link
 

@@ -1,4 +1,4 @@
-"""The dialler's side of the hello: from a proven path to a link, or a further path of one."""
+"""Dialler's side of the hello: turns a secured stream into a link, or a further path of one."""
 
 import trio
 
@@ -11,12 +11,12 @@ from .meeting import Connected, Door, Refused
 from .path import Path, PathLost
 from .pipe import Way
 
-# Codes of a failed resumption after which there is nothing to resume.
+# Codes of a failed resumption after which the link cannot be resumed.
 _FORGOTTEN = ("unknown-link", "peer-restarted")
 
 
 class Introducing:
-    """Says hello for one endpoint, to one peer once at a time."""
+    """Sender of one endpoint's hellos; at most one first hello to a peer at a time."""
 
     def __init__(self, peer: PeerId, door: Door, links: Links) -> None:
         self._peer = peer
@@ -24,8 +24,8 @@ class Introducing:
         self._links = links
 
     async def join(self, path: Path, way: Way, port: int, name: str, nursery: trio.Nursery) -> Link:
-        """The link to who is at the other end of a proven path, where it listens on `port`.
-        Raises DialFailed."""
+        """Return the link to the peer at the other end of a secured stream, which listens on
+        `port`. Raises DialFailed."""
         peer = path.tls.peer
         try:
             if peer == self._peer:
@@ -52,22 +52,22 @@ class Introducing:
         return link
 
     async def _say_hello(self, path: Path, name: str) -> Connected:
-        """Before others that dial the same peer have lost their patience: they wait."""
+        """Send the hello, within less time than other dials to the same peer wait for it."""
         with trio.move_on_after(defaults.HELLO_S):
             return await self._door.introduce(path, None)
         raise DialFailed("timeout", f"`{name}` did not answer our hello")
 
     async def _carry_on(self, link: Link, path: Path, way: Way) -> Link:
-        """A further connection of a link. Another one may come up meanwhile: no dial waits for
-        another here, or one that hangs would hold up those that work."""
+        """Add a further connection to a link. No dial waits for another here, or one that hangs
+        would delay those that work."""
         connected = await self._door.introduce(path, link.identities.peer_incarnation)
         if not self._links.add(connected, way, link):
-            raise DialFailed("closed", f"the link to `{link.peer}` has ended meanwhile")
+            raise DialFailed("closed", f"the link to `{link.peer}` has ended in the meantime")
         return link
 
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
         self._door.tell_refused(peer, refused)
-        if refused.code == "duplicate":  # the peer's own dial is the one that stays
+        if refused.code == "duplicate":  # the peer's own dial wins
             with trio.move_on_after(defaults.DUPLICATE_S):
                 while (link := self._links.link(peer)) is None:
                     await self._links.news.park()

@@ -1,4 +1,4 @@
-"""What this node knows when it punches: of itself, and of peers from others than themselves."""
+"""Addresses for punching: this node's own, and those of peers as reported by third nodes."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,12 +18,12 @@ from .relay.client import RelayClient
 from .relay.vouch import Vouched
 from .udp.port import UdpPort
 
-_VOUCHED: Final = 4  # addresses kept of one peer
+_VOUCHED: Final = 4  # addresses that are remembered for each peer
 _PEERS: Final = 1024
 
 
 class Knowledge:
-    """Fulfils `punch.needs.Knowledge` from the node's own parts."""
+    """Implementation of `punch.needs.Knowledge` by the node's own parts."""
 
     def __init__(
         self,
@@ -41,14 +41,15 @@ class Knowledge:
         self._relays = relays
         self._mapper = mapper
         self._vouched: dict[PeerId, dict[str, None]] = {}
-        self._by_own: dict[PeerId, dict[str, None]] = {}  # by relays that this node chose
+        # By peer, as reported by relays that this node chose.
+        self._by_own: dict[PeerId, dict[str, None]] = {}
         self._found: dict[PeerId, dict[str, None]] = {}
         self._latest: Place | None = None
 
     def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
-        """A relay says where it sees a peer. That this is behind our own router, so that the
-        peer's private addresses are of our network, is believed of a relay at which we hold a
-        place: any other one may be the peer's own, and say so to be let at our neighbours."""
+        """Note where a relay sees a peer. Only a relay at which we hold a reservation is believed
+        that this is behind our own router, so that the peer's private addresses are in our network.
+        Any other relay may belong to the peer, and say so to get access to our neighbours."""
         if seen is None:
             return
         own = any(held.relay == relay for held in self._relays.relays)
@@ -58,26 +59,26 @@ class Knowledge:
                 _note(self._by_own, peer, ip)
 
     def observed(self, place: Place) -> None:
-        """A peer sees a connection from our listen port come from there, just now."""
+        """Note the address from which a peer has just seen a connection from our listen port."""
         if ":" not in place[0]:
             self._latest = place
 
     def found(self, peer: PeerId, ip: str) -> None:
-        """A peer answers on the own network."""
+        """Note that a peer answers on the local network."""
         _note(self._found, peer, ip)
 
     def found_at(self, peer: PeerId) -> list[str]:
-        """Where a peer answered on the own network."""
+        """Return the addresses at which a peer answered on the local network."""
         return list(self._found.get(peer, ()))
 
-    # What punching asks.
+    # Queries by punching.
 
     def own(self, peer: PeerId) -> Own:
         known = self._reach.reachability
         interfaces = [item.address for item in self._host.interfaces()]
         nat = Nat.of(known)
         has_moved = self._has_moved()
-        if has_moved:  # the port is no more what it was either, until somebody is asked
+        if has_moved:  # the port may have changed as well, until an observer is asked
             nat = replace(nat, preserves=False)
         return Own(
             nat,
@@ -87,7 +88,7 @@ class Knowledge:
         )
 
     def _has_moved(self) -> bool:
-        """Whether a peer lately saw us at another address than what was measured."""
+        """Whether a peer lately saw us at another address than the measured one."""
         known, latest = self._reach.reachability.udp_place, self._latest
         return known is not None and latest is not None and known[0] != latest[0]
 
@@ -126,7 +127,7 @@ class Knowledge:
         return Seen(vouched, shares, list(self._found.get(peer, ())))
 
     def _shares_site(self, vouched: Iterable[str]) -> bool:
-        """Whether one of the addresses is where others see this node too."""
+        """Whether others see this node at one of the addresses too."""
         known = self._reach.reachability
         ours = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         ours |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
@@ -138,7 +139,7 @@ class Knowledge:
 
 
 def _note(table: dict[PeerId, dict[str, None]], peer: PeerId, ip: str) -> None:
-    """Keep the latest few addresses of the latest peers."""
+    """Remember an address: the latest few of each of the latest peers."""
     plain = plain_ip(ip)
     if plain is None:
         return

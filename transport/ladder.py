@@ -1,9 +1,9 @@
-"""All the ways to a peer, and which to try when: from its first address to the best path there is.
+"""The dialer: finds a path to a peer by all strategies, then keeps improving it.
 
-`Ladder` joins what stands apart: the endpoint and its links, the UDP port, port mapping, discovery
-on the own network, what peers see of this node, hole punching, relays. Several ways to a peer are
-tried at once; the first that works carries the link, and what is better takes over. The
-order in which a person is told of them: `pipe.Way`.
+`Ladder` joins the endpoint and its links, the UDP port, port mapping, discovery on the own network,
+address observations by peers, hole punching and relays. Several strategies are tried at once. The
+first path that works carries the link, and a better one takes over. `pipe.Way` lists the path kinds
+from best to worst.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,23 +59,24 @@ _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """Which ways this node takes. Each can be left out, which tests and cautious owners do."""
+    """The strategies that this node uses. Tests and cautious owners can leave out any."""
 
     direct: bool = True  # dialling TCP addresses
-    udp: bool = True  # a UDP port at all: dialling over it, punching over it, observing
+    udp: bool = True  # a UDP port at all: dialling, punching and observing over it
     lan: bool = True  # multicast on the own network
-    mapping: bool = True  # asking the router for a port
+    mapping: bool = True  # asking the router to map a port
     punch_tcp: bool = True
     punch_udp: bool = True
-    prediction: bool = True  # finding the port of a NAT that draws one for each peer
-    relay: bool = True  # using relays; what this node lends as one is `RelayLimits`
+    prediction: bool = True  # finding the port of a NAT that picks one for each peer
+    relay: bool = True  # using relays; `RelayLimits` says what this node lends as one
 
 
 ALL_RUNGS: Final = Rungs()
 
 
 class Ladder:
-    """One for each node. `book` says where peers are; `key` is secret and stays over restarts."""
+    """Dialer of one node. `book` returns peers' addresses. `key` is secret and survives
+    restarts."""
 
     def __init__(
         self,
@@ -90,8 +91,8 @@ class Ladder:
         book: AddressBook = lambda peer: (),
         foreign: Sequence[Address] = (),
     ) -> None:
-        """`web_port`: listen on TCP 443 as well while others reach this node. `foreign` are relays
-        of the libp2p kind, not shoal's, at which a place is held."""
+        """`web_port`: listen on TCP 443 as well while this node is reachable. `foreign` are libp2p
+        relays at which to hold a reservation."""
         self.endpoint = endpoint
         self.rungs = rungs = rungs or Rungs()
         self.book = book
@@ -179,18 +180,18 @@ class Ladder:
             self.udp.on_stun(self._stun)
             self.udp.on_pipe(self._udp_came)
 
-    # What others use.
+    # Used by other components.
 
     def addresses(self) -> list[Address]:
-        """Where others can reach this node (`Whereabouts.addresses`)."""
+        """Return the addresses at which others can reach this node (`Whereabouts.addresses`)."""
         return [*self.whereabouts.addresses(), *self.foreign.addresses()]
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback()` whenever `addresses` may have changed."""
+        """Register `callback()`, called whenever `addresses` may have changed."""
         self._on_change.append(callback)
 
     def outcome(self, peer: PeerId) -> Outcome | None:
-        """What the last attempt to punch through to a peer came to."""
+        """Return the outcome of the last attempt to punch through to a peer, or None."""
         return self.puncher.outcomes.get(peer)
 
     async def connect(
@@ -201,10 +202,10 @@ class Ladder:
         timeout: float,
         needed: bool = True,
     ) -> Link:
-        """The link to a peer, by whichever of its addresses answers first; better paths follow
-        by themselves. Without addresses the book is asked. Upkeep of the network does not count as
-        `needed`: for it a relayed path will do where only a birthday search finds a direct one.
-        Raises DialFailed."""
+        """Return the link to a peer, by whichever address answers first; better paths follow by
+        themselves. Without addresses the book is asked. Upkeep of the network is not `needed`: a
+        relayed path suffices if only a birthday search would find a direct one. Raises
+        DialFailed."""
         if not needed:
             link = await self._connect(peer, addresses, timeout)
         else:
@@ -215,12 +216,12 @@ class Ladder:
         return link
 
     def need(self, link: Link) -> None:
-        """A component uses this link: do more for a direct path from now on."""
+        """Note that a component uses this link, and try harder for a direct path from now on."""
         self._improving.need(link)
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
-        """The same for a few questions only: a link that is new may be ended after them
-        (`Link.brief`). Raises DialFailed."""
+        """Return the link to a peer for a few questions only. If the link is new it may be ended
+        after them (`Link.brief`). Raises DialFailed."""
         with self.endpoint.briefly(peer):
             return await self._connect(peer, addresses, timeout)
 
@@ -237,7 +238,7 @@ class Ladder:
                 except DialFailed:
                     if self.endpoint.link(peer) is None:
                         raise
-                await trio.sleep(defaults.FIND_S)  # a link that is looked for elsewhere too
+                await trio.sleep(defaults.FIND_S)  # another task searches for its path as well
         raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
 
     async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
@@ -250,12 +251,12 @@ class Ladder:
         if address.peer is not None:
             return await self.connect(address.peer, [address], timeout=timeout)
         if address.transport != "tcp":
-            raise DialFailed("bad-address", f"`{address}` does not say who answers there")
+            raise DialFailed("bad-address", f"`{address}` does not name its peer")
         return await self.endpoint.dial(address, timeout=timeout)
 
     def network_changed(self) -> None:
-        """Addresses or the router are others than before: every path is asked for a sign of
-        life, what was given up on is tried again."""
+        """React to changed addresses or routers: check every path, and retry what had been given
+        up."""
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
@@ -272,16 +273,16 @@ class Ladder:
         further: Places = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen and serve until cancelled; started with the port, the same for TCP and UDP.
+        """Listen and serve until cancelled. Started with the port, the same for TCP and UDP.
 
-        Listening on `0.0.0.0` is listening on `::` as well, where there is IPv6. Raises
-        AddressInUse and HostError before it has started.
+        Listening on `0.0.0.0` includes `::` if there is IPv6. Raises AddressInUse and HostError
+        before it has started.
         """
         failure: HostError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 number = await self.ports.listen(nursery, listen, port, further)
-            except HostError as error:  # to be raised as it is, not in a group
+            except HostError as error:  # raised below, so that it is not in a group
                 failure = error
                 nursery.cancel_scope.cancel()
             else:
@@ -300,7 +301,7 @@ class Ladder:
             nursery.start_soon(self._watch_reach, listen)
             if self.udp is not None:
                 nursery.start_soon(LongPaths(self._host, self.endpoint, self.direct.dial_place).run)
-            near = way_to(listen) is Way.LOOPBACK  # nobody but this machine can come
+            near = way_to(listen) is Way.LOOPBACK  # only this machine can connect
             if self.rungs.relay:
                 nursery.start_soon(self.relays.run)
                 await nursery.start(self.foreign.run)
@@ -336,10 +337,10 @@ class Ladder:
             self._changed()
             version = await self.reach.changed(version)
 
-    # Climbing.
+    # Connection attempts.
 
     def _attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
-        """What to try, and when; `own`: at this node's own relays too."""
+        """Return what to try, and when. With `own`, this node's own relays as well."""
         found = self.knowledge.found_at(peer)
         linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
         ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
@@ -352,7 +353,7 @@ class Ladder:
         )
 
     async def _attempt(self, attempt: Attempt) -> Link:
-        """One way to one address. Raises DialFailed."""
+        """Dial one address by one strategy. Raises DialFailed."""
         address = attempt.address
         if address.relay is not None:
             others = [each.relay for each in attempt.others if each.relay is not None]
@@ -360,8 +361,8 @@ class Ladder:
         return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
 
     async def _link_relay(self, relay: Address, others: Sequence[Address]) -> None:
-        """A direct link to a relay, by the addresses that are given or any that is known of it,
-        and by both IP versions where there are both. Raises DialFailed."""
+        """Make a direct link to a relay, by the given addresses or those in the book, and over both
+        IP versions if both ends have both. Raises DialFailed."""
         if relay.peer is None or self._nursery is None:
             return
         link = self.endpoint.link(relay.peer)
@@ -379,13 +380,14 @@ class Ladder:
             self._improving.begin(link, self._nursery, at_once=at_once)
 
     def _improve_relayed(self) -> None:
-        """Links that have lost their direct path and live on by a relay, or that are needed now."""
+        """Improve links that have lost their direct path and use a relay, or that are needed
+        now."""
         for link in self.endpoint.links():
             if link.way is Way.RELAYED:
                 self._improve(link, self.endpoint.peer < link.peer)
                 self._improving.look(link)
 
-    # What comes.
+    # Incoming connections and events.
 
     def _take_soon(self, pipe: Pipe, take: Callable[..., Awaitable[None]], *told: object) -> None:
         if self._nursery is None:
@@ -401,7 +403,7 @@ class Ladder:
                 pipe.trust()
 
     def _punched(self, pipe: Pipe, peer: PeerId, client: bool, way: Way) -> None:
-        # TCP that both opened finds its sides by itself; what only one opened was dialled.
+        # TCP that both sides opened settles client and server by itself. Otherwise it was dialled.
         server = not client and pipe.medium != "tcp"
         self._take_soon(pipe, self._join, way, peer, server)
 
@@ -442,8 +444,8 @@ class Ladder:
             self._offer_relay(link, medium)
 
     def _offer_relay(self, link: Link, medium: str) -> None:
-        """Whoever was dialled, and so can be, may relay; who came, if it says that it can be
-        dialled where it is seen."""
+        """Tell the relay client where a peer can relay: a peer that was dialled, at that address; a
+        peer that dialled, only if the book has the address at which it is seen."""
         known = [each for each in self.book(link.peer) if each.relay is None]
         ip, port = link.address
         if not link.identities.dialled:

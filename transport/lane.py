@@ -1,10 +1,10 @@
-"""A link's protocol without I/O: bytes and `now` in, bytes and events out.
+"""A link's protocol without I/O: takes bytes and the time, and returns bytes and events.
 
-Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream), outbox.py
-(what is to be sent) and connection.py (one connection). One `Lane` outlives the connections that
-carry it: `attach` and `detach` say when one comes and goes, `use` by which one this side sends;
-every counted frame that another one may have lost is sent again. The receiver tells
-duplicates by call ids and stream offsets.
+Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream), outbox.py (the queue
+of frames to send) and connection.py (one connection). One `Lane` outlives the connections that
+carry it: `attach` and `detach` add and remove one, and `use` selects the one by which this side
+sends. Every counted frame that a connection may have lost is sent again by the next. The receiver
+recognizes duplicates by call ids and stream offsets.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from .shaper import Flow
 
 @dataclass(slots=True)
 class _Partial:
-    """A message of the peer's of which parts are missing."""
+    """A message from the peer of which parts are missing."""
 
     ident: int
     of_reply: bool
@@ -47,47 +47,50 @@ class _Partial:
 
 
 class Lane:
-    """One link. `dialled` tells the side that opened it, `remote` is what the peer granted."""
+    """Protocol state of one link. `dialled` says which side opened it. `remote` holds the windows
+    that the peer granted."""
 
     def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
         self.ended: Ended | None = None
         self.connections: list[Connection] = []
         self.outbox = Outbox(remote.link_bytes, limits.backlog_bytes)
         self.streams: dict[int, LaneStream] = {}
-        self.heard = now  # when the last byte came
+        self.heard = now  # when the last byte was received
         self._now = now
-        self._from = Connection(idle_s=0, silent_s=0, now=now)  # what is being received
+        self._from = Connection(idle_s=0, silent_s=0, now=now)  # the connection being read
         self._role = 0 if dialled else 1
-        # One side's ping shows both that the other is there: the one that dialled is first.
+        # A ping by either side shows both that the other is alive. The side that dialled pings
+        # first.
         self.idle_s = limits.idle_s * (1 if dialled else PATIENCE)
         self._limits = limits
         self._remote = remote
         self._next_stream = 1
-        self._mine = 0  # streams open that this side opened
+        self._mine = 0  # open streams that this side opened
         self._seen = SeenIds()
         self._seen_streams = SeenIds()
         self._partials: list[_Partial | None] = [None, None, None]
         self._partial_bytes = 0
-        self._stream_bytes = 0  # unread in all streams
+        self._stream_bytes = 0  # unread bytes of all streams
         self._link_received = 0
         self._link_read = 0
         self._link_granted = limits.link_window_bytes
 
     @property
     def held(self) -> int:
-        """Bytes kept for this link: to be sent or acknowledged, unread, or incomplete."""
+        """Bytes in memory for this link: unsent, unacknowledged, unread, or of incomplete
+        messages."""
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
     @property
     def turns(self) -> int:
-        """Calls, posts and streams begun by either side so far."""
+        """Calls, posts and streams that either side has begun so far."""
         ours = self.outbox.next_ident + self._next_stream
         return ours + self._seen.count + self._seen_streams.count
 
     @property
     def at_stake(self) -> bool:
-        """Whether somebody would miss the link: calls or streams are open, or answers have not
-        arrived for sure. Not cheap; asked while nothing carries it."""
+        """Whether a caller would miss the link: calls or streams are open, or replies are not
+        acknowledged yet. Not cheap; used only while no connection carries the link."""
         return bool(self.streams) or self.outbox.at_stake
 
     @property
@@ -99,7 +102,7 @@ class Lane:
     # Connections.
 
     def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
-        """A further connection. This side sends by it if it is the only one, else after `use`.
+        """Add a connection. This side sends by it if it is the only one, otherwise after `use`.
         `yielding` bounds its bulk."""
         connection = Connection(
             idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now, yielding=yielding
@@ -111,21 +114,21 @@ class Lane:
         return connection
 
     def detach(self, connection: Connection) -> None:
-        """It is gone. Where it carried, nothing leaves until `use` names another."""
+        """Remove a connection. If it was in use, nothing is sent until `use` names another one."""
         self.connections.remove(connection)
         if connection is self.outbox.carrier:
             self.outbox.use(None)
 
     def use(self, connection: Connection) -> None:
-        """Send by this one from now on."""
+        """Send by this connection from now on."""
         self.outbox.use(connection)
 
-    # What the shell asks for.
+    # Requests by the shell.
 
     def call(
         self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
     ) -> OutCall:
-        """Queue a call; `Answered` brings its end."""
+        """Queue a call. An `Answered` event ends it. Raises ValueError if the head is too large."""
         call = OutCall(priority)
         head = wire.encode_request(method, header)
         self.outbox.push(Message(wire.CALL, int(priority), 0, head, payload, call))
@@ -134,12 +137,12 @@ class Lane:
     def post(
         self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
     ) -> None:
-        """Queue a call without an answer."""
+        """Queue a call without a reply. Raises ValueError if the head is too large."""
         head = wire.encode_request(method, header)
         self.outbox.push(Message(wire.POST, int(priority), 0, head, payload, None))
 
     def give_up(self, call: OutCall) -> None:
-        """The caller waits no longer. A call that has not begun to leave never does."""
+        """Stop waiting for a call. A call that has not begun to leave is withdrawn."""
         if call.ident:
             if self.outbox.waiting.pop(call.ident, None) is not None:
                 cancel = Entry(wire.CANCEL, int(call.priority), call.ident, 0, b"", b"")
@@ -150,21 +153,21 @@ class Lane:
     def reply(
         self, ident: int, header: Mapping[str, Any], payload: Bytes, priority: Priority
     ) -> None:
-        """Answer a call of the peer's."""
+        """Reply to a call of the peer."""
         head = wire.encode_header(header)
         size = len(payload)
-        if size <= LEAST_PIECE_BYTES:  # never cut
+        if size <= LEAST_PIECE_BYTES:  # never split into parts
             self.outbox.push(Entry(wire.REPLY, int(priority), ident, size, head, payload))
         else:
             self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
 
     def refuse(self, ident: int, code: str, message: str, priority: Priority) -> None:
-        """Answer a call of the peer's with a coded no."""
+        """Refuse a call of the peer with a code."""
         head = wire.encode_code(code, message)
         self.outbox.push(Entry(wire.REFUSAL, int(priority), ident, 0, head, b""))
 
     def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> LaneStream | None:
-        """Open a stream; None where the peer allows no more of them."""
+        """Open a stream. Return None if the peer does not allow another one."""
         if self._mine >= self._remote.streams:
             return None
         head = wire.encode_request(method, header)
@@ -176,7 +179,7 @@ class Lane:
         return stream
 
     def read(self, stream: LaneStream, limit: int) -> bytes:
-        """Bytes of a stream, b"" if none are there; grants the peer new credit."""
+        """Return bytes of a stream, b"" if there are none, and grant the peer new credit."""
         data = stream.read(limit)
         self._consumed(stream, len(data), unread=len(data))
         return data
@@ -190,7 +193,7 @@ class Lane:
         self._forget_if_done(stream)
 
     def go_away(self, code: str, message: str = "") -> None:
-        """End the link; the last frame that `take` hands out says why."""
+        """End the link. The last frame that `take` returns gives the code."""
         if self.ended is None:
             self.ended = Ended(code, message, True)
             for connection in self.connections:
@@ -199,8 +202,8 @@ class Lane:
     def take(
         self, connection: Connection, room: int, now: float, allowance: Allowance | None = None
     ) -> bytes:
-        """Frames to write to a connection now: `room` bytes, and at most one frame more.
-        `allowance`: what of each priority may leave, where there are caps."""
+        """Return frames to write to a connection now: up to `room` bytes, plus at most one frame.
+        `allowance` says how much of each priority may leave, if there are caps."""
         last_words = self.ended is not None
         return self.outbox.take(connection, room, now, last_words=last_words, allowance=allowance)
 
@@ -234,10 +237,10 @@ class Lane:
             del self.streams[stream.ident]
             self._mine -= stream.mine
 
-    # What comes.
+    # Received frames.
 
     def receive(self, connection: Connection, data: Bytes, now: float) -> list[Event]:
-        """Take plaintext of a connection. A peer's mistake ends the link by its code."""
+        """Take plaintext from a connection. A peer's protocol error ends the link with its code."""
         events: list[Event] = []
         self.heard = self._now = connection.heard = now
         self._from = connection
@@ -272,7 +275,7 @@ class Lane:
         return handler(self, frame)
 
     def _classify(self, frame: Frame, intake: list[int]) -> None:
-        """What a relay splices is counted there."""
+        """Count a frame's bytes by class. Data that a relay splices counts as the relay's."""
         size, priority = wire.PREFIX_BYTES + len(frame.head), frame.flags & wire.PRIORITY_MASK
         stream = self.streams.get(frame.ident) if frame.kind == wire.DATA else None
         lent = stream is not None and stream.lent
@@ -296,7 +299,7 @@ class Lane:
         self._from.ponged(frame.offset, self._now)
 
     def _on_ack(self, frame: Frame) -> None:
-        """Its count has been read with its prefix."""
+        """Do nothing: the acknowledged count was read with the prefix."""
 
     def _on_call(self, frame: Frame) -> Event | None:
         if not self._seen.add(frame.ident):
@@ -339,7 +342,7 @@ class Lane:
         return Answered(call, code=code, message=message)
 
     def _call_of(self, frame: Frame) -> OutCall | None:
-        """The open call that a frame answers; None for a duplicate or a call given up."""
+        """Return the open call that a frame answers; None for a duplicate or an abandoned call."""
         call = self.outbox.waiting.get(frame.ident)
         if call is None and not 0 < frame.ident < self.outbox.next_ident:
             raise Fault("bad-id")
@@ -380,11 +383,11 @@ class Lane:
         self._partials[slot] = None
         self._partial_bytes -= len(partial.buffer)
         if of_reply and frame.ident not in self.outbox.waiting:
-            return None  # the caller has given up meanwhile
+            return None  # the caller has given up in the meantime
         return partial.deliver(partial.buffer.toreadonly())
 
     def _check_stray_part(self, ident: int, of_reply: bool) -> None:
-        """A part of what is complete already, or of the reply to a call given up."""
+        """Accept a part of a complete message, or of the reply to an abandoned call; else raise."""
         known = 0 < ident < self.outbox.next_ident if of_reply else ident in self._seen
         if not known:
             raise Fault("bad-part")
@@ -400,14 +403,14 @@ class Lane:
         if not self._seen_streams.add(frame.ident >> 1):
             return None
         theirs = len(self.streams) - self._mine
-        if theirs >= 2 * self._limits.streams:  # an OPEN sent again may overtake an old FIN
+        if theirs >= 2 * self._limits.streams:  # a repeated OPEN may overtake an old FIN
             raise Fault("too-many-streams")
         method, header = wire.decode_request(frame.head)
         priority = wire.PRIORITIES[frame.flags & wire.PRIORITY_MASK]
         return Opened(self._new_stream(frame.ident, priority, mine=False), method, header)
 
     def _stream_of(self, frame: Frame) -> LaneStream | None:
-        """The stream a frame is for; None for one that has ended."""
+        """Return the stream that a frame belongs to; None if the stream has ended."""
         stream = self.streams.get(frame.ident)
         if stream is None:
             number, mine = frame.ident >> 1, frame.ident & 1 == self._role
@@ -425,16 +428,16 @@ class Lane:
         if self._link_received > self._link_granted:
             raise Fault("credit-exceeded")
         self._stream_bytes += stream.held - held
-        if fresh and stream.held == held:  # read by nobody: give the credit back at once
+        if fresh and stream.held == held:  # discarded, not queued: return the credit at once
             self._consumed(stream, fresh, unread=0)
         self._forget_if_done(stream)
-        # Who reads waits for the first byte and for the end, not for more.
+        # A reader waits for the first byte and for the end, but not for more bytes.
         return StreamReady(stream) if not held or stream.receive_done else None
 
     def _on_credit(self, frame: Frame) -> Event | None:
         if frame.ident == 0:
             self.outbox.link_limit = max(self.outbox.link_limit, frame.offset)
-            if self.outbox.starved:  # else nobody waits, and a look at all streams is not cheap
+            if self.outbox.starved:  # otherwise no stream waits, and checking all is not cheap
                 self._feed_streams()
             return None
         found = self._stream_of(frame)
@@ -476,7 +479,7 @@ HANDLERS: Final[Mapping[int, Callable[[Lane, Frame], Event | None]]] = {
 
 
 def _whole(frame: Frame) -> Bytes:
-    """The payload of a message that is one frame."""
+    """Return the payload of a message that consists of one frame. Raises Fault."""
     size = len(frame.payload)
     if size != frame.offset:
         raise Fault("bad-length")

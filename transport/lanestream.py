@@ -1,7 +1,7 @@
-"""One stream inside a lane: byte offsets, credit, the end of each direction. No I/O.
+"""State machine of one stream in a lane: byte offsets, credit, the end of each direction. No I/O.
 
-The state machine of docs/spec/lane.md, section 6. `Lane` decides when a stream may put a
-frame on the wire and counts the link's credit; this class knows one stream.
+It implements docs/spec/lane.md, section 6. `Lane` decides when a stream may send a frame, and
+counts the link's credit. This class knows only its own stream.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode
 
 
 class Entry(NamedTuple):
-    """A frame to be sent, apart from what is known only when it leaves."""
+    """A frame to be sent, without the fields that are known only when it leaves."""
 
     kind: int
     flags: int
@@ -24,8 +24,8 @@ class Entry(NamedTuple):
 
 
 class LaneStream:
-    """Both directions of a stream. `mine` tells whether this side opened it; `on_done` is
-    called when the last frame of an ended stream has left."""
+    """Both directions of a stream. `mine` says whether this side opened it. `on_done` is called
+    when the last frame of an ended stream has left."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class LaneStream:
         self.priority = priority
         self.mine = mine
         self.on_done = on_done
-        self.context: Any = None  # the shell's
+        self.context: Any = None  # belongs to the shell
         self.open_head: bytes | None = None  # the OPEN that has not left yet
-        self.scheduled = False  # in its priority's rotation
-        self.queued = 0  # bytes the caller gave that have not left
+        self.scheduled = False  # whether it is in its priority's rotation
+        self.queued = 0  # bytes from the caller that have not left
         self.finishing = False  # `finish` was called
         self.send_done = False  # FIN or RESET has left
         self.receive_done = False  # FIN or RESET has come
-        self.failed: str | None = None  # the code of a RESET, ours or the peer's
-        self.lent = False  # what it carries is a relay's, which counts it under its own cap
-        self.held = 0  # bytes received and not read
+        self.failed: str | None = None  # the code of a RESET by either side
+        self.lent = False  # carries a relay's data, which counts towards the relay's own cap
+        self.held = 0  # bytes received but not read
         self._pieces: deque[memoryview] = deque()
         self._sent = 0
         self._limit = send_window
@@ -63,7 +63,7 @@ class LaneStream:
         self._read = 0
 
     def narrow(self, window: int) -> None:
-        """Both directions keep to a smaller window than the hellos said. Both ends must do so,
+        """Use a smaller window in both directions than the hellos said. Both ends must do this
         before either has sent or read anything."""
         self._limit = min(self._limit, window)
         self._window = self._granted = min(self._window, window)
@@ -72,41 +72,41 @@ class LaneStream:
 
     @property
     def done(self) -> bool:
-        """Both directions have ended: the lane forgets the stream."""
+        """Whether both directions have ended, so that the lane forgets the stream."""
         return self.send_done and self.receive_done
 
     def write(self, data: Bytes) -> None:
-        """Queue bytes, which do not change; the caller keeps `queued` small."""
+        """Queue bytes, which must not change. The caller keeps `queued` small."""
         if data:
             self._pieces.append(memoryview(data))
             self.queued += len(data)
 
     def finish(self) -> None:
-        """No more bytes will be written."""
+        """End this side's direction after the queued bytes."""
         self.finishing = True
 
     def reset(self, code: str) -> None:
-        """End both directions now; what is queued or unread is dropped.
+        """End both directions now, and drop all queued and unread bytes.
 
-        Where both have been ended in order, nothing but unread bytes goes.
+        If both directions have ended in order already, only unread bytes are dropped.
         """
         self._discarding = True
         if self.failed is not None or (self.receive_done and self.finishing):
-            return  # the first code is the one that counts
+            return  # only the first code counts
         self.failed = code
         self._drop_queue()
         if not self.done:
             self._reset_due = code
 
     def discard(self) -> int:
-        """Forget unread bytes; how many."""
+        """Drop unread bytes. Return how many."""
         self._chunks.clear()
         dropped, self.held = self.held, 0
         self._read += dropped
         return dropped
 
     def extend_limit(self, limit: int) -> None:
-        """The peer's credit, an absolute offset; an old one changes nothing."""
+        """Apply the peer's credit, an absolute offset. An older one changes nothing."""
         self._limit = max(self._limit, limit)
 
     def has_output(self, link_room: int) -> bool:
@@ -120,7 +120,8 @@ class LaneStream:
         return self.finishing
 
     def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> Entry:
-        """The next frame of a stream that `has_output`, with `most` bytes of payload."""
+        """Return the next frame of a stream that `has_output`, with up to `most` bytes of
+        payload."""
         if self.open_head is not None:
             head, self.open_head = self.open_head, None
             return Entry(OPEN, self.priority, self.ident, 0, head, b"")
@@ -156,10 +157,10 @@ class LaneStream:
     # Receiving.
 
     def take_in(self, frame: Frame) -> int:
-        """Accept a DATA frame; the bytes that are new. Raises Fault.
+        """Accept a DATA frame. Return how many bytes are new. Raises Fault.
 
-        Frames keep their boundaries when they are sent again, so an offset below what has
-        come is a whole duplicate.
+        Repeated frames keep their boundaries, so a frame with an offset below what has been
+        received is a complete duplicate.
         """
         size = len(frame.payload)
         if frame.offset < self._received or (self.receive_done and not size):
@@ -179,7 +180,7 @@ class LaneStream:
         return size
 
     def take_reset(self, code: str) -> None:
-        """The peer ended the stream: unread bytes are void, and our own direction ends too."""
+        """Handle the peer's RESET: drop unread bytes, and end this side's direction too."""
         self.failed = self.failed or code
         self.receive_done = self._discarding = True
         self._drop_queue()
@@ -188,11 +189,11 @@ class LaneStream:
 
     @property
     def readable(self) -> bool:
-        """Whether `read` has something to say: bytes, the end, or a failure."""
+        """Whether `read` has something to report: bytes, the end, or a failure."""
         return bool(self._chunks) or self.receive_done or self.failed is not None
 
     def read(self, limit: int) -> bytes:
-        """Up to `limit` bytes that have come; b"" when there are none."""
+        """Return up to `limit` received bytes, or b"" if there are none."""
         pieces: list[memoryview] = []
         room = limit
         while room > 0 and self._chunks:
@@ -210,7 +211,7 @@ class LaneStream:
         return data
 
     def new_limit(self) -> int | None:
-        """The credit to grant now: once half a window has been read, not before."""
+        """Return the credit to grant now, once half a window has been read; None before that."""
         if self.receive_done or self._granted - self._read > self._window // 2:
             return None
         self._granted = self._read + self._window

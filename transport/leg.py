@@ -1,4 +1,4 @@
-"""A path that carries a link, with what the link keeps of it."""
+"""One path of a link with the link's own state for it, and the choice among several paths."""
 
 from collections.abc import Sequence
 from math import inf
@@ -15,9 +15,9 @@ from .writer import Writer
 
 
 class Leg:
-    """One of a link's paths. `due` is when its connection wants the next tick, `since` when it
-    came, `wanted` when the peer chose to send by it, all on the host's clock; `meter` is its
-    account with the node's caps."""
+    """A path of a link. `due` is when its connection wants the next tick, `since` when the
+    path came, `wanted` when the peer chose to send by it, all on the host's clock. `meter` is
+    its account with the node's bandwidth caps."""
 
     __slots__ = ("connection", "due", "meter", "path", "since", "wanted", "way", "writer")
 
@@ -38,7 +38,7 @@ class Leg:
         self.since = self.due = self.wanted = now
 
     async def keep_to_caps(self, host: Host, meter: Meter) -> None:
-        """Charge what was read, and wait until more may be."""
+        """Charge the bytes that were read, and wait until more may be read."""
         now, path = host.now(), self.path
         flows = meter.read(self.connection, path.bytes_in, now)
         path.read_most = defaults.READ_BYTES
@@ -53,11 +53,13 @@ class Leg:
 
 
 def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None:
-    """The leg to send by: one that answers, of the best way; TCP before UDP, which costs ten
-    times the CPU, but not on a long path (longpaths.py); of equals the newest, since a peer that
-    dials anew has lost what it had, or the one that the peer chose last, where this side is the
-    one that follows. Where the one in `used` does not answer, another one must have been heard
-    later."""
+    """Return the path to send by: one whose peer replies, of the best kind.
+
+    TCP comes before UDP, which costs ten times the CPU, but not on a long path (longpaths.py).
+    Among equals the newest wins, because a peer that dials again has lost its old paths. On the
+    side that follows the peer's choice, the one that the peer chose last wins. If the path in
+    `used` gets no replies, its successor must have been heard later.
+    """
     if len(legs) < 2:
         return legs[0] if legs else None
     likely = "udp" if is_long(legs) else "tcp"
@@ -83,7 +85,7 @@ def best(legs: Sequence[Leg], now: float, used: Leg | None = None) -> Leg | None
 
 
 def is_long(legs: Sequence[Leg]) -> bool:
-    """Whether the shortest round trip that any of them has seen is a long one."""
+    """Whether the shortest round trip measured on any path is a long one."""
     least = inf
     for leg in legs:
         trip = leg.connection.least_rtt
@@ -93,14 +95,17 @@ def is_long(legs: Sequence[Leg]) -> bool:
 
 
 def worst(legs: Sequence[Leg], keep: Leg | None) -> Leg:
-    """The one to give up where there are too many: of the worst way the oldest, but not `keep`."""
+    """Return the path to drop if there are too many: the oldest of the worst kind, not `keep`."""
     return max((leg for leg in legs if leg is not keep), key=lambda leg: (leg.way.rank, -leg.since))
 
 
 def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
-    """Those that go the same way as the one in use, and have done so for a while: what cuts
-    one cuts both. And those through a relay beside a direct one that has lasted: a relay's places
-    are for those that have nothing else."""
+    """Return the paths that are not worth keeping.
+
+    These are paths of the same kind as the one in use, after a while, because one failure breaks
+    both. And they are relayed paths beside a direct one that has lasted, because a relay's
+    reservations are for peers that have nothing else.
+    """
     if used is None:
         return []
     return [
@@ -115,6 +120,6 @@ def redundant(legs: Sequence[Leg], used: Leg | None, now: float) -> list[Leg]:
 
 
 def _kind(leg: Leg) -> tuple[Way, str, bool]:
-    """IPv4 and IPv6 are two ways: what cuts one leaves the other, and a relay that sees both can
-    tell of both."""
+    """Return what two redundant paths share. IPv4 and IPv6 differ: a failure of one leaves the
+    other, and a relay that sees both can vouch for both."""
     return leg.way, leg.path.medium, ":" in leg.path.address[0]

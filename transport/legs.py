@@ -1,4 +1,4 @@
-"""The paths that a link has, and by which of them it sends."""
+"""All paths of one link: chooses the one to send by, and drops dead and redundant ones."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,10 +19,11 @@ from .writer import Writer
 
 
 class Legs:
-    """One link's legs: it sends by the best that answers, and leaves one that falls silent.
+    """The paths of one link. It sends by the best path whose peer replies.
 
-    `used` is the one that carries what this side sends, `address` where it leads or led; `due` is
-    when one of them wants the next tick, `heard` when the last byte came over those that are gone.
+    `used` carries what this side sends, and `address` is its far end, or that of the last one.
+    `due` is when a path wants the next tick. `heard` is when the last byte came over a path that
+    has been dropped.
     """
 
     def __init__(
@@ -37,19 +38,19 @@ class Legs:
         attended: Callable[[], bool],
         shaper: Shaper | None = None,
     ) -> None:
-        """`due` is called when a tick is wanted sooner than it was, `lost` when the leg in use has
-        ended, `sent` when bytes have left. While `attended` returns true, the link does not rest.
-        `shaper` holds the node's caps."""
+        """`due` is called when a tick is wanted earlier than before, `lost` when the path in use
+        has ended, `sent` when bytes have left. While `attended` returns true, the link does not
+        rest. `shaper` holds the node's caps."""
         self.used: Leg | None = None
         self.address: Place = ("", 0)
         self.due = inf
         self.heard = host.now()
-        self.silent = False  # the last one was left because nothing came
-        self.broken = False  # the last one was closed by the other end, not lost in silence
-        self.lapsed = False  # it was a circuit that its relay lent for no longer
+        self.silent = False  # the last path was dropped because it was silent
+        self.broken = False  # the last path was closed by the other end
+        self.lapsed = False  # the last path was a circuit whose relay's loan ran out
         self.places: dict[str, tuple[int, int]] = {}
-        """The IP addresses at which the peer was last seen on paths without a relay, the latest
-        last, with its TCP and its UDP port there; 0: not known."""
+        """TCP and UDP port (0 if unknown) of the peer at each IP address where it was last seen
+        without a relay, the latest last."""
         self._host = host
         self._lane = lane
         self._identities = identities
@@ -60,45 +61,45 @@ class Legs:
         self._rest_s = 0.0
         self._shaper = shaper
         self._legs: list[Leg] = []
-        self._new = True  # none has come yet
-        self._hurry = False  # the one in use has gone quiet with frames under way
-        self._bytes_in = 0  # over those that are gone
+        self._new = True  # no path has come yet
+        self._hurry = False  # the path in use is silent with frames in flight
+        self._bytes_in = 0  # over dropped paths
         self._bytes_out = 0
 
     def __iter__(self) -> Iterator[Leg]:
         return iter(self._legs)
 
-    # What it is asked for.
+    # State.
 
     @property
     def connected(self) -> bool:
-        """Whether there is one, or the first is just about to come."""
+        """Whether there is a path, or the first one is about to come."""
         return self.used is not None or self._new
 
     @property
     def missing(self) -> bool:
-        """Whether there is none."""
+        """Whether there is no path."""
         return not self._legs
 
     @property
     def is_long(self) -> bool:
-        """Whether the round trip is one at which UDP serves better than TCP."""
+        """Whether the round trip is so long that UDP serves better than TCP."""
         return is_long(self._legs)
 
     @property
     def bytes_in(self) -> int:
-        """Over all that there were."""
+        """Bytes received over all paths, past ones included."""
         return self._bytes_in + sum(leg.path.bytes_in for leg in self._legs)
 
     @property
     def bytes_out(self) -> int:
-        """Over all that there were."""
+        """Bytes sent over all paths, past ones included."""
         return self._bytes_out + sum(leg.path.bytes_out for leg in self._legs)
 
     @property
     def udp_place(self) -> Place | None:
         """Where the peer's UDP port should be: at the address where this side dialled its TCP
-        port; None where that was not so, or a UDP path is there."""
+        port. None if this side did not dial it, or if a UDP path exists already."""
         leg, port = self.used, self._identities.udp_port
         if leg is None or not port or not self._identities.dialled or leg.path.medium != "tcp":
             return None
@@ -107,7 +108,7 @@ class Legs:
         return leg.path.address[0], port
 
     def statuses(self) -> tuple[LegStatus, ...]:
-        """Figures for a person."""
+        """Return the status of each path, to be shown to a person."""
         return tuple(
             LegStatus(
                 leg.way,
@@ -121,25 +122,25 @@ class Legs:
         )
 
     def is_suspect(self, now: float) -> bool:
-        """Whether to look for another path before this one is given up: it has not been heard
-        since the network changed or this machine slept, or its relay may be gone. A peer that
-        is merely slow is not dialled for it."""
+        """Whether to search for another path before this one is dropped: it has been silent since
+        the network changed or this machine slept, or its relay may be gone. A peer that is merely
+        slow is not dialled again."""
         leg = self.used
         if leg is None or not leg.connection.is_doubtful(now):
             return False
         long = now >= leg.connection.heard + defaults.SUSPECT_S
         return leg.connection.unseen or (long and leg.way is Way.RELAYED)
 
-    # Coming and going.
+    # Paths come and go.
 
     def attach(self, path: Path, way: Way) -> Leg:
-        """A further path, proven to be the peer's. One too many goes, perhaps this."""
+        """Add an authenticated path. If there are too many now, drop one, perhaps this one."""
         now = self._host.now()
-        # On this machine no modem buffers, and what looks like a queue is a busy processor.
+        # A loopback path has no buffering modem: what looks like a queue is a busy processor.
         yielding = None if way is Way.LOOPBACK else Yielding(now)
         connection = self._lane.attach(now, yielding)
         meter = None
-        if self._shaper is not None and not path.inside:  # else the link outside has one
+        if self._shaper is not None and not path.inside:  # the outer link has a meter already
             meter = Meter(self._shaper)
         writer = Writer(self._host, self._lane, connection, path, self._wrote, meter)
         leg = Leg(path, way, connection, writer, now, meter)
@@ -162,18 +163,18 @@ class Legs:
             del self.places[next(iter(self.places))]
 
     def has(self, leg: Leg) -> bool:
-        """Whether it has not been dropped."""
+        """Whether a path has not been dropped."""
         return leg in self._legs
 
     def lose(self, leg: Leg) -> None:
-        """The other end has closed it."""
+        """Drop a path that the other end has closed."""
         if leg in self._legs:
             self.broken = True
             self.lapsed = leg.path.lapsed
             self._drop(leg)
 
     def _drop(self, leg: Leg) -> None:
-        """It is lost, or there is one too many."""
+        """Drop a path that is lost or superfluous."""
         self._legs.remove(leg)
         leg.connection.forgive(self._host.now())
         self.heard = max(self.heard, leg.connection.heard)
@@ -189,13 +190,13 @@ class Legs:
             self._tell_lost()
 
     def end(self) -> None:
-        """Send what the lane says last, and drop all."""
+        """Send the lane's last frame, and drop all paths."""
         self._say_goodbye()
         for leg in list(self._legs):
             self._drop(leg)
 
     def _say_goodbye(self) -> None:
-        """On the leg that carries the link, or another that takes the words."""
+        """Send the last frame by the path in use, or else by another one that is not blocked."""
         for leg in sorted(self._legs, key=lambda leg: leg is not self.used):
             if leg.path.blocked or not (
                 words := self._lane.take(leg.connection, 1 << 16, self._host.now())
@@ -204,27 +205,27 @@ class Legs:
             with suppress(PathLost):
                 leg.path.send(words)
                 leg.path.finish()
-                self._legs.remove(leg)  # who reads it closes it
+                self._legs.remove(leg)  # its reader closes the path
                 self._lane.detach(leg.connection)
                 if leg is self.used:
                     self.used = None
                 return
 
-    # Which one to send by.
+    # Choice of the path to send by.
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
-        """Send what waits, as far as that goes (`Writer.flush`)."""
+        """Send waiting frames, as far as the path takes them (`Writer.flush`)."""
         if self.used is not None:
             self.used.writer.flush(at_once=at_once, now=now)
 
     def flush_by(self, at: float) -> None:
-        """Send what waits at this time at the latest."""
+        """Make sure that waiting frames leave by this time."""
         if self.used is not None and at < self.used.due:
             self.used.due = at
             self._tick_at(at)
 
     def look(self) -> None:
-        """Something about the network has changed: ask every leg for a sign of life."""
+        """Ping over every path, because the network may have changed."""
         now = self._host.now()
         for leg in self._legs:
             leg.connection.look(now)
@@ -240,13 +241,13 @@ class Legs:
             self._tick_at(self.used.due)
 
     def _idle_s(self) -> float:
-        """Return the seconds of silence until the leg in use is pinged."""
+        """Return the seconds of silence until the path in use is pinged."""
         if not self._rest_s or self._attended():
             return self._lane.idle_s
         return max(self._lane.idle_s, self._rest_s)
 
     def tick(self, now: float) -> None:
-        """Ping where it is quiet, leave what is silent."""
+        """Ping over quiet paths, and drop silent ones."""
         legs = self._legs
         for leg in list(legs):
             if leg.due <= now:
@@ -255,11 +256,11 @@ class Legs:
         self._hurry = used is not None and used.connection.is_overdue(now)
         if used is not None and self._hurry:
             self._ask_others(used, now)
-        if len(legs) == 1 and legs[0] is used:  # as nearly always
+        if len(legs) == 1 and legs[0] is used:  # the usual case
             self.due = used.due
             return
         self._choose(now)
-        if len(legs) > 1 and self._identities.dialled:  # one side alone, or both are dropped
+        if len(legs) > 1 and self._identities.dialled:  # if both sides chose, both could be dropped
             for leg in redundant(legs, self.used, now):
                 self._drop(leg)
         self.due = min([leg.due for leg in legs], default=inf)
@@ -279,8 +280,8 @@ class Legs:
             leg.writer.flush()
 
     def heard_beside(self, leg: Leg, now: float, *, frames: bool) -> None:
-        """Something has come by one that is not in use; `frames`: calls or streams, not only
-        signs of life."""
+        """Handle bytes received over a path that is not in use. `frames` says whether they were
+        calls or streams, and not only pings and acknowledgements."""
         if self.used is None:
             return
         if self._hurry:
@@ -295,7 +296,7 @@ class Legs:
             self._tell_due()
 
     def _wrote(self) -> None:
-        """What is under way now does not wait for the look at an idle link."""
+        """Schedule the next tick early enough for the frames that are in flight now."""
         if (leg := self.used) is not None:
             at = leg.connection.look_at(self._host.now())
             if at < leg.due:
@@ -304,8 +305,8 @@ class Legs:
         self._tell_sent()
 
     def _ask_others(self, used: Leg, now: float) -> None:
-        """Nothing comes by the one in use: what cuts it may have cut others, too. Where one of
-        them is answered, the rest has little time left."""
+        """Ping over the other paths, because the path in use is silent and its failure may affect
+        others. If one of them gets a reply, the silent ones get little time to reply."""
         used.connection.ping_soon(now)
         silent = [leg for leg in self._legs if not used.connection.is_outrun(leg.connection)]
         for leg in silent:
@@ -317,7 +318,7 @@ class Legs:
             leg.writer.flush()
 
     def _choose(self, now: float) -> None:
-        """Send by the best leg."""
+        """Send by the best path from now on."""
         leg = best(self._legs, now, self.used)
         if leg is None or leg is self.used:
             return
@@ -330,15 +331,16 @@ class Legs:
         leg.writer.flush()
 
     def _preferred(self, leg: Leg, now: float) -> None:
-        """The peer sends by another one than we: does ours work? Of equals the side that was
-        dialled takes the other's choice: one that carries both ways shows at once when it dies."""
+        """Handle the peer sending by a path that is not in use here: check whether ours works.
+        Among equals the dialled side follows the peer's choice, because the death of a path that
+        carries both directions shows at once."""
         if not self._identities.dialled:
             leg.wanted = now
             self._choose(now)
         if self.used is leg:
             return
         for ours in self._legs:
-            if ours.way.rank < leg.way.rank:  # it has found none of these to be better
+            if ours.way.rank < leg.way.rank:  # the peer has not found this better one
                 ours.connection.hint(now)
             elif ours is self.used:
                 ours.connection.ping_soon(now)

@@ -1,4 +1,4 @@
-"""What one peer, and all of them together, may cost us."""
+"""Limits on the resources that one peer, and all peers together, can use."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -12,43 +12,44 @@ from .rates import Bucket, Rate
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on everything a peer can make us keep or wait for. Defaults: `defaults.py`."""
+    """Bounds on everything that a peer can make this node keep or wait for. Defaults:
+    `defaults.py`."""
 
     message_bytes: int = defaults.MESSAGE_BYTES
     """Largest payload of a call, post or reply, in bytes."""
     stream_window_bytes: int = defaults.STREAM_WINDOW_BYTES
-    """Bytes a peer may send on one stream ahead of its reader."""
+    """Bytes that a peer may send on one stream ahead of its reader."""
     link_window_bytes: int = defaults.LINK_WINDOW_BYTES
-    """The same over all streams of a link, in bytes."""
+    """Bytes that a peer may send on all streams of a link ahead of their readers."""
     streams: int = defaults.STREAMS
-    """Streams a peer may hold open on a link, a count."""
+    """Streams that a peer may hold open on a link, a count."""
     calls: int = defaults.CALLS
-    """Handler tasks at work for one link, a count; a further call is refused as `busy`."""
+    """Running handler tasks of one link, a count. A further call is refused as `busy`."""
     backlog_bytes: int = defaults.BACKLOG_BYTES
-    """Unsent and unacknowledged bytes of a link beyond which new calls wait and a peer's calls
-    are refused; at twice that the link ends (`backlog`)."""
+    """Unsent and unacknowledged bytes of a link beyond which new calls wait and a peer's calls are
+    refused. At twice this number the link ends (`backlog`)."""
     total_bytes: int = defaults.TOTAL_BYTES
-    """Bytes held for all links together; beyond it the link that holds most ends."""
+    """Bytes in memory for all links together. Beyond it, the link that holds most ends."""
     links: int = defaults.LINKS
-    """Links at once, a count."""
+    """Concurrent links, a count."""
     half_open: int = defaults.HALF_OPEN
-    """Accepted connections that have not said an acceptable hello yet, a count."""
+    """Accepted connections that have not sent an acceptable hello yet, a count."""
     half_open_per_subnet: int = defaults.HALF_OPEN_PER_SUBNET
-    """Half-open connections from one /24 (IPv4) or /64 (IPv6), a count; a larger network has a
+    """Half-open connections from one /24 (IPv4) or /64 (IPv6), a count. A larger network may have a
     multiple of it (`Sources`)."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
-    """The same from this machine, where a local swarm starts all at once; a count."""
+    """Half-open connections from this machine, where a local swarm starts all at once; a count."""
     arrivals_burst: float = defaults.ARRIVALS_BURST
-    """Connections accepted at once from one subnet, a count: a handshake costs us two milliseconds,
-    and who ends it at once is not half open for long."""
+    """Connections accepted from one subnet in a burst, a count. A handshake costs two milliseconds,
+    and a peer that ends it at once is not half open for long."""
     arrivals_per_s: float = defaults.ARRIVALS_PER_S
-    """The same per second, in the long run."""
+    """Connections accepted from one subnet per second, in the long run."""
     all_arrivals_burst: float = defaults.ALL_ARRIVALS_BURST
-    """Connections accepted at once from everywhere, a count: all peers of a relay come back at
-    once, some by two ways."""
+    """Connections accepted from all sources in a burst, a count. All peers of a relay reconnect at
+    once, some over two paths."""
     all_arrivals_per_s: float = defaults.ALL_ARRIVALS_PER_S
-    """The same per second, in the long run: a flood takes a twentieth of a core, and the links
-    have the rest."""
+    """Connections accepted from all sources per second, in the long run. A flood then takes a
+    twentieth of a core and leaves the rest to the links."""
     handshake_s: float = defaults.HANDSHAKE_S
     """Seconds from accept to an acceptable hello."""
     idle_s: float = defaults.IDLE_S
@@ -56,12 +57,11 @@ class Limits:
     silent_s: float = defaults.SILENT_S
     """Seconds without a byte from the peer after which its connection counts as lost."""
     quiet_s: float = defaults.QUIET_S
-    """Seconds since the last byte heard after which a link without a connection counts as gone
-    for everything new."""
+    """Silence, in seconds, after which nothing new is sent on a link without a connection."""
     grace_s: float = defaults.GRACE_S
-    """Seconds since the last byte heard after which a link without a connection ends."""
+    """Silence, in seconds, after which a link without a connection ends."""
     hold_s: float = defaults.HOLD_S
-    """The same while calls, their answers, or streams are open on it."""
+    """Silence, in seconds, after which such a link ends if calls, replies or streams are open."""
 
 
 class Sources:

@@ -1,10 +1,9 @@
-"""The trio shell of a link: calls, posts and streams to one peer, whatever carries them.
+"""The trio shell of a link: calls, posts and streams to one peer over changing paths.
 
-What is asked goes into the lane, and from there by the leg in use (`legs.py`) to the peer; a frame
-leaves from its caller's context when nothing is being written, and by the writer task when
-something is. What comes, by whichever leg, goes through the lane and becomes an answer for a
-caller (`callers.py`), a call for a handler, bytes for a stream. The link outlives its last leg for
-a grace (`grace.py`).
+Outgoing frames go through the lane to the path in use (`legs.py`). A frame is written in its
+caller's context if nothing is being written, otherwise by the writer task. Incoming bytes of any
+path go through the lane and become a reply for a caller (`callers.py`), a call for a handler, or
+bytes of a stream. The link outlives its last path for a grace period (`grace.py`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -42,15 +41,15 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 Rescue = Callable[["Link"], Awaitable[str | None]]
-"""Tries to get a link that has lost its legs a new one (by `Link.attach`, perhaps from elsewhere)
-until it is cancelled; returns a code where the link must end at once."""
+"""Tries to get a new path for a link that has lost all (by `Link.attach`, perhaps called elsewhere)
+until it is cancelled. Returns a code if the link must end at once."""
 Told = Callable[["Link"], None]
 
 
 class Link:
-    """A live connection to one peer, over whatever carries it.
+    """A live connection to one peer, over whichever path carries it.
 
-    Everything here raises LinkClosed once the link has ended; `code` then says why.
+    All methods raise LinkClosed once the link has ended; `code` then says why.
     """
 
     def __init__(
@@ -76,13 +75,13 @@ class Link:
         kept: Told = lambda link: None,
         guard: Guard | None = None,
     ) -> None:
-        """`quiet` is told when the peer has not been heard of for so long that nothing new
-        should be sent to it, `back` when it is there again, `doubt` when a path begins to be
-        looked for and when that is over, `path` of every path that comes.
-        `held` returns whether a component needs the link to this peer though nothing is open,
-        `watched` whether one waits for the peer, so that its link must not `rest`.
-        `alarm` is told when `expire` should be called, `due` when `tick` should be sooner than it
-        was; `shaper` holds the node's caps, `kept` is told once when somebody wants to keep it."""
+        """`quiet` is called when the peer has been silent for so long that nothing new should be
+        sent to it, and `back` when it is heard again. `doubt` is called when the search for a path
+        begins and when it ends, and `path` for every new path. `held` returns whether a
+        component needs the link to this peer although nothing is open, `watched` whether one waits
+        for the peer, so that its link must not `rest`. `alarm` is told when `expire` should be
+        called. `due` is called when `tick` should run earlier than before. `shaper` holds the
+        node's caps. `kept` is called once when a component wants to keep the link."""
         self.identities = identities
         self.brief = brief
         """Whether this side dialled it for a few questions only, and may end it after them."""
@@ -98,11 +97,11 @@ class Link:
         self._tell_kept = kept
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether `doubt` has heard of a doubt that is not over
+        self._doubted = False  # whether `doubt` was told of a doubt that still lasts
         self._held = held
         self._since = host.now()
         self._nursery: trio.Nursery | None = None
-        self._changed = trio.lowlevel.ParkingLot()  # what `_tend` looks at
+        self._changed = trio.lowlevel.ParkingLot()  # wakes `_tend`
         self._server = CallServer(identities.peer, lane, handlers, limits, self._answers_wait)
         self._streams = Streams(
             self.peer, lane, handlers, flush=lambda: self._legs.flush(), ended=self._ended
@@ -131,7 +130,7 @@ class Link:
             end=self.close,
         )
 
-    # What everybody uses.
+    # Used by other components.
 
     @property
     def alive(self) -> bool:
@@ -140,49 +139,50 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether something carries it, or is just about to; without it, it is in its grace."""
+        """Whether a path carries the link, or is about to. Without one it is in its grace
+        period."""
         return self._legs.connected
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has been heard of the peer for `Limits.quiet_s`."""
+        """Whether the peer has been silent for `Limits.quiet_s`, without a connection."""
         return self._grace.quiet
 
     @property
     def broken(self) -> bool:
-        """Whether its last leg was closed by the other end, not lost in silence."""
+        """Whether the last path was closed by the other end, not lost in silence."""
         return self._legs.broken
 
     @property
     def address(self) -> Place:
-        """Where the path that carries it leads, or the last one led."""
+        """The far end of the path in use, or of the last one."""
         return self._legs.address
 
     @property
     def due(self) -> float:
-        """When a leg wants the next tick."""
+        """When a path wants the next tick."""
         return self._legs.due
 
     @property
     def prompt(self) -> bool:
-        """Whether the next tick is not to be late: frames are under way."""
+        """Whether the next tick must not be late, because frames are in flight."""
         leg = self._legs.used
         return leg is not None and leg.connection.unacknowledged
 
     @property
     def way(self) -> Way | None:
-        """How it reaches the peer now; None where nothing carries it."""
+        """The kind of the path in use; None if no path carries the link."""
         leg = self._legs.used
         return leg.way if leg is not None else None
 
     @property
     def is_long(self) -> bool:
-        """Whether its round trip is one at which UDP serves better than TCP."""
+        """Whether the round trip is so long that UDP serves better than TCP."""
         return self._legs.is_long
 
     @property
     def carried(self) -> int:
-        """Bytes that have passed, both ways."""
+        """Bytes sent and received so far."""
         return self._legs.bytes_in + self._legs.bytes_out
 
     @property
@@ -197,7 +197,7 @@ class Link:
 
     @property
     def status(self) -> LinkStatus:
-        """Figures for a person."""
+        """The link's status, to be shown to a person."""
         leg = self._legs.used
         return LinkStatus(
             rtt=leg.connection.rtt if leg else None,
@@ -223,11 +223,11 @@ class Link:
         priority: Priority = Priority.CONTROL,
         timeout: float,
     ) -> Reply:
-        """Ask the peer and wait for its reply, at most `timeout` seconds.
+        """Call the peer and wait for its reply, at most `timeout` seconds.
 
         Raises CallRefused (the peer's code; `timeout`; `too-large` for a payload over
-        `Limits.message_bytes` or a header over 32 KiB) and LinkClosed. A call that was cut by
-        a lost connection goes on over the next; the peer executes it once at most.
+        `Limits.message_bytes` or a header over 32 KiB) and LinkClosed. A call that is interrupted
+        by a lost connection continues over the next one. The peer executes it at most once.
         """
         payload = self._checked(payload)
         now = self._host.now()
@@ -238,7 +238,7 @@ class Link:
             call = self._ask(method, header, payload, priority, None if full else now)
             answered = await self._callers.answer(call, deadline)
         if answered is None:
-            raise CallRefused("timeout", f"`{method}` had no answer within {timeout:g} s")
+            raise CallRefused("timeout", f"`{method}` had no reply within {timeout:g} s")
         return _unwrap(answered, method)
 
     def post(
@@ -250,12 +250,12 @@ class Link:
         priority: Priority,
         later: bool = False,
     ) -> None:
-        """A call whose answer nobody awaits; never blocks. One that may leave `later` waits for
-        something to leave with, a second at most.
+        """Send a call that needs no reply; never blocks. With `later` it may wait up to a second
+        for another frame to leave with.
 
-        Posts of one link and priority are delivered in order, each once at most. Raises
-        CallRefused (`too-large`) and LinkClosed. A peer that takes nothing while twice
-        `Limits.backlog_bytes` wait loses the link (`backlog`).
+        Posts of one link and priority are delivered in order, each at most once. Raises
+        CallRefused (`too-large`) and LinkClosed. If the peer takes nothing while twice
+        `Limits.backlog_bytes` wait, the link ends (`backlog`).
         """
         payload = self._checked(payload)
         with self._guard.around(self.peer, self._fail, instead=self._closed):
@@ -266,7 +266,7 @@ class Link:
             if later:
                 self._legs.flush_by(self._host.now() + defaults.LATER_S)
             else:
-                self._wake_writer()  # not from here: more posts may follow, and leave with this one
+                self._wake_writer()  # not `flush`: more posts may follow, and leave with this one
             self._account()
 
     async def open_stream(
@@ -280,7 +280,7 @@ class Link:
             return self._streams.open(method, header, priority)
 
     def keep(self) -> None:
-        """Somebody wants it for longer than a few questions."""
+        """Mark the link as wanted for longer than a few questions."""
         self.brief = False
         if not self._kept:
             self._kept = True
@@ -288,33 +288,33 @@ class Link:
 
     @property
     def needed(self) -> bool:
-        """Whether a component uses it, or has used it, for more than the network's own upkeep."""
+        """Whether a component uses it, or has used it, for more than the upkeep of the network."""
         return self._needed or self._held(self.peer)
 
     def need(self) -> None:
-        """Mark it as used for more than the network's own upkeep."""
+        """Mark it as used for more than the upkeep of the network."""
         self._needed = True
 
     @property
     def turns(self) -> int:
-        """Calls, posts and streams that either side has begun: where it stays the same, nobody
-        uses the link."""
+        """Calls, posts and streams that either side has begun. If the number does not change, the
+        link is unused."""
         return self._lane.turns
 
     @property
     def busy(self) -> bool:
-        """Whether calls or streams are open, whichever side's."""
+        """Whether calls or streams of either side are open."""
         return bool(self._callers.waiting) or self._at_stake
 
     def close(self, code: str = "closed", message: str = "") -> None:
-        """End the link now; the peer is told the code if its connection takes it."""
+        """End the link now. The peer is told the code if a connection still works."""
         self._lane.go_away(code, message)
         self._end(code)
 
     def _fail(self) -> None:
         self.close(MISHAP)
 
-    # The life of the link.
+    # The link's life.
 
     async def run(
         self,
@@ -323,8 +323,8 @@ class Link:
         early: bytes,
         up: Callable[[], None],
     ) -> None:
-        """Carry the link until it ends. `early` is plaintext that came behind the hello; `up`
-        is called once calls may be made."""
+        """Carry the link until it ends. `early` is plaintext that was received after the hello.
+        `up` is called once calls may be made."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -337,37 +337,38 @@ class Link:
             self.close()
 
     def attach(self, path: Path, way: Way, early: bytes) -> None:
-        """A further path, proven to be the peer's. It carries the link if none does better."""
+        """Add an authenticated path. It carries the link if no other path is better."""
         if self._nursery is None or not self.alive:
             path.close()
             return
         leg = self._legs.attach(path, way)
-        if not path.tls.server:  # else the peer may still give up its dial: until it is heard
+        if not path.tls.server:  # as a listener wait for bytes: the peer may still drop its dial
             self._grace.found()
         self._tell_path(self, way, path.medium)
         self._nursery.start_soon(self._serve, leg, early)
         self._look_again()
 
     def look(self) -> None:
-        """Something about the network has changed: ask every leg for a sign of life."""
+        """Ping over every path, because the network may have changed."""
         self._legs.look()
 
     def rest(self, seconds: float) -> None:
         """Set the seconds of silence until a ping, while no component here waits for the peer.
 
-        Other peers watch it, and report its end. 0 restores the usual time.
+        That is for peers that other peers watch and whose end they report. 0 restores the usual
+        time.
         """
         self._legs.rest(seconds)
 
     def tick(self, now: float) -> None:
-        """Ping a peer that is quiet, leave a leg that is silent. Called once `due` is over, by
-        one task for all links: a timer of its own would wake each of them a few times a second."""
+        """Ping a quiet peer, and drop silent paths. Called once `due` has passed, by one task for
+        all links: a timer for each would wake it a few times a second."""
         self._legs.tick(now)
         if not self._grace.under_way and self._legs.is_suspect(now):
             self._look_again()
 
     async def _tend(self) -> None:
-        """See to the grace after the last leg is lost, each time it is, or seems to be."""
+        """Run the grace period each time that the last path is lost or in doubt."""
         while self.alive:
             if self._legs.missing or self._legs.is_suspect(self._host.now()):
                 async with trio.open_nursery() as nursery:
@@ -382,11 +383,11 @@ class Link:
                 await self._changed.park()
 
     async def _doubt(self) -> None:
-        """Tell that the peer is in doubt: at once where the last path is lost.
+        """Report that the peer is in doubt, at once if the last path is lost.
 
-        If there is a path, but no answer over it, the peer is doubted once any other path would
-        count as silent, because relays are slow at times. If a relay has ended a circuit that was
-        used up, the peer most likely answers, and a new circuit is open within a second.
+        If there is a path but the peer is silent, wait as long as for other paths to count as
+        silent, because relays are slow at times. If a relay has ended an exhausted circuit, the
+        peer is most likely alive, and a new circuit is open within a second.
         """
         if not self._legs.missing:
             silence = self._host.now() - self._lane.heard
@@ -414,7 +415,7 @@ class Link:
                     nursery.cancel_scope.cancel()
             stopping = False
         finally:
-            if stopping:  # cancelled from above: there is still a connection to say so on
+            if stopping:  # cancelled from above: a connection is left on which to tell the peer
                 self.close()
             if path.finished:
                 await path.linger()
@@ -422,7 +423,7 @@ class Link:
             self._legs.lose(leg)
 
     def _end(self, code: str) -> None:
-        """The link is over: say so to everybody who waits, here and at the other end."""
+        """End the link: wake all waiting tasks with the code, and tell the peer."""
         if not self.alive:
             return
         self.code = code
@@ -524,7 +525,7 @@ class Link:
         return call
 
     def expire(self, now: float) -> float:
-        """End the calls whose time is over; the earliest deadline of the others."""
+        """End the calls whose deadline has passed. Return the earliest deadline that is left."""
         return self._callers.expire(now)
 
     def _checked(self, payload: Bytes) -> Bytes:

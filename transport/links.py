@@ -1,4 +1,5 @@
-"""The links of one node: at most one to a peer, and who is told of what becomes of them."""
+"""Registry of a node's links: at most one to each peer, and callbacks for changes of their
+state."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ Told = Callable[[Link], None]
 
 
 class Links:
-    """Keeps them, decides which connections may become one, and runs each in a task."""
+    """All links of a node. It decides which connections may become one, and runs each in a task."""
 
     def __init__(
         self,
@@ -48,10 +49,10 @@ class Links:
         self.back: list[Told] = []
         self.doubt: list[Callable[[Link, bool], None]] = []
         self.kept: list[Told] = []
-        self.briefly: Counter[PeerId] = Counter()  # who is dialled for a few questions only
+        self.briefly: Counter[PeerId] = Counter()  # peers being dialled for a few questions only
         self.holders: list[Callable[[PeerId], bool]] = []
         self.watchers: list[Callable[[PeerId], bool]] = []
-        self.news = trio.lowlevel.ParkingLot()  # a link came up, or a dial ended
+        self.news = trio.lowlevel.ParkingLot()  # woken when a link comes up or a dial ends
         self._host = host
         self._peer = peer
         self._incarnation = incarnation
@@ -62,12 +63,13 @@ class Links:
         self._budget = Budget(limits.total_bytes)
         self._alarm = Alarm(host, self._expire)
         self._ticks = Alarm(host, self._tick)
-        self._turns: list[tuple[float, int, float, Link]] = []  # a heap; the third is `Link.due`
+        # A heap. The third item of each entry is `Link.due`.
+        self._turns: list[tuple[float, int, float, Link]] = []
         self._number = count()
         self._began = 0.0
         self._links: dict[PeerId, Link] = {}
-        self._proving: dict[PeerId, trio.Event] = {}  # dials whose TLS has proven the peer
-        # What each link is given, made once: a closure takes 250 bytes.
+        self._proving: dict[PeerId, trio.Event] = {}  # dials that TLS has authenticated
+        # Callbacks that all links share. They are created once, because a closure takes 250 bytes.
         self._tell_quiet = partial(self._tell, self.quiet)
         self._tell_back = partial(self._tell, self.back)
         self._tell_doubt = partial(self._tell, self.doubt)
@@ -77,16 +79,16 @@ class Links:
         self._is_watched = partial(_is_any, self.watchers)
 
     def link(self, peer: PeerId) -> Link | None:
-        """The live link to a peer."""
+        """Return the live link to a peer, or None."""
         link = self._links.get(peer)
         return link if link is not None and link.alive else None
 
     def all(self) -> list[Link]:
-        """All live links."""
+        """Return all live links."""
         return [link for link in self._links.values() if link.alive]
 
     async def run_alarm(self) -> None:
-        """Of the calls' deadlines; runs until cancelled."""
+        """Enforce the deadlines of calls until cancelled."""
         await self._alarm.run()
 
     def _expire(self, now: float) -> float:
@@ -97,8 +99,8 @@ class Links:
         return earliest
 
     async def tick(self) -> None:
-        """The one timer of all links; runs until cancelled."""
-        # Not all nodes of a simulation look at the same moments, but those that do cost less.
+        """Run the one timer of all links until cancelled."""
+        # Nodes of a simulation need not tick at the same moments, but those that do cost less.
         self._began = floor(self._host.now() / defaults.HURRY_S) * defaults.HURRY_S
         await self._ticks.run()
 
@@ -107,7 +109,7 @@ class Links:
         while turns and turns[0][0] <= now:
             over.append(heappop(turns))
         for _, _, due, link in over:
-            if due == link.due and link.alive:  # else it has another turn, or needs none
+            if due == link.due and link.alive:  # otherwise it has a later turn, or needs none
                 with self._guard.around(link.peer):
                     link.tick(now)
                     self._give_turn(link)
@@ -117,7 +119,7 @@ class Links:
         self._ticks.set(self._give_turn(link))
 
     def _give_turn(self, link: Link) -> float:
-        """At the first look after it is due: links that share one cost one wake-up."""
+        """Schedule a link at the first step after it is due, so that links share wake-ups."""
         if link.due == inf:
             return inf
         step = defaults.HURRY_S if link.prompt else defaults.TICK_S
@@ -126,7 +128,7 @@ class Links:
         return at
 
     async def give_back(self) -> None:
-        """Give memory back that traffic has left, once it has ended; runs until cancelled."""
+        """Return memory to the system after heavy traffic has ended. Run until cancelled."""
         before = settled = 0
         while True:
             await trio.sleep(defaults.GIVE_BACK_S)
@@ -137,7 +139,7 @@ class Links:
                 settled = carried
             before = carried
 
-    # Which connections become one.
+    # Which connections become links.
 
     async def prove_alone(self, peer: PeerId) -> "_Proving":
         """Wait until no other dial is about to become the link to this peer."""
@@ -147,11 +149,11 @@ class Links:
         return _Proving(self._proving, peer)
 
     def refusal(self, connected: Connected) -> str | None:
-        """The code that refuses an admitted peer, None where its link may come up.
+        """Return the code that refuses an admitted peer, or None if its link may come up.
 
-        Both ends may have dialled at once. The smaller peer id decides, alone: it refuses while
-        its own dial is proving the peer, or the link it dialled is up. A peer that dials
-        anew where it had dialled before has lost that link, so the new one replaces it.
+        Both ends may have dialled at once. The node with the smaller peer id decides alone: it
+        refuses while its own dial is proving the peer, or while the link it dialled is up. A peer
+        that dials again has lost its earlier link, so the new link replaces it.
         """
         peer, hello = connected.peer, connected.hello
         link = self.link(peer)
@@ -169,11 +171,11 @@ class Links:
         """End the newest link of the fullest network, if the newcomer's networks are less full.
 
         So one owner with many peer ids or addresses does not keep others out. Fullness is the
-        number of links by the network's multiple (`place.networks`). Links that this node dialled
-        stay, and so do relayed ones, because relays limit those.
+        number of links divided by the network's multiple (`place.networks`). Links that this node
+        dialled stay, and so do relayed ones, because relays limit those.
         """
         links = self.all()
-        if len(links) < self._limits.links:  # one that has been ended is still being taken down
+        if len(links) < self._limits.links:  # a link that has ended is still being removed
             return True
         came = [each for each in links if each.address[0] and not each.identities.dialled]
         counts = Counter(each for link in came for each in networks(link.address[0]))
@@ -187,7 +189,7 @@ class Links:
         if last is None:
             return False
         theirs, mine = networks(last.address[0]), networks(ip) if ip else ()
-        # A network of both stays as full as it is.
+        # A network that contains both stays as full as it is.
         most = max((counts[each] / each.share for each in theirs if each not in mine), default=0)
         ours = (((counts[each] + 1) / each.share) for each in mine if each not in theirs)
         if most <= max(ours, default=1):
@@ -210,10 +212,10 @@ class Links:
             and connected.hello.incarnation == link.identities.peer_incarnation
         )
 
-    # Their life.
+    # Life of the links.
 
     def take_up(self, connected: Connected, way: Way, nursery: trio.Nursery) -> None:
-        """An accepted connection becomes a link, or carries one beside what it has."""
+        """Turn an accepted connection into a link, or add it to the link that it resumes."""
         if connected.hello.resume is not None:
             self.add(connected, way, self.link(connected.peer))
             return
@@ -221,7 +223,7 @@ class Links:
         nursery.start_soon(self.run, link, connected, way)
 
     def add(self, connected: Connected, way: Way, link: Link | None) -> bool:
-        """A further connection of a link; False where that has ended, or another replaced it."""
+        """Add a connection to a link. Return False if the link has ended or was replaced."""
         if link is None or self.link(connected.peer) is not link:
             connected.path.close()
             return False
@@ -229,7 +231,7 @@ class Links:
         return True
 
     def register(self, connected: Connected, port: int) -> Link:
-        """A new link, which replaces an older one; `run` is still to come."""
+        """Return a new link, which replaces an older one. The caller must `run` it."""
         old = self._links.get(connected.peer)
         if old is not None:
             same = old.identities.peer_incarnation == connected.hello.incarnation
@@ -268,7 +270,7 @@ class Links:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Until it has ended; started when calls may be made."""
+        """Run a link until it has ended. Started when calls may be made."""
 
         def up() -> None:
             task_status.started()
@@ -293,7 +295,8 @@ def _is_any(needs: Sequence[Callable[[PeerId], bool]], peer: PeerId) -> bool:
 
 
 class _Proving:
-    """A dial that has proven its peer and says hello; `done` lets the next one."""
+    """A dial that has authenticated its peer and exchanges hellos; `done` lets the next one
+    begin."""
 
     def __init__(self, proving: dict[PeerId, trio.Event], peer: PeerId) -> None:
         self._proving = proving

@@ -1,4 +1,4 @@
-"""What a link says of itself."""
+"""Values that describe a link: its status for people, and the identities at its ends."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from .pipe import Way
 
 @dataclass(frozen=True, slots=True)
 class LegStatus:
-    """One of a link's paths: how it got there, over `tcp`, `udp`, `circuit` or `webrtc`, to where,
-    its round trip in seconds (None before the first pong), whether it carries the link, and
+    """A path of a link: its kind, its medium (`tcp`, `udp`, `circuit` or `webrtc`), its far
+    end, its round trip in seconds (None before the first pong), whether it carries the link, and
     whether this node dialled it (the peer may add paths to a link that this node dialled)."""
 
     way: Way
@@ -24,8 +24,8 @@ class LegStatus:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """What is known of a link. `rtt` in seconds, None before the first pong; `since` on the
-    host's monotonic clock; `path` is a `Way`, or `none`."""
+    """Status of a link. `rtt` is in seconds, None before the first pong. `since` is on the host's
+    monotonic clock. `path` is a `Way`, or `none`."""
 
     rtt: float | None
     bytes_in: int
@@ -43,12 +43,12 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Who a link is between: the peer, both incarnations, and how it came to be."""
+    """The identities at both ends of a link: the peer, both incarnations, and how it was made."""
 
     peer: PeerId
     incarnation: bytes
     peer_incarnation: bytes
     dialled: bool
     admitted: Admitted
-    port: int = 0  # where the peer says it listens, or where it was dialled
-    udp_port: int = 0  # the same for UDP, 0: nowhere
+    port: int = 0  # the port on which the peer listens, or at which it was dialled
+    udp_port: int = 0  # the peer's UDP port; 0 if it has none

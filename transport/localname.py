@@ -1,4 +1,4 @@
-"""Names of Unix sockets that fit into a socket address, wherever their folder lies."""
+"""Names of Unix sockets that fit into a socket address, even if their folder's path is long."""
 
 import os
 import tempfile
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SUN_PATH = 100  # bytes; sun_path holds 108 on Linux and 104 on macOS, with the closing zero
-DESCRIPTORS = Path("/proc/self/fd")  # of this process, as folders; Linux has it
+SUN_PATH = 100  # bytes; sun_path has 108 on Linux and 104 on macOS, with the final zero byte
+DESCRIPTORS = Path("/proc/self/fd")  # this process's open folders, by descriptor; Linux only
 
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name by which `path` can be bound or connected to while the block lasts.
+    """Yield a name by which `path` can be bound or connected to during the block.
 
-    Where `path` is too long for a socket address, the name leads through its folder: by the
-    folder's descriptor, or, without `/proc`, by a symbolic link that only this user can look up.
-    The socket itself is always at `path`, with the protection of its folder. Raises OSError.
+    If `path` is too long for a socket address, the name leads through its folder: through the
+    folder's descriptor, or, without `/proc`, through a symbolic link that only this user can
+    look up. The socket itself is always at `path`, protected by its folder. Raises OSError.
     """
     if len(os.fsencode(path)) <= SUN_PATH:
         yield str(path)

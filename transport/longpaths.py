@@ -1,10 +1,10 @@
-"""A UDP path beside TCP's, where the way is long and much is to be carried.
+"""Second paths over UDP for links with a long round trip and much traffic.
 
-What one TCP connection has under way is bounded by its receiver's buffer, on Linux some 3 MB: over
-200 ms that is 15 MB/s on the fastest line, and a lost packet halves it for seconds. A node
-cannot raise that bound without the owner's rights. QUIC's window is our own (udp/window.py), and
-its congestion control does not take random loss for congestion. It costs ten times the CPU, so
-it carries only long paths, and is brought up only where there is traffic for it.
+The bytes in flight on a TCP connection are bounded by its receiver's buffer, about 3 MB on Linux.
+Over 200 ms that is 15 MB/s even on the fastest line, and a lost packet halves it for seconds. A
+node cannot raise that bound without the owner's rights. QUIC's window is our own (udp/window.py),
+and its congestion control does not take random loss for congestion. But it costs ten times the CPU,
+so it carries only long paths, and is set up only when there is traffic for it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,8 @@ Dial = Callable[[Place, PeerId], Awaitable[Link]]
 
 
 class LongPaths:
-    """Dials the UDP port that a peer's hello names, at the IP address where its TCP answered."""
+    """Dialer of the UDP port that a peer's hello names, at the IP address where its TCP
+    answered."""
 
     def __init__(self, host: Host, endpoint: Endpoint, dial: Dial) -> None:
         """`dial` gets the peer's link a path to that place. Raises DialFailed."""
@@ -34,7 +35,7 @@ class LongPaths:
         self._tried: dict[PeerId, float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(defaults.LONG_LOOK_S)
@@ -42,7 +43,7 @@ class LongPaths:
                     self._endpoint.guard.start(nursery, link.peer, self._try, link)
 
     def _busy(self) -> list[Link]:
-        """Links that a UDP path would serve, and that have none."""
+        """Return the links that need a UDP path and have none."""
         now, before = self._host.now(), self._carried
         links = [link for link in self._endpoint.links() if link.is_long]
         self._carried = {link.peer: (link, link.carried) for link in links}
@@ -66,4 +67,4 @@ class LongPaths:
             try:
                 await self._dial(place, link.peer)
             except DialFailed:
-                return  # TCP goes on; tried again after `LONG_AGAIN_S`
+                return  # TCP carries on, and `LONG_AGAIN_S` later it is tried again

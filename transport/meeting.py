@@ -1,7 +1,7 @@
-"""The hello exchange on a proven connection: who speaks first, what refuses it.
+"""Exchange of hellos on an authenticated connection (docs/spec/lane.md, section 3).
 
-docs/spec/lane.md, section 3. The dialler speaks first and proves its right to come in; the
-listener answers with a hello of its own, or says a code and closes.
+The dialler speaks first and proves that it may come in. The listener replies with its own hello, or
+sends a code and closes.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from .path import Path, PathLost
 
 
 class Refused(Exception):
-    """The hello exchange ended with a code: ours, or the peer's with its words."""
+    """The exchange of hellos ended with a code of this node, or the peer's with its message."""
 
     def __init__(self, code: str, words: str = "") -> None:
         super().__init__(code)
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection whose hellos are exchanged. `early` is plaintext behind the peer's."""
+    """A connection after the exchange of hellos. `early` is plaintext received after the peer's."""
 
     path: Path
     peer: PeerId
@@ -56,11 +56,11 @@ class Connected:
     early: bytes
 
     def lane(self, limits: Limits, now: float) -> Lane:
-        """The core of a new link over it."""
+        """Return the core of a new link over this connection."""
         return Lane(dialled=self.dialled, limits=limits, remote=self.hello.windows, now=now)
 
     def identities(self, incarnation: bytes, port: int) -> Identities:
-        """Who the new link is between."""
+        """Return the identities at both ends of the new link."""
         return Identities(
             self.peer,
             incarnation,
@@ -73,7 +73,7 @@ class Connected:
 
 
 class Door:
-    """What this node says in a hello, and whom it lets in. `port` is 0 until it listens."""
+    """Sender and judge of hellos for one node. `port` is 0 until the node listens."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Door:
         self.udp_port = 0
         self.observers: list[Callable[[Connected], None]] = []
         self.refused: list[Callable[[PeerId, Refused], None]] = []
-        """Called with a peer that has not let this node in."""
+        """Callbacks for peers that refuse to let this node in."""
         self._peer = peer
         self._incarnation = incarnation
         self._guard = guard
@@ -97,8 +97,8 @@ class Door:
         )
 
     async def receive(self, path: Path, decide: Callable[[Connected], str | None]) -> Connected:
-        """The listener's side. `decide` has the last word on an admitted peer: a code refuses
-        it. Raises Refused, PathLost."""
+        """Run the listener's side. `decide` is asked last, about an admitted peer, and may return a
+        code that refuses it. Raises Refused, PathLost."""
         hello, early = await _read_hello(path)
         peer = path.tls.peer
         admitted, secret = self._judge(hello, path)
@@ -120,13 +120,13 @@ class Door:
             self._guard.tell(connected.peer, self.observers, connected, end=connected.path.close)
 
     def tell_refused(self, peer: PeerId, refused: Refused) -> None:
-        """A peer has not let this node in."""
+        """Report that a peer has refused to let this node in."""
         self._guard.tell(peer, self.refused, peer, refused)
 
     def _judge(self, hello: Hello, path: Path) -> tuple[Admitted, Secret | None]:
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
             raise Refused("no-common-version")
-        if hello.resume is not None:  # a link that is up: both incarnations and TLS prove it
+        if hello.resume is not None:  # both incarnations and TLS prove a link that is up
             return Admitted("resumed"), None
         binding = _binding(path, dialler=path.tls.peer, listener=self._peer)
         judged = admit(self.admission, hello, binding)
@@ -135,7 +135,7 @@ class Door:
         return judged
 
     async def introduce(self, path: Path, resume: bytes | None) -> Connected:
-        """The dialler's side; `resume` names the peer's incarnation of a link to carry on.
+        """Run the dialler's side. `resume` names the peer's incarnation to resume a link.
 
         Raises Refused, PathLost."""
         peer = path.tls.peer
@@ -164,7 +164,7 @@ class Door:
         return connected
 
     async def refuse(self, path: Path, code: str) -> None:
-        """Say why, wait a moment for the peer to hang up, and close."""
+        """Send the reason, wait a moment for the peer to hang up, and close."""
         with trio.move_on_after(defaults.REFUSAL_S), suppress(PathLost):
             words = self.admission.words(path.tls.peer, code)
             path.send(wire.encode(wire.GOAWAY, head=wire.encode_code(code, words)))
@@ -189,7 +189,7 @@ class Door:
 
 
 async def _read_hello(path: Path) -> tuple[Hello, bytes]:
-    """The peer's first frame, at most HELLO_BYTES, and what came behind it."""
+    """Return the peer's first frame, at most HELLO_BYTES, and the bytes after it."""
     data = bytes(path.early())
     try:
         while (found := wire.first_frame(data, defaults.HELLO_BYTES)) is None:

@@ -1,10 +1,10 @@
-"""One path's account with the caps of its node: what may leave, what was read. No I/O.
+"""Accounting of one path against the bandwidth caps of its node. No I/O.
 
-Sending, a class of frames that has no room is passed over, so that the others leave. Reading, a
-path is one stream of bytes: what it has brought is charged to the class of each frame, and the path
-is not read before all classes that it brought may go on. So a cap of a class bounds what that class
-brings, and a call that comes behind bulk on the same path waits for one read of it, some
-milliseconds; on another path it does not wait.
+When sending, a class of frames without budget is skipped, so that the others leave. When reading, a
+path is a single stream of bytes: received bytes are charged to the class of each frame, and the
+path is not read again until all classes that it brought may continue. So the cap of a class bounds
+the bytes of that class. A call behind bulk on the same path waits for one read of it, a few
+milliseconds. On another path it does not wait.
 """
 
 from math import inf
@@ -14,19 +14,19 @@ from .connection import Connection
 from .shaper import Direction, Flow, Shaper
 
 LEAST_S: Final = 0.0005
-"""No sooner is asked again after a refusal, in seconds."""
+"""The shortest time until a refused class asks again, in seconds."""
 LEAST_PIECE_BYTES: Final = 1024
-"""Nothing is cut finer, however little room there is."""
+"""The smallest piece that frames are split into, however small the budget."""
 FLOWS: Final = len(Flow)
-_OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)  # a relay charges what it splices itself
+_OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)  # relays charge spliced data themselves
 
 
 class Allowance:
-    """What of each priority may leave in one batch; counts what does."""
+    """Budget of one batch by priority, which counts the bytes that leave."""
 
     def __init__(self, shaper: Shaper, who: "Meter") -> None:
         self.again_at = inf
-        """When a class that was refused should be asked for again."""
+        """When a class that was refused should ask again."""
         self._shaper = shaper
         self._who = who
         self._left: list[int | None] = [None] * FLOWS  # None: not asked yet
@@ -36,7 +36,7 @@ class Allowance:
         self._now = 0.0
 
     def open(self, most: int, now: float) -> None:
-        """A batch of at most so many bytes is to be filled."""
+        """Begin a batch of at most `most` bytes."""
         self._left = [None] * FLOWS
         self._sent = [0] * FLOWS
         self._lent = 0
@@ -44,14 +44,14 @@ class Allowance:
         self.again_at = inf
 
     def left(self, priority: int) -> int:
-        """Bytes of a priority that may still leave; 0 closes it for this batch."""
+        """Return how many bytes of a priority may still leave; 0 closes it for this batch."""
         left = self._left[priority]
         if left is None:
             left = self._ask(Flow(priority))
         return left
 
     def piece(self, priority: int) -> int:
-        """Bytes to cut it into."""
+        """Return the size of the pieces to split a priority's payload into, in bytes."""
         return max(self.left(priority), LEAST_PIECE_BYTES)
 
     def _ask(self, flow: Flow) -> int:
@@ -63,19 +63,19 @@ class Allowance:
         return left
 
     def count(self, priority: int, size: int) -> None:
-        """A frame leaves."""
+        """Count a frame that leaves."""
         self._sent[priority] += size
         left = self._left[priority]
         if left is not None:
             self._left[priority] = max(0, left - size)
 
     def lend(self, priority: int, size: int) -> None:
-        """So much of the frame that leaves is a relay's, and charged where it is spliced."""
+        """Exempt bytes of the last frame that are a relay's, and charged where they are spliced."""
         self._sent[priority] -= size
         self._lent += size
 
     def settle(self, size: int) -> None:
-        """What was counted has left, and was so many bytes once encrypted."""
+        """Charge the counted bytes, which were `size` bytes after encryption."""
         counted = sum(self._sent)
         if not counted:
             self._shaper.spend(Direction.UP, Flow.CONTROL, size - self._lent, self._now)
@@ -88,48 +88,48 @@ class Allowance:
 
 
 class Meter:
-    """Both directions of a path. Made where the node has caps; `leave` when the path is gone."""
+    """Account of a path in both directions, if the node has caps. Call `leave` when it closes."""
 
     def __init__(self, shaper: Shaper) -> None:
         self.paused = False
-        """Nothing is read for the caps' sake, so that silence is not the peer's."""
+        """Whether reading is paused by the caps, so that silence is not the peer's fault."""
         self._shaper = shaper
         self._up = Allowance(shaper, self)
-        self._out = 0  # bytes that have left and are charged
+        self._out = 0  # bytes sent and charged
         self._in = 0
-        self._begun = (0, 0)  # bytes and class of a frame that has not come whole
+        self._begun = (0, 0)  # bytes and class of an incomplete frame
 
     def leave(self) -> None:
-        """Nothing passes any more."""
+        """Forget the path, because it has closed."""
         self._shaper.leave(self)
 
     # Sending.
 
     def allow(self, most: int, now: float) -> Allowance | None:
-        """What may leave in a batch of at most so many bytes; None: all."""
+        """Return the budget for a batch of at most `most` bytes; None if there is no cap."""
         if not self._shaper.capped[Direction.UP]:
             return None
         self._up.open(most, now)
         return self._up
 
     def sent(self, bytes_out: int) -> None:
-        """What was allowed has left; `bytes_out` are the path's, since its beginning."""
+        """Charge what has left. `bytes_out` counts from the path's beginning."""
         if self._shaper.capped[Direction.UP]:
             self._up.settle(bytes_out - self._out)
         self._out = bytes_out
 
     @property
     def again_at(self) -> float:
-        """When to look for what was not allowed."""
+        """When to retry what was not allowed."""
         return self._up.again_at
 
     # Reading.
 
     def read(self, connection: Connection, bytes_in: int, now: float) -> list[Flow]:
-        """Charge what has come, `bytes_in` since the path's beginning; the classes it brought,
-        none where there is no cap.
+        """Charge what has been received. `bytes_in` counts from the path's beginning.
 
-        A frame that has not come whole is charged as far as it has.
+        Return the classes that were received, or none if there is no cap. An incomplete frame is
+        charged as far as it has come.
         """
         size, self._in = bytes_in - self._in, bytes_in
         came, connection.intake = connection.intake or [0] * FLOWS, None
@@ -140,7 +140,7 @@ class Meter:
         came[self._begun[1]] -= self._begun[0]
         self._begun = connection.cutter.begun
         came[self._begun[1]] += self._begun[0]
-        rest = size - sum(came)  # TLS, a record that has not come whole, or one that now has
+        rest = size - sum(came)  # TLS overhead, and changes in incomplete records
         main = max(_OWN, key=lambda flow: came[flow])
         for flow in _OWN:
             cost = came[flow] + (rest if flow is main else 0)
@@ -149,7 +149,7 @@ class Meter:
         return [flow for flow in _OWN if came[flow] > 0]
 
     def room(self, flows: list[Flow], most: int, now: float) -> tuple[int, float]:
-        """Bytes to read next, or 0 and when to ask again."""
+        """Return how many bytes to read next and `now`, or 0 and when to ask again."""
         found, at = most, now
         for flow in flows:
             room = self._shaper.room(Direction.DOWN, flow, self, now, most)

@@ -1,17 +1,17 @@
-"""Checks names that this node creates, and renders the names and texts of peers.
+"""Rules for names that this node creates, and safe rendering of names and texts of peers.
 
 The rule follows Unicode's UTS 39 (highly restrictive): letters, marks and digits of one script, or
-of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. This node creates no name that
-looks like an ASCII one and is none, and marks such names of peers. The table below has the letters
-of common scripts that fonts draw like Latin ones. Unicode's whole list would need a dependency that
-follows it, and adds letters that nobody meets in a name. Spec: docs/spec/model.md, 4.2.
+of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. This node creates no non-ASCII
+name that looks like an ASCII one, and marks such names of peers. The table below has the letters of
+common scripts that fonts draw like Latin ones. Unicode's whole list would need a dependency that
+tracks it, and adds letters that do not occur in names. Spec: docs/spec/model.md, 4.2.
 """
 
 import unicodedata
 from typing import Final
 
 MOST: Final = 64  # characters
-MOST_BYTES: Final = 128  # as others take
+MOST_BYTES: Final = 128  # the most that other nodes accept
 HINT: Final = (
     f"use up to {MOST} letters and digits of one script, `.`, `_` and `-`, a letter or digit first"
 )

@@ -1,4 +1,4 @@
-"""The members of a node's swarm on its own network."""
+"""Discovery of members of the same swarm on the local network, and direct links to them."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +18,8 @@ from .place import may_dial_port
 
 
 class Neighbourhood:
-    """Members of the same swarm on the own network are found and linked directly. `found(peer, ip)`
-    is told of each; `lan` is what looks for them, where something does."""
+    """Finder of members of the same swarm on the local network, which it links directly.
+    `found(peer, ip)` is called for each. `lan` is the running discovery, or None."""
 
     def __init__(
         self, host: Host, endpoint: Endpoint, found: Callable[[PeerId, str], None]
@@ -30,7 +30,7 @@ class Neighbourhood:
         self._tell_found = found
 
     async def run(self, port: int) -> None:
-        """For the swarm that this node is in now, until cancelled: joining changes it."""
+        """Discover members until cancelled; start again when the node changes its swarm."""
         async with trio.open_nursery() as dials:
             while True:
                 swarm = self._endpoint.admission.swarm
@@ -45,7 +45,7 @@ class Neighbourhood:
                     nursery.cancel_scope.cancel()
 
     def _meet(self, peer: PeerId, place: Place, dials: trio.Nursery) -> None:
-        """Somebody of our swarm answers on our own network."""
+        """Link a member that was found on the local network."""
         if not may_dial_port(place[1]):
             return
         self._tell_found(peer, place[0])

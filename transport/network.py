@@ -1,11 +1,11 @@
-"""Whether a node's network is still the one that it was."""
+"""Detection of network changes: other addresses of this machine, or a sleep."""
 
 from . import defaults
 from .host import Host
 
 
 class Network:
-    """The network that this machine is in: `has_changed` tells of another one."""
+    """The network of this machine, as last seen by `has_changed`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -13,8 +13,8 @@ class Network:
         self._wall = host.wall() - host.now()
 
     def has_changed(self) -> bool:
-        """Since it was asked last: other addresses, or time that passed without us, as when a lid
-        was closed."""
+        """Whether addresses changed since the last call, or the machine slept (the wall clock ran
+        ahead of the monotonic one)."""
         before, wall = self._before, self._wall
         self._before, self._wall = self._host.interfaces(), self._host.wall() - self._host.now()
         return self._before != before or self._wall - wall > defaults.SLEPT_S

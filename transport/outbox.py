@@ -1,9 +1,9 @@
-"""What a lane has to send: priorities, fragments, what must be sent again. No I/O.
+"""Send queue of a lane: priorities, fragments, and frames to send again. No I/O.
 
-docs/spec/lane.md, sections 4 and 5. Of the three priorities the higher is always drained
-first. Within one, messages leave in the order they were queued and take turns with streams,
-fragment by fragment. One connection, the `carrier`, takes them; what it has not acknowledged
-when another one takes over leaves again by that one, in its old order.
+docs/spec/lane.md, sections 4 and 5. Of the three priorities, the most urgent is always drained
+first. Within one priority, messages leave in the order in which they were queued, and alternate
+with streams fragment by fragment. One connection, the `carrier`, takes them. If another connection
+takes over, unacknowledged frames leave again by that one, in their old order.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from .meter import Allowance
 
 
 def _is_awaited(item: "Message | Entry") -> bool:
-    """Whether it is an answer, or a call that has not begun to leave."""
+    """Whether it is a reply, or a call that has not begun to leave."""
     if item.kind == wire.PART:
         return bool(item.flags & wire.OF_REPLY)
     if item.kind == wire.CALL:
@@ -28,12 +28,12 @@ def _is_awaited(item: "Message | Entry") -> bool:
 
 
 class OutCall:
-    """A call of ours until its answer comes. `context` and `deadline` belong to the shell."""
+    """A call of this node until its reply comes. `context` and `deadline` belong to the shell."""
 
     __slots__ = ("answered", "context", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
-        self.ident = 0  # given when its first frame leaves
+        self.ident = 0  # assigned when its first frame leaves
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
         self.context: Any = None
@@ -41,7 +41,7 @@ class OutCall:
 
 
 class Message:
-    """A call, post or reply on its way out."""
+    """A call, post or reply that is being sent."""
 
     __slots__ = ("call", "flags", "head", "ident", "kind", "payload", "sent")
 
@@ -63,7 +63,7 @@ would hold nine of them."""
 
 
 class _Queue:
-    """What waits at one priority."""
+    """The queues of one priority."""
 
     __slots__ = ("messages", "resend", "streams", "turn")
 
@@ -71,7 +71,7 @@ class _Queue:
         self.resend: deque[Entry] = _NOTHING
         self.messages: deque[Message | Entry] = _NOTHING
         self.streams: deque[LaneStream] = _NOTHING
-        self.turn = False  # a message went last, so a stream is next
+        self.turn = False  # a message left last, so a stream is next
 
     def add(self, item: "Message | Entry") -> None:
         """Append a message or a single frame."""
@@ -89,13 +89,13 @@ class _Queue:
 class Outbox:
     """The sending half of a lane.
 
-    `link_limit` is the peer's credit over all streams, in bytes. Streams wait too while more
-    than `backlog_limit` bytes are unacknowledged: credit is the peer's word, memory is ours.
+    `link_limit` is the peer's credit over all streams, in bytes. Streams also wait while more
+    than `backlog_limit` bytes are unacknowledged: the peer grants credit, but the memory is ours.
     """
 
     def __init__(self, link_limit: int, backlog_limit: int) -> None:
-        self.backlog = 0  # bytes queued or unacknowledged, with a frame's overhead each
-        self.waiting: dict[int, OutCall] = {}  # calls that have left and have no answer
+        self.backlog = 0  # bytes queued or unacknowledged, including each frame's overhead
+        self.waiting: dict[int, OutCall] = {}  # calls that have left and have no reply
         self.next_ident = 1
         self.link_limit = link_limit
         self.starved = False  # a stream waits for `link_room`
@@ -107,15 +107,15 @@ class Outbox:
 
     @property
     def link_room(self) -> int:
-        """Bytes the streams together may send now."""
+        """Bytes that all streams together may send now."""
         granted = self.link_limit - self._link_sent
         room = self._backlog_limit - self.backlog
         return granted if granted < room else room
 
     @property
     def at_stake(self) -> bool:
-        """Whether calls wait for their answers, or answers have not arrived for sure. Only
-        what a `carrier` that is gone has given back is seen."""
+        """Whether calls wait for replies, or replies are unacknowledged. Sees only unacknowledged
+        frames that a lost `carrier` has given back."""
         return bool(self.waiting) or any(
             _is_awaited(item)
             for queue in self._queues
@@ -124,22 +124,22 @@ class Outbox:
         )
 
     def has_output(self, connection: Connection) -> bool:
-        """Whether `take` has frames for it."""
+        """Whether `take` has frames for this connection."""
         if connection.urgent:
             return True
         if connection is self.carrier:
-            for queue in self._queues:  # asked after every read: a generator costs twice as much
+            for queue in self._queues:  # runs after every read, and a generator costs twice as much
                 if queue.resend or queue.messages or queue.streams:
                     return queue is not self._queues[wire.BULK] or not connection.bulk_waits
         return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
-        """A message or a single frame, behind what waits at its priority."""
+        """Queue a message or a single frame at its priority."""
         self.backlog += FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
         self._queues[item.flags & wire.PRIORITY_MASK].add(item)
 
     def withdraw(self, call: OutCall) -> None:
-        """Take back a call that has not begun to leave."""
+        """Remove a call that has not begun to leave."""
         messages = self._queues[call.priority].messages
         for item in messages:
             if isinstance(item, Message) and item.call is call:
@@ -148,7 +148,7 @@ class Outbox:
                 return
 
     def schedule(self, stream: LaneStream) -> None:
-        """Give a stream its turns while it has something to send."""
+        """Put a stream into its priority's rotation if it has something to send."""
         if stream.scheduled:
             return
         if stream.has_output(self.link_room):
@@ -158,20 +158,20 @@ class Outbox:
             self._starve()
 
     def _starve(self) -> None:
-        """A stream waits; where it waits for acknowledgement, a pong brings it at once."""
+        """Note that a stream waits. If it waits for acknowledgement, ask for that with a ping."""
         if not self.starved and self.backlog >= self._backlog_limit and self.carrier is not None:
             self.carrier.push_urgent(wire.PING)
         self.starved = True
 
     def acknowledged(self, freed: int) -> None:
-        """So many bytes need not be kept any more."""
+        """Release acknowledged bytes."""
         self.backlog -= freed
 
     def use(self, connection: Connection | None) -> None:
-        """Counted frames leave by this one from now on; None: there is none.
+        """Send counted frames by this connection from now on; None: there is no connection.
 
-        What the one before has not acknowledged is sent again. It may still arrive by both: the
-        receiver knows ids and offsets, and each connection brings a run without gaps.
+        Unacknowledged frames of the previous one are sent again. They may arrive by both: the
+        receiver knows ids and offsets, and each connection brings a sequence without gaps.
         """
         if connection is self.carrier:
             return
@@ -194,10 +194,10 @@ class Outbox:
         last_words: bool = False,
         allowance: Allowance | None = None,
     ) -> bytes:
-        """Frames to write now, `room` bytes and at most one frame more.
+        """Return frames to write now: up to `room` bytes, plus at most one frame.
 
-        Nothing is cut into fragments larger than `room`. With `last_words` only urgent
-        frames leave: the link has ended. Urgent frames do not ask the `allowance`.
+        No fragment is larger than `room`. With `last_words` the link has ended, and only urgent
+        frames leave. Urgent frames do not use the `allowance`.
         """
         fragment = room if room > SMALL_BATCH_BYTES else SMALL_BATCH_BYTES
         self._fragment = fragment if fragment < FRAME_PAYLOAD_BYTES else FRAME_PAYLOAD_BYTES
@@ -268,7 +268,7 @@ class Outbox:
         return entry
 
     def _first(self, message: Message) -> Entry:
-        """Ids are given here, so that they leave in order whatever waited in front."""
+        """Return a message's first frame. Ids are assigned here, so that they leave in order."""
         if message.kind != wire.REPLY:
             message.ident = self.next_ident
             self.next_ident += 1
@@ -296,7 +296,7 @@ class Outbox:
             stream = queue.streams.popleft()
             stream.scheduled = False
             room = self.link_room
-            if not stream.has_output(room):  # another one used the link's credit
+            if not stream.has_output(room):  # another stream used up the link's credit
                 self._starve()
             else:
                 queue.turn = False

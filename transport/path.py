@@ -1,4 +1,4 @@
-"""One pipe under TLS: what carries a link for a while."""
+"""A secured stream: a byte stream under TLS, which carries a link as one of its paths."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,7 +15,7 @@ from .tls import Tls
 
 
 def _tie(hello: bytes) -> tuple[bytes, bytes]:
-    """What decides between two first records; the whole of it where they are of one identity."""
+    """Return what decides between two client hellos: the tie, then (same identity) all bytes."""
     at = hello.find(defaults.TIE)
     end = at + len(defaults.TIE)
     return (hello[end : end + defaults.TIE_DIGITS] if at >= 0 else b"", hello)
@@ -27,15 +27,16 @@ _CLIENT_HELLO: Final = 1
 
 
 class PathLost(Exception):
-    """The connection broke; the link above decides what that means."""
+    """The connection broke. The link above decides what that means."""
 
 
 class Path:
-    """`tls` over `pipe` (`Clear` over a browser's, which is encrypted as it is).
+    """A byte stream `pipe` under `tls`. A browser's byte stream is encrypted already and has
+    `Clear` instead.
 
-    One task reads, one writes; `first` was read from the pipe before. `turn` makes a TLS server,
-    for the case that the other end began as a client too: two that dial each other at the same
-    moment get one TCP connection (RFC 9293, section 3.5).
+    One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
+    TLS server, in case the other end began as a client too: two nodes that dial each other at the
+    same moment get one TCP connection (RFC 9293, section 3.5).
     """
 
     def __init__(
@@ -53,33 +54,34 @@ class Path:
         self.local_port = pipe.local_port if isinstance(pipe, TcpPipe) else 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self.scope = trio.CancelScope()  # of the tasks that serve it
+        self.scope = trio.CancelScope()  # scope of the tasks that serve this stream
         self.finished = False
         self._pipe = pipe
         self._closed = False
         self._first = first
-        self._rest: memoryview | None = None  # ciphertext the kernel has not taken
+        self._rest: memoryview | None = None  # ciphertext that the kernel has not taken
         self._read_bytes = defaults.SMALL_READ_BYTES
         self.read_most = defaults.READ_BYTES
-        """Bytes that one read takes at the most."""
+        """The most bytes that one read takes."""
 
     @property
     def inside(self) -> bool:
-        """Whether another link of this node carries it, and with it all that passes here."""
+        """Whether another link of this node carries this stream and all its bytes."""
         return getattr(self._pipe, "inside", False)
 
     @property
     def lapsed(self) -> bool:
-        """Whether a relay has ended it because it lends no more, though both ends may be well."""
+        """Whether a relay has ended it because its loan is used up, though both ends may be
+        well."""
         return getattr(self._pipe, "lapsed", False)
 
     @property
     def blocked(self) -> bool:
-        """The kernel has not taken everything yet: only `drain` may send."""
+        """Whether the kernel has not taken all bytes yet, so that only `drain` may send."""
         return self._rest is not None
 
     async def handshake(self) -> None:
-        """Run TLS until both ends are proven. Raises TransportError, PathLost."""
+        """Run TLS until both ends are authenticated. Raises TransportError, PathLost."""
         if self._turn is not None:
             await self._meet()
         while True:
@@ -93,14 +95,14 @@ class Path:
             try:
                 self.tls.feed(data)
             except TransportError:
-                self._queue_outgoing()  # the alert that tells the peer why
+                self._queue_outgoing()  # the alert that tells the peer the reason
                 with suppress(PathLost):
                     await self.drain()
                 raise
 
     async def _meet(self) -> None:
-        """Send the first record and see whether the other end began as a client too. Then who
-        wrote the smaller tie into it stays the client: both ends know both."""
+        """Send the first record and check whether the other end began as a client too. Then the end
+        whose record has the smaller tie stays the client; both ends know both ties."""
         self._queue_outgoing()
         ours = bytes(self._rest or b"")
         await self.drain()
@@ -111,7 +113,7 @@ class Path:
             size = _RECORD_HEADER + int.from_bytes(data[3:_RECORD_HEADER], "big")
             while len(data) < size:
                 data += await self._some()
-            if data[:size] == ours:  # a port that dials itself gets itself
+            if data[:size] == ours:  # a port that dials itself gets its own record
                 raise TransportError("self", "this node itself answered")
             if _tie(data[:size]) < _tie(ours) and self._turn is not None:
                 self.tls = self._turn()
@@ -123,11 +125,11 @@ class Path:
         data = await self._receive()
         if not data:
             raise PathLost
-        self.bytes_in -= len(data)  # it goes back to be received again
+        self.bytes_in -= len(data)  # the bytes are put back and received again
         return data
 
     async def receive(self) -> Bytes:
-        """Plaintext that has come, b"" at the end. Raises PathLost."""
+        """Return received plaintext, b"" at the end. Raises PathLost."""
         while True:
             data = await self._receive()
             if not data:
@@ -142,19 +144,20 @@ class Path:
 
     @property
     def reads_much(self) -> bool:
-        """Whether a read takes more than the least."""
+        """Whether a read takes more than the minimum."""
         return self._read_bytes > defaults.SMALL_READ_BYTES
 
     def read_less(self) -> None:
-        """What came last took long: read little next time, so that others get their turn."""
+        """Make the next read small, because the last bytes took long to handle."""
         self._read_bytes = defaults.SMALL_READ_BYTES
 
     def early(self) -> Bytes:
-        """Plaintext that came with the end of the handshake."""
+        """Return plaintext that came with the end of the handshake."""
         return self.tls.read()
 
     def send(self, plaintext: bytes) -> None:
-        """Encrypt, and hand to the kernel what it takes; not while `blocked`. Raises PathLost."""
+        """Encrypt, and pass to the kernel what it takes. Not allowed while `blocked`. Raises
+        PathLost."""
         try:
             self.tls.write(plaintext)
         except TransportError:
@@ -173,22 +176,22 @@ class Path:
         await self._wait(self._pipe.wait_writable)
 
     def close(self) -> None:
-        """Close the pipe; tasks that wait for it end."""
+        """Close the byte stream and end the tasks that wait for it."""
         self._closed = True
         self._rest = None
         self._pipe.close()
         self.scope.cancel()
 
     def finish(self) -> None:
-        """Nothing more is written. The tasks that serve it end; `linger` is still to come."""
+        """End writing, and the tasks that serve this stream. The caller must still `linger`."""
         if not self.blocked:
             self._end_sending()
         self.finished = True
         self.scope.cancel()
 
     async def linger(self) -> None:
-        """Send what is left, and let the peer read our last words: closing with its bytes
-        unread would reset the connection under them."""
+        """Send what is left, and give the peer time to read it. Closing with unread bytes of the
+        peer would reset the connection and lose the last frames."""
         with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
             await self.drain()
             self._end_sending()

@@ -1,10 +1,10 @@
-"""What carries bytes between two nodes, whoever made it.
+"""Byte streams between two nodes, and the kinds of path that they make.
 
-A TCP connection, a QUIC stream through a punched hole, a circuit through a relay, a browser's data
-channel: each is a `Pipe`, and everything above (TLS, hello, frames) does not know which. Reads and
-writes happen at once or wait until that may work: trio's own methods try the system call, then pass
-through the scheduler, for each piece; a lane reads once per wake-up and writes from whoever has
-a frame.
+A TCP connection, a QUIC stream through a punched hole, a circuit through a relay and a browser's
+data channel are all a `Pipe`. Everything above (TLS, hello, frames) does not know which. Reads and
+writes either happen at once or wait until they may work. trio's own methods try the system call and
+then pass through the scheduler for each piece. A lane reads once per wake-up, and writes from
+whichever task has a frame.
 """
 
 import os
@@ -19,19 +19,19 @@ from .datagrams import Place
 
 
 class Way(StrEnum):
-    """How a pipe got to the peer, as a person is told; best first."""
+    """Path kind: how a byte stream reaches the peer. Best first."""
 
     LOOPBACK = "loopback"
     LAN = "lan"
     DIRECT = "direct"  # the peer's own public address
-    MAPPED = "mapped"  # a port that its router forwards
+    MAPPED = "mapped"  # a port that the peer's router forwards
     PUNCHED = "punched"  # both sides sent at the same time
     BROWSER = "webrtc"
     RELAYED = "relayed"
 
     @property
     def rank(self) -> int:
-        """Lower is better: a link uses the best it has."""
+        """Rank of the kind, lower is better: a link uses the best path that it has."""
         return _RANKS[self]
 
 
@@ -47,11 +47,11 @@ _RANKS = {
 
 
 class Pipe(Protocol):
-    """An open byte stream to one peer, reliable and in order; not yet proven to be anybody's."""
+    """An open byte stream to one peer, reliable and in order, but not authenticated."""
 
     @property
     def remote(self) -> Place:
-        """Where the other end is seen; `("", 0)` where there is no such place."""
+        """Address of the other end as seen here; `("", 0)` if there is none."""
         ...
 
     @property
@@ -60,34 +60,35 @@ class Pipe(Protocol):
         ...
 
     def read_ready(self, size: int) -> bytes:
-        """What has come, up to `size` bytes, b"" at the end. Raises BlockingIOError where
-        nothing has, OSError where the connection is lost."""
+        """Return up to `size` received bytes, b"" at the end. Raises BlockingIOError if there are
+        none yet, OSError if the connection is lost."""
         ...
 
     def write_ready(self, data: memoryview) -> int:
-        """Bytes taken, at least one. Raises BlockingIOError where there is no room, OSError."""
+        """Return the number of bytes taken, at least one. Raises BlockingIOError if full,
+        OSError."""
         ...
 
     async def wait_readable(self) -> None:
-        """Until reading is worth a try. Raises trio.ClosedResourceError, OSError."""
+        """Wait until a read may succeed. Raises trio.ClosedResourceError, OSError."""
         ...
 
     async def wait_writable(self) -> None:
-        """Until little is unsent, not merely until there is room: what is written early cannot
-        be overtaken. Raises trio.ClosedResourceError, OSError."""
+        """Wait until little is unsent, not merely until a write would succeed: later frames cannot
+        overtake bytes that were written early. Raises trio.ClosedResourceError, OSError."""
         ...
 
     def end(self) -> None:
-        """Nothing more is written; what was, still leaves. Raises OSError."""
+        """End writing. Bytes written before still leave. Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Drop it at once; tasks that wait raise trio.ClosedResourceError. May be repeated."""
+        """Close at once. Waiting tasks raise trio.ClosedResourceError. May be called again."""
         ...
 
 
 class _Ready(Protocol):
-    """What a simulated TCP socket brings."""
+    """The methods of a simulated TCP socket."""
 
     def read_ready(self, size: int) -> bytes: ...
 
@@ -99,7 +100,7 @@ class _Ready(Protocol):
 
 
 class _Descriptor:
-    """The same over a descriptor of the operating system, with no step of ours in between."""
+    """`_Ready` over a descriptor of the operating system, without any code of ours in between."""
 
     __slots__ = ("read_ready", "wait_readable", "wait_writable", "write_ready")
 
@@ -111,8 +112,8 @@ class _Descriptor:
 
 
 class TcpPipe:
-    """A connected TCP socket. One of the operating system's is used by its descriptor; one of
-    the simulator's has none (`fileno` is negative) and brings the four methods itself."""
+    """A connected TCP socket. A socket of the operating system is used by its descriptor. A
+    simulated socket has none (`fileno` is negative) and has the four methods itself."""
 
     medium = "tcp"
 
@@ -122,7 +123,7 @@ class TcpPipe:
         ready: _Ready = _Descriptor(fd) if fd >= 0 else cast(_Ready, self._socket)
         self.remote = _place(self._socket)
         self.local_port = int(self._socket.getsockname()[1])
-        # Bound here, so that a read or write is one call and not two.
+        # Bound here, so that a read or write is one call instead of two.
         self.read_ready = ready.read_ready
         self.write_ready = ready.write_ready
         self.wait_readable = ready.wait_readable
@@ -137,7 +138,7 @@ class TcpPipe:
 
 
 def _place(socket: trio.socket.SocketType) -> Place:
-    """The other end's IP address and port; empty where it is gone already."""
+    """Return the other end's IP address and port; empty if the socket is not connected any more."""
     try:
         name = socket.getpeername()
     except OSError:

@@ -1,7 +1,7 @@
-"""IP addresses as text: one spelling for each, how near they are, which of them are one network.
+"""IP addresses as text: canonical spelling, nearness, and the networks that contain them.
 
-Whoever decides by an address what may be sent there asks here, so that there is one list of those
-to which nothing is ever sent.
+All code that decides by an address what may be sent to it uses this module, so that there is one
+list of addresses to which nothing is ever sent.
 """
 
 from enum import IntEnum
@@ -28,22 +28,22 @@ _NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
             "fd00:ec2::254/128",
             "224.0.0.0/3",  # multicast, reserved, broadcast
             "::/128",
-            "64:ff9b::/96",  # these four stand for an IPv4 address that was not looked at:
+            "64:ff9b::/96",  # these four embed an IPv4 address that was not checked:
             "64:ff9b:1::/48",  # RFC 6052, RFC 8215, RFC 4380, RFC 3056
             "2001::/32",
             "2002::/16",
             "fe80::/10",
-            "fec0::/10",  # once of a site (RFC 3879)
+            "fec0::/10",  # deprecated site-local addresses (RFC 3879)
             "ff00::/8",
         ),
     )
 )
 CARRIER: Final = IPv4Network("100.64.0.0/10")
-"""Behind a carrier's NAT (RFC 6598)."""
+"""Addresses behind a carrier's NAT (RFC 6598)."""
 
 
 class Nearness(IntEnum):
-    """How near an address is to whoever can reach it."""
+    """Distance from which an address can be reached."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -52,7 +52,7 @@ class Nearness(IntEnum):
 
 @lru_cache(4096)
 def parse_ip(text: str) -> Ip | None:
-    """An IP address, IPv4 within IPv6 as IPv4; None for what is none, or has a zone."""
+    """Parse an IP address; IPv4 within IPv6 becomes IPv4. None if it is invalid or has a zone."""
     if len(text) > _LETTERS or "%" in text:
         return None
     try:
@@ -65,15 +65,15 @@ def parse_ip(text: str) -> Ip | None:
 
 
 def plain_ip(text: str) -> str | None:
-    """An IP address in its one usual spelling; None for no address."""
+    """Return an IP address in canonical spelling; None if it is not an address."""
     found = parse_ip(text)
     return None if found is None else str(found)
 
 
 @lru_cache(4096)
 def nearness_of(ip: str) -> Nearness | None:
-    """How near an IP address is; None for what nobody should be told to dial: names (they resolve
-    to anything), link-local and metadata addresses, those that stand for others, multicast."""
+    """Return an IP address's nearness. None for what no node should be told to dial: names (they
+    resolve to anything), link-local and metadata addresses, embedded addresses, multicast."""
     found = parse_ip(ip)
     if found is None or any(found in net for net in _NEVER if net.version == found.version):
         return None
@@ -85,27 +85,27 @@ def nearness_of(ip: str) -> Nearness | None:
 
 
 def nearness_at(ip: str) -> Nearness:
-    """How near a peer is that is seen at an IP address; the unclear counts as far."""
+    """Return the nearness of a peer seen at an IP address; doubtful addresses count as public."""
     return nearness_of(ip) or Nearness.PUBLIC
 
 
 def is_public(ip: str) -> bool:
-    """Whether a text is, in its usual spelling, the address of a single host on the internet."""
+    """Whether a text is the address of a single host on the internet, in canonical spelling."""
     return nearness_of(ip) is Nearness.PUBLIC and plain_ip(ip) == ip
 
 
 def may_dial_port(port: int) -> bool:
     """Return whether to dial a port that a peer named.
 
-    System services use the ports below 1024. A peer may listen on one of them, HTTPS.
+    System services use the ports below 1024. Of these, only HTTPS is allowed for peers.
     """
     return defaults.LOW_PORT <= port <= 65535 or port == defaults.HTTPS_PORT
 
 
 def way_to(ip: str) -> Way:
-    """The way by which a plain connection to an address goes; the unclear counts as far.
+    """Return the path kind of a plain connection to an address; doubtful ones count as direct.
 
-    Link-local addresses are near: who is connected there already is on the own network.
+    A link-local address counts as LAN, because a peer connected from one is on the local network.
     """
     found = parse_ip(ip)
     if found is None:
@@ -206,5 +206,5 @@ def owner(ip: str) -> str:
 
 
 def region(ip: str) -> str:
-    """The /16 (IPv4) or /32 (IPv6): addresses of one are likely one provider's."""
+    """Return the /16 (IPv4) or /32 (IPv6): addresses in one probably have the same provider."""
     return network(ip, 16, 32)

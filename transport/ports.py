@@ -1,4 +1,4 @@
-"""A node's ports: TCP and UDP of one number, where both are to be had."""
+"""A node's listening ports: TCP and UDP with the same number, if both are available."""
 
 from typing import Final
 
@@ -15,8 +15,8 @@ Places = tuple[tuple[str, int], ...]
 
 
 class Ports:
-    """Has the endpoint and the UDP port listen. `without_udp` says why there is no UDP port though
-    there should be."""
+    """Opener of the listening ports of the endpoint and of UDP. `without_udp` says why there is no
+    UDP port although there should be."""
 
     def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
         self.without_udp = ""
@@ -27,9 +27,9 @@ class Ports:
     async def listen(
         self, nursery: trio.Nursery, listen: str, port: int, further: Places = ()
     ) -> int:
-        """The number, after which both serve in `nursery`; port 0 takes a free one, and `further`
-        is as in `Endpoint.run`. `0.0.0.0` is `::` as well, where there is IPv6. Raises
-        AddressInUse and HostError."""
+        """Listen on TCP and UDP, serve in `nursery`, and return the port's number. Port 0 picks a
+        free one. `further` is as in `Endpoint.run`. `0.0.0.0` includes `::` if there is IPv6.
+        Raises AddressInUse and HostError."""
         if listen == "0.0.0.0":
             further = (("::", 0), *further)
         for turn in range(_TRIES):
@@ -52,13 +52,13 @@ class Ports:
     async def _listen_udp(
         self, nursery: trio.Nursery, listen: str, port: int
     ) -> tuple[int, trio.CancelScope]:
-        """The number that UDP has got, and what ends it again; `port` where there is no UDP to
-        be had. A machine without IPv6 has it over IPv4."""
+        """Return the number of the UDP port and the scope that closes it; the number is `port` if
+        UDP is not available. A machine without IPv6 uses IPv4 only."""
         scope = trio.CancelScope()
         if self._udp is None:
             return port, scope
         for addresses in (["0.0.0.0", "::"], ["0.0.0.0"]) if listen == "0.0.0.0" else ([listen],):
-            scope = trio.CancelScope()  # that of a try that failed has been used up
+            scope = trio.CancelScope()  # the scope of a failed try cannot be reused
             try:
                 number: int = await nursery.start(self._run_udp, self._udp, scope, addresses, port)
             except AddressInUse:
@@ -80,5 +80,5 @@ class Ports:
         task_status: trio.TaskStatus[int],
     ) -> None:
         with scope:
-            async with self._udp_runs:  # one given up may still be closing its sockets
+            async with self._udp_runs:  # an abandoned try may still be closing its sockets
                 await udp.run(addresses, port, task_status=task_status)

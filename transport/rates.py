@@ -1,4 +1,4 @@
-"""Token buckets: how often something may happen, in all and for each of many."""
+"""Rate limiters (token buckets): one in all, or one for each of many keys."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`burst` at once, and `per_s` a second in the long run."""
+    """A rate: `burst` events at once, and `per_s` events per second in the long run."""
 
     burst: float
     per_s: float
 
 
 class Bucket:
-    """One thing's rate, full at the time `now`."""
+    """Rate limiter, full at the time `now`."""
 
     __slots__ = ("_at", "_level", "_rate")
 
@@ -25,23 +25,23 @@ class Bucket:
         self._at = now
 
     def take(self, now: float, count: float = 1) -> bool:
-        """Whether so many more may happen; if so, they count."""
+        """Take `count` tokens if there are as many. Return whether there were."""
         if not self.has(now, count):
             return False
         self._level -= count
         return True
 
     def give(self, now: float, count: float = 1) -> None:
-        """So many that were taken did not count after all."""
+        """Return `count` tokens that were taken but not used."""
         self.has(now)
         self._level = min(self._rate.burst, self._level + count)
 
     def has(self, now: float, count: float = 1) -> bool:
-        """Whether so many more may happen."""
+        """Whether there are `count` tokens."""
         return self.level(now) >= count
 
     def level(self, now: float) -> float:
-        """Return how many more may happen."""
+        """Return how many tokens there are."""
         earned = max(0.0, now - self._at) * self._rate.per_s
         self._level = min(self._rate.burst, self._level + earned)
         self._at = now
@@ -49,15 +49,15 @@ class Bucket:
 
     @property
     def due(self) -> float:
-        """When one more may happen, if nothing happens until then."""
+        """When there will be one token, if none is taken until then."""
         return self._at + max(0.0, 1.0 - self._level) / self._rate.per_s
 
 
 class Rates:
-    """A bucket for each key, and one for all together where there is a `total`.
+    """Rate limiter for each key, and one for all keys together if there is a `total`.
 
-    Bounded in memory: of more keys than `keys`, those seen longest ago start anew. Who makes up
-    keys to be forgotten gains nothing over the bucket of all together.
+    Memory is bounded: beyond `keys` keys, those used longest ago start again with a full bucket.
+    So inventing keys helps against the limiter of one key, but not against the total.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Rates:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def take(self, key: str, now: float, count: float = 1) -> bool:
-        """Whether it may happen for this key now, so many times; if so, it counts."""
+        """Take `count` tokens of this key and of the total if both have them. Return whether they
+        had."""
         bucket = self._buckets.pop(key, None) or Bucket(self._each, now)
         self._buckets[key] = bucket
         if len(self._buckets) > self._keys:
@@ -79,10 +80,10 @@ class Rates:
         return bucket.take(now, count)
 
     def give(self, key: str, now: float) -> None:
-        """One that was taken did not count after all."""
+        """Return a token of a key that was taken but not used."""
         if (bucket := self._buckets.get(key)) is not None:
             bucket.give(now)
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Return the number of keys that are remembered."""
         return len(self._buckets)

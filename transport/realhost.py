@@ -1,4 +1,4 @@
-"""The world as it is: `Host`, `Files` and `Child` on this machine."""
+"""The real `Host`, `Files` and `Child`, on the operating system of this machine."""
 
 import errno
 import fcntl
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _open_file(path: Path) -> io.FileIO:
-    """For reading; raises OSError for what is no file: a pipe would block its reader for ever."""
+    """Open a file for reading. Raises OSError unless it is regular: a pipe could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -41,11 +41,11 @@ def _open_file(path: Path) -> io.FileIO:
 
 
 _SYNCS_AT_ONCE = 4
-_BLOCK = 4096  # bytes, of every disk
+_BLOCK = 4096  # block size of every disk, in bytes
 
 
 def _sync(paths: Iterable[Path]) -> None:
-    """Files or folders; one that is gone is passed over."""
+    """Sync files or folders; skip those that no longer exist."""
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -58,14 +58,14 @@ def _sync(paths: Iterable[Path]) -> None:
 
 
 def _shared_out(paths: Sequence[Path]) -> list[Sequence[Path]]:
-    """Among so many threads: handing each path to one by itself costs more than to sync it."""
+    """Split the paths among a few threads: one task for each path costs more than its sync."""
     return [paths[start::_SYNCS_AT_ONCE] for start in range(min(_SYNCS_AT_ONCE, len(paths)))]
 
 
 def _write_past_cache(descriptor: int, data: memoryview) -> int:
-    """Bytes that the disk took from where they lie, without the copy of them that the kernel
-    would keep (it costs more CPU than their SHA-256, measured); 0 where it takes none so: the
-    memory or the size is not made of blocks, or the file system has no such thing."""
+    """Write directly from memory to the disk, without a copy in the kernel's cache (the copy
+    costs more CPU than the data's SHA-256, measured). Return the number of bytes written. It is 0
+    if the memory or the size is not aligned to blocks, or the file system does not support it."""
     direct = getattr(os, "O_DIRECT", 0)
     if not direct or not data or len(data) % _BLOCK:
         return 0
@@ -143,7 +143,7 @@ class RealFiles:
             with open(descriptor, "wb", buffering=0) as file:
                 rest = memoryview(data)
                 rest = rest[_write_past_cache(descriptor, rest) :]
-                if rest:  # finding its blocks at once costs ext4 half as much as page by page
+                if rest:  # allocating all blocks at once costs ext4 half as much as page by page
                     os.posix_fallocate(descriptor, 0, len(data))
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -153,7 +153,7 @@ class RealFiles:
             raise
 
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # the disk takes them together
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # the disk combines concurrent syncs
             list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
             for staged, path in moves:
                 with suppress(FileNotFoundError):
@@ -210,7 +210,7 @@ class RealFiles:
         while not path.is_dir():
             missing.append(path)
             path = path.parent
-        for folder in reversed(missing):  # the parents with the usual mode, as `mkdir -p` does
+        for folder in reversed(missing):  # parents get the usual mode, like `mkdir -p`
             folder.mkdir(mode=mode if folder is missing[0] else 0o777, exist_ok=True)
             self._sync_folder(folder.parent)
 
@@ -233,7 +233,7 @@ class RealFiles:
 
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:  # not to be opened: closing it would end SQLite's own locks
+        except FileExistsError:  # not opened here, because closing it would drop SQLite's locks
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
             os.chmod(path, 0o600)
@@ -244,7 +244,7 @@ class RealFiles:
 
 
 class RealChild:
-    """`Child` on a real process."""
+    """`Child` as a real process."""
 
     def __init__(self, process: trio.Process, socket: trio.socket.SocketType) -> None:
         self._process = process
@@ -274,7 +274,7 @@ class RealChild:
 
 
 class TrioHost:
-    """The part of `Host` that trio does: on this machine, or on a simulated one."""
+    """The part of `Host` that trio implements, on this machine or a simulated one."""
 
     def now(self) -> float:
         return trio.current_time()
@@ -392,7 +392,7 @@ class RealHost(TrioHost):
         try:
             with short_name(path) as name:
                 await sock.bind(name)
-            os.chmod(path, 0o600)  # the folder is 0700, so nobody connects in between
+            os.chmod(path, 0o600)  # the folder is 0700, so no other user can connect before this
             sock.listen(32)
         except BaseException:
             sock.close()
@@ -417,17 +417,17 @@ class RealHost(TrioHost):
         return await trio.to_thread.run_sync(work, *args)
 
     async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
-        ours, theirs = stdlib_socket.socketpair()  # trio's would make the child's end non-blocking
+        ours, theirs = stdlib_socket.socketpair()  # trio's pair would make the child's non-blocking
         try:
             descriptor = theirs.fileno()
             process = await trio.lowlevel.open_process(
-                # -P: whatever lies in the folder we were started in is not imported
+                # -P keeps modules in the current folder from being imported.
                 [sys.executable, "-P", "-m", module, str(descriptor), *args],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # a print must not reach the daemon's own output
                 env={**os.environ, **env},
                 pass_fds=(descriptor,),
-                process_group=0,  # Ctrl-C and a closed terminal are for us: we end it
+                process_group=0,  # Ctrl-C reaches only this process, which ends the child
             )
         except BaseException:
             ours.close()
@@ -443,8 +443,8 @@ def _share_port(sock: trio.socket.SocketType) -> None:
 
 
 def _tune(sock: trio.socket.SocketType) -> None:
-    """Room for bursts, and no fragments: what is too large for the path is to be noticed. Where
-    the system has no such option, it stays as it is."""
+    """Enlarge the buffers for bursts, and forbid fragments, so that oversized datagrams are
+    noticed. Options that the system does not have are skipped."""
     level, option = _MTU_DISCOVER[sock.family == trio.socket.AF_INET6]
     options = (
         (trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, _UDP_BUFFER_BYTES),
@@ -463,7 +463,7 @@ _PMTUDISC_PROBE = 3
 
 
 def _join(sock: trio.socket.SocketType, group: Group) -> None:
-    """IPv4 groups only. Raises HostError."""
+    """Join an IPv4 multicast group. Raises HostError."""
     interface = stdlib_socket.inet_aton(group.interface)
     member = stdlib_socket.inet_aton(group.address) + interface
     try:
@@ -477,7 +477,7 @@ def _join(sock: trio.socket.SocketType, group: Group) -> None:
 
 
 def _socket_at(address: str, kind: int) -> trio.socket.SocketType:
-    """A socket to listen at an address. Raises HostError where the kernel has no such network."""
+    """Return a socket to listen at an address. Raises HostError if the IP version is missing."""
     family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
     try:
         return trio.socket.socket(family, kind)
@@ -495,7 +495,7 @@ async def _bind(
     try:
         await sock.bind((address, port))
         if listen:
-            sock.listen(128)  # two that bind at the same moment are told apart here
+            sock.listen(128)  # fails for the later one of two sockets that bound at the same moment
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"port {port} on {address} is in use") from None
@@ -506,13 +506,13 @@ async def _bind(
 
 
 _LISTEN_HINTS = {
-    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 stands for all it has",
-    errno.EACCES: "ports below 1024 are not every user's: name another one, e.g. 4001",
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 means all of its own",
+    errno.EACCES: "ports below 1024 need privileges: use another one, e.g. 4001",
 }
 
 
 def _default_gateways() -> list[str]:
-    """From the routing tables that Linux shows under /proc; empty elsewhere."""
+    """Return the default routers from Linux's routing tables in /proc; empty elsewhere."""
     found = []
     with suppress(OSError), open("/proc/net/route", encoding="ascii") as table:
         for line in list(table)[1:]:

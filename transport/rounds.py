@@ -1,4 +1,4 @@
-"""Tries something again and again, without a slow try holding up the next."""
+"""Retry loop in which a slow try does not delay the next one."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -16,10 +16,11 @@ _APART_S: Final = 1.0
 
 
 class Rounds(Generic[T]):
-    """A new round begins `pause` seconds after one has failed, a little longer each time, and at
-    the latest `every()` seconds after it began: a dial into a dead network waits ever longer
-    between its packets, a new one sends at once. Three are under way at most; a fourth ends the
-    oldest one. All times are `times()` as long."""
+    """Rounds of retries. A new round begins `pause` seconds after one has failed, slightly longer
+    each time, and at the latest `every()` seconds after it began. A dial into a dead network
+    waits longer and longer between its packets, but a new dial sends at once. At most three
+    rounds run at the same time; a fourth cancels the oldest. `times()` multiplies all these
+    times."""
 
     def __init__(
         self,
@@ -33,16 +34,16 @@ class Rounds(Generic[T]):
         self._host = host
         self._pause = pause
         self._every = every
-        self._began = host.now()  # the latest round
-        self._next = trio.CancelScope()  # the wait for the one after
+        self._began = host.now()  # start of the latest round
+        self._next = trio.CancelScope()  # the wait for the next round
         self._result: T | None = None
 
     def wake(self) -> None:
-        """Something has changed: a new round is worth a try now."""
+        """Begin a new round now, because something has changed."""
         self._next.deadline = min(self._next.deadline, self._began + _APART_S * self._times())
 
     async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
-        """Until one of them returns something."""
+        """Run rounds until one returns a result, and return that."""
         scopes: deque[trio.CancelScope] = deque()
         pause = self._pause
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""From a pipe to a path, whose other end has proven who it is."""
+"""Securing of byte streams: runs the TLS handshake and authenticates the other end."""
 
 from contextlib import suppress
 
@@ -14,7 +14,7 @@ from .tls import Tls
 
 
 async def first_bytes(pipe: Pipe, name: str) -> bytes:
-    """The first bytes of a pipe. Raises DialFailed."""
+    """Return the first bytes of a byte stream. Raises DialFailed."""
     try:
         while True:
             await pipe.wait_readable()
@@ -37,8 +37,8 @@ async def secure(
     server: bool,
     first: bytes = b"",
 ) -> Path:
-    """TLS over a pipe: who is there is proven, and is who was expected. Raises DialFailed; the
-    pipe is closed then."""
+    """Run TLS over a byte stream, and check that the other end is the expected peer. Raises
+    DialFailed, after closing the byte stream."""
     path = Path(
         pipe,
         Tls(certificate, server=server, expect=expect),

@@ -1,4 +1,4 @@
-"""Answering a peer's calls: which handler, how many at once, what becomes of its errors."""
+"""Server of a peer's calls: finds the handler, bounds concurrency, and turns errors into codes."""
 
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
@@ -14,15 +14,15 @@ from .lane import Lane
 from .limits import Limits
 from .stream import Stream
 
-# What a handler raises on a header that is not what it expects, and on a disk or a peer of its
-# own that fails. No peer must end the node by it; anything else is our mistake and ends it.
+# Errors that a handler raises on an unexpected header, or when its disk or another peer fails. No
+# peer may end the node with one of these. Any other error is a bug of ours.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _ANSWERS = (Reply, Refusal)
 HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
 
 
 class IncomingStream:
-    """A stream that the peer opened. The handler's return closes it."""
+    """A stream that the peer opened. It is closed when the handler returns."""
 
     __slots__ = ("header", "peer", "stream")
 
@@ -36,20 +36,20 @@ StreamHandler = Callable[[IncomingStream], Awaitable[None]]
 
 
 class Handlers:
-    """Who answers which method; shared by all links of an endpoint."""
+    """Handlers by method, shared by all links of an endpoint."""
 
     def __init__(self) -> None:
         self.calls: dict[str, tuple[Handler, bool]] = {}
         self.streams: dict[str, StreamHandler] = {}
 
     def add(self, method: str, handler: Handler) -> None:
-        """Register a handler, and whether it is a coroutine function."""
+        """Register a handler, and note whether it is a coroutine function."""
         slow = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
         self.calls[method] = handler, slow
 
 
 class CallServer:
-    """The calls that one peer has open here. `sent` is called when an answer waits to leave."""
+    """Open calls of one peer. `sent` is called when a reply waits to leave."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CallServer:
         limits: Limits,
         sent: Callable[[], None],
     ) -> None:
-        self.bytes = 0  # payloads that handler tasks hold
+        self.bytes = 0  # size of the payloads that handler tasks hold
         self.posts_refused = 0
         self._peer = peer
         self._lane = lane
@@ -70,11 +70,11 @@ class CallServer:
 
     @property
     def busy(self) -> bool:
-        """Whether handlers are at work."""
+        """Whether handlers are running."""
         return bool(self._open)
 
     def serve(self, event: Called, nursery: trio.Nursery) -> None:
-        """Answer inline, or start the handler's task."""
+        """Reply inline, or start the handler's task."""
         found = self._handlers.calls.get(event.method)
         if found is None:
             self._answer(event, Refusal("unknown-method", "no such method"))
@@ -97,7 +97,7 @@ class CallServer:
             self._start(event, lambda _: answer, call, nursery)
 
     def cancel(self, ident: int) -> None:
-        """The peer wants the answer no longer."""
+        """Cancel a call whose reply the peer no longer wants."""
         scope = self._open.get(ident)
         if scope is not None:
             scope.cancel()
@@ -148,18 +148,18 @@ class CallServer:
 
 
 def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
-    """A payload that does not change while it waits; raises ValueError over `limit` bytes."""
+    """Return a payload that cannot change while it waits. Raises ValueError over `limit` bytes."""
     if isinstance(payload, memoryview):
         payload = payload.cast("B") if payload.readonly and payload.c_contiguous else bytes(payload)
     elif isinstance(payload, bytearray):
         payload = bytes(payload)
     if len(payload) > limit:
-        raise ValueError(f"a payload has at most {limit} bytes, this has {len(payload)}")
+        raise ValueError(f"expected a payload of at most {limit} bytes, got {len(payload)}")
     return payload
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The code for an error of HANDLER_ERRORS; of a group's, the first."""
+    """Return the refusal for an error of HANDLER_ERRORS; for a group, that of its first error."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TransportError):

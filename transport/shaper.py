@@ -1,16 +1,16 @@
-"""How many bytes may leave or be read now, under the owner's bandwidth caps. No I/O.
+"""Bandwidth shaper: enforces the owner's caps on bytes sent and received. No I/O.
 
-Token buckets after HTB (hierarchical token bucket): the node's cap of a direction is divided into
-shares by class. A class always gets its share; what a class does not use is lent to the others, and
-a higher class borrows first. A class may have a ceiling of its own besides. So a call is never
-delayed by bulk, and bulk is never shut out.
+It uses token buckets after HTB (hierarchical token bucket). The node's cap of a direction is
+divided into shares by class. A class always gets its share. An unused share is lent to the others,
+and a higher class borrows first. A class may also have a ceiling of its own. So a call is never
+delayed by bulk, and bulk is never starved.
 
-Bytes are those handed to the kernel or taken from it, TLS included; IP and TCP headers, some 3 %
-of full packets, are not seen from here.
+Bytes are those passed to the kernel or taken from it, including TLS. IP and TCP headers, about 3 %
+of full packets, are not counted.
 
-A writer asks `room` before it takes frames, tells `spend` what it has sent, and sleeps until
-`next_at` where the room was 0. A reader tells `spend` after each read and waits until `next_at`
-before the next, so that the connection's own flow control slows the peer.
+A writer calls `room` before it takes frames, reports to `spend` what it has sent, and sleeps until
+`next_at` if the room was 0. A reader calls `spend` after each read and waits until `next_at` before
+the next one, so that the connection's own flow control slows the peer.
 """
 
 from collections.abc import Hashable
@@ -22,41 +22,42 @@ from typing import Final
 from .frame import Priority
 
 BURST_S: Final = 0.025
-"""What may pass at once after silence, in seconds of the cap; as much again from the shares."""
+"""How much may pass at once after silence, in seconds of the cap; as much again from the shares."""
 QUANTUM_S: Final = 0.005
-"""What makes it worth waking a writer, in seconds of its rate; what it gets while others wait."""
+"""The least for which a writer is woken, and its portion while others wait, in seconds of its
+rate."""
 PACKET_BYTES: Final = 1500
-"""Less than this no writer is woken for."""
+"""The least for which a writer is woken, in bytes."""
 HUNGRY_S: Final = 0.05
-"""So long after a class was refused, no lower one borrows; in seconds."""
+"""How long after a class was refused no lower class may borrow, in seconds."""
 LATE_S: Final = 0.05
-"""Who was told when to ask and has not, so much later, loses its place; in seconds."""
+"""How late a waiting writer may ask again before it loses its place, in seconds."""
 
 
 class Flow(IntEnum):
-    """What bytes are for; the first three are `Priority`. The lower number borrows first."""
+    """Traffic class. The first three are those of `Priority`. The lower number borrows first."""
 
     CONTROL = Priority.CONTROL
     ACTIVATION = Priority.ACTIVATION
     BULK = Priority.BULK
-    RELAY = 3  # what is spliced for others
+    RELAY = 3  # data that is spliced for other peers
 
 
 class Direction(IntEnum):
-    """As seen from this node."""
+    """Direction as seen from this node."""
 
     UP = 0
     DOWN = 1
 
 
 SHARES: Final = {Flow.CONTROL: 0.3, Flow.ACTIVATION: 0.5, Flow.BULK: 0.15, Flow.RELAY: 0.05}
-"""Of a node's cap, what each class is sure of. A share nobody uses is lent, so these say who waits
-when all want more than there is. They add up to 1."""
+"""Guaranteed share of a node's cap for each class. An unused share is lent, so these matter only
+when all classes together want more than the cap. They add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """One direction, in bytes per second; None is without limit."""
+    """Caps of one direction, in bytes per second; None is unlimited."""
 
     node: float | None = None
     control: float | None = None
@@ -71,20 +72,20 @@ class Cap:
 
     @property
     def ceilings(self) -> tuple[float | None, ...]:
-        """By class, in the order of `Flow`."""
+        """The ceilings by class, in the order of `Flow`."""
         return self.control, self.activation, self.bulk, self.relay
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Both directions of a node."""
+    """Caps of a node in both directions."""
 
     up: Cap = Cap()
     down: Cap = Cap()
 
 
 class _Bucket:
-    """Tokens in bytes, filling at `rate` up to `burst`; negative after more was spent."""
+    """Tokens in bytes, refilled at `rate` up to `burst`. Overspending makes them negative."""
 
     __slots__ = ("_at", "burst", "rate", "tokens")
 
@@ -101,18 +102,18 @@ class _Bucket:
         return self.tokens
 
     def when(self, tokens: float, now: float) -> float:
-        """When there are so many, if nothing is spent."""
+        """Return when there will be this many tokens, if none are spent."""
         return now + max(0.0, tokens - self.fill(now)) / self.rate
 
 
 class _Waiting:
-    """Who was refused and comes first: writers of one class take turns."""
+    """Queue of the writers of one class that were refused, so that they take turns."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, float] = {}
 
     def place(self, who: Hashable, now: float) -> int:
-        """How many are ahead of `who`."""
+        """Return how many writers are ahead of `who`."""
         if not self._asked:
             return 0
         gone = [key for key, asked in self._asked.items() if asked < now - LATE_S]
@@ -124,7 +125,7 @@ class _Waiting:
         return len(self._asked)
 
     def add(self, who: Hashable, until: float) -> None:
-        """Refused, and told to come again at `until`."""
+        """Add a writer that was refused and told to ask again at `until`."""
         self._asked[who] = until
 
     def remove(self, who: Hashable) -> None:
@@ -147,7 +148,7 @@ class _Class:
         if cap.node is not None:
             self.share = _Bucket(cap.node * SHARES[flow], now, self.quantum)
         self.waiting = _Waiting()
-        self.hungry = -inf  # when it was last refused for want of the node's tokens
+        self.hungry = -inf  # when it was last refused because the node's tokens were used up
 
 
 class _Side:
@@ -158,7 +159,7 @@ class _Side:
         self.classes = tuple(_Class(flow, cap, now) for flow in Flow)
 
     def tokens(self, flow: Flow, now: float) -> float:
-        """What the class may send, whoever of it asks."""
+        """Return how many tokens the class may spend, over all its writers."""
         mine = self.classes[flow]
         tokens = inf if mine.ceiling is None else mine.ceiling.fill(now)
         if self.node is not None and mine.share is not None:
@@ -181,13 +182,14 @@ class _Side:
             self.node.tokens -= size
 
     def refuse(self, flow: Flow, now: float) -> None:
-        """The class wants more: where its ceiling is not the reason, lower ones borrow nothing."""
+        """Note that the class wants more. Lower classes may then not borrow, unless its own ceiling
+        was the reason."""
         mine = self.classes[flow]
         if mine.ceiling is None or mine.ceiling.tokens >= mine.quantum:
             mine.hungry = now
 
     def when(self, flow: Flow, tokens: float, now: float) -> float:
-        """When the class may send so much, if nobody else sends."""
+        """Return when the class may spend this many tokens, if no other class spends any."""
         mine = self.classes[flow]
         at = now if mine.ceiling is None else mine.ceiling.when(tokens, now)
         if self.node is not None and mine.share is not None:
@@ -199,20 +201,20 @@ class _Side:
 
 
 class Shaper:
-    """The caps of a node, over all its links. `who` is the one that writes or reads a path."""
+    """The caps of a node over all its links. `who` is the writer or reader of a path."""
 
     def __init__(self, caps: Caps, now: float) -> None:
         self.change(caps, now)
 
     def change(self, caps: Caps, now: float) -> None:
-        """Other caps from now on."""
+        """Use other caps from now on."""
         self.caps = caps
         self.capped = (caps.up != Cap(), caps.down != Cap())
-        """By direction: whether there is anything to ask for."""
+        """Whether each direction has any cap."""
         self._sides = (_Side(caps.up, now), _Side(caps.down, now))
 
     def room(self, direction: Direction, flow: Flow, who: Hashable, now: float, most: int) -> int:
-        """Bytes of a class that may pass now, at most `most`; 0 where `next_at` says when."""
+        """Return how many bytes of a class may pass now, at most `most`; 0 until `next_at`."""
         side = self._sides[direction]
         mine = side.classes[flow]
         if mine.quantum == inf:
@@ -226,11 +228,11 @@ class Shaper:
         return int(min(tokens, most, mine.quantum if mine.waiting.several else inf))
 
     def spend(self, direction: Direction, flow: Flow, size: int, now: float) -> None:
-        """So many bytes have passed; more than `room` said is owed."""
+        """Charge bytes that have passed. What exceeds `room` is owed."""
         self._sides[direction].spend(flow, size, now)
 
     def next_at(self, direction: Direction, flow: Flow, who: Hashable, now: float) -> float:
-        """When `who` should ask again; until then it has a place among those who wait."""
+        """Return when `who` should ask again. Until then it keeps its place in the queue."""
         side = self._sides[direction]
         mine = side.classes[flow]
         if mine.quantum == inf:
@@ -242,7 +244,7 @@ class Shaper:
         return at
 
     def leave(self, who: Hashable) -> None:
-        """It has nothing to send any more, or its path is gone."""
+        """Drop a writer that has nothing more to send, or whose path has closed."""
         for side in self._sides:
             for each in side.classes:
                 each.waiting.remove(who)

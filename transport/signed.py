@@ -1,8 +1,8 @@
-"""Signed envelopes: who said these bytes, for which purpose.
+"""Signed envelopes, which prove the author of some bytes and the purpose that they were signed for.
 
-An envelope is a MessagePack array [public key (32 bytes), signature (64), body]. The
-signature covers the domain string and the body exactly as it came, never a re-encoding,
-so an envelope can be handed on and a word of one protocol never counts in another.
+An envelope is a MessagePack array [public key (32 bytes), signature (64), body]. The signature
+covers the domain string and the exact bytes of the body, never a re-encoding. So an envelope can be
+forwarded, and a signature for one protocol never counts in another.
 """
 
 import msgpack
@@ -15,14 +15,14 @@ ENVELOPE_OVERHEAD = 1 + 2 + KEY_BYTES + 2 + SIGNATURE_BYTES + 5  # bytes around 
 
 
 def seal(identity: Identity, domain: str, body: bytes) -> bytes:
-    """Sign `body` for `domain` (a fixed string of one use, like `shoal/member/1`)."""
+    """Sign `body` for `domain` (a fixed string with one purpose, such as `shoal/member/1`)."""
     signature = identity.sign(domain, body)
     envelope: bytes = msgpack.packb([identity.public_key, signature, body])
     return envelope
 
 
 def unseal(domain: str, data: bytes, *, limit: int) -> tuple[PeerId, bytes]:
-    """The signer and the body of an envelope; `limit` bounds the body's bytes.
+    """Return the signer and the body of an envelope. `limit` bounds the body, in bytes.
 
     Raises `TransportError("too-large" | "bad-envelope" | "bad-signature")`.
     """

@@ -1,4 +1,4 @@
-"""The trio shell of one stream: bytes in order, both ways, with the peer's credit."""
+"""The trio shell of one stream: ordered bytes in both directions, with the peer's credit."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ from .lanestream import LaneStream
 class Stream:
     """Both directions of a stream. One task may send and one may receive at a time.
 
-    A stream that the peer reset raises CallRefused with the peer's code; one whose link ended
-    raises LinkClosed. `flush` sends what the lane has; `ended` is the link's end, if it has.
+    A stream that was reset raises CallRefused with the code. A stream whose link ended raises
+    LinkClosed. `flush` sends what the lane has. `ended` returns the link's end, or None.
     """
 
     def __init__(
@@ -30,33 +30,33 @@ class Stream:
         self._core = core
         self._flush = flush
         self._ended = ended
-        self._wake_at = SEND_AHEAD_BYTES  # bytes unsent at which the sender looks again
+        self._wake_at = SEND_AHEAD_BYTES  # unsent bytes at which the sender is woken
         self._senders = trio.lowlevel.ParkingLot()
         self._receivers = trio.lowlevel.ParkingLot()
 
     @property
     def priority(self) -> Priority:
-        """That of both directions; its opener chose it."""
+        """The priority of both directions, which the opener chose."""
         return self._core.priority
 
     @property
     def failed(self) -> str | None:
-        """The code by which either side reset it, or "link-lost"."""
+        """The code with which either side reset it, or "link-lost"."""
         return "link-lost" if self._ended() is not None else self._core.failed
 
     def narrow(self, window: int) -> None:
-        """Keep to a window of so many bytes, where this kind of stream is known to have it: both
+        """Use a window of `window` bytes, for kinds of stream that are specified to have one. Both
         ends call this before they send or receive anything."""
         self._core.narrow(window)
 
     def lend(self) -> None:
-        """What it carries is spliced for others: who does that keeps to the caps of a relay."""
+        """Count the stream's data towards a relay's caps, because it is spliced for other peers."""
         self._core.lent = True
 
     async def send(self, data: Bytes | bytearray) -> None:
-        """Send bytes; returns when they have left, but for the last 512 KiB.
+        """Send bytes. Returns when all but the last 512 KiB have left.
 
-        Cancelled, it may have sent a part: the stream is then good for `aclose` only.
+        If cancelled, it may have sent a part: after that only `aclose` is allowed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
@@ -67,7 +67,8 @@ class Stream:
             self._check()
 
     async def receive(self, limit: int) -> bytes:
-        """1 to `limit` bytes as they come; b"" at the end of the peer's direction."""
+        """Wait for bytes, and return 1 to `limit` of them; b"" at the end of the peer's
+        direction."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             try:
@@ -76,17 +77,17 @@ class Stream:
                 await self._receivers.park()
 
     async def finish(self) -> None:
-        """No more bytes will be sent: the peer's `receive` returns b"" after the last."""
+        """End this side's direction: the peer's `receive` returns b"" after the last byte."""
         await trio.lowlevel.checkpoint()
         self.end()
 
-    # The same without waiting, for who carries bytes on and has its own buffer.
+    # Variants that do not wait, for callers that forward bytes and have their own buffer.
 
     def send_ready(self, data: Bytes, ahead: int = SEND_AHEAD_BYTES) -> int:
-        """Bytes taken now, at least one, so that `ahead` at most have not left.
+        """Queue bytes now, with at most `ahead` bytes unsent. Return how many were taken (>= 1).
 
-        Raises BlockingIOError where there is no room. Read-only memory is not copied: it must
-        not change. An empty `data` takes nothing.
+        Raises BlockingIOError if there is no room. Read-only memory is not copied, so it must not
+        change. Nothing is taken of an empty `data`.
         """
         self._check()
         room = ahead - self._core.queued
@@ -98,11 +99,11 @@ class Stream:
         return len(piece)
 
     def receive_ready(self, limit: int) -> bytes:
-        """1 to `limit` bytes that have come; b"" at the end. Raises BlockingIOError where nothing
-        has."""
+        """Return 1 to `limit` received bytes; b"" at the end. Raises BlockingIOError if there are
+        none yet."""
         data = self._lane.read(self._core, limit)
         if data:
-            if self._lane.has_output:  # credit
+            if self._lane.has_output:  # reading has granted credit
                 self._flush()
             return data
         if self._core.failed is None and self._core.receive_done:
@@ -111,12 +112,12 @@ class Stream:
         raise BlockingIOError
 
     def is_sendable(self, below: int = SEND_AHEAD_BYTES) -> bool:
-        """Whether `wait_sendable` would return at once. Raises as `send`."""
+        """Whether `wait_sendable` would return at once. Raises like `send`."""
         self._check()
         return self._core.queued < below
 
     async def wait_sendable(self, below: int = SEND_AHEAD_BYTES) -> None:
-        """Until fewer than `below` bytes have not left. Raises as `send`."""
+        """Wait until fewer than `below` bytes are unsent. Raises like `send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         self._wake_at = below - 1
@@ -125,27 +126,27 @@ class Stream:
             self._check()
 
     async def wait_receivable(self) -> None:
-        """Until bytes, the end or an error have come: `receive_ready` says which."""
+        """Wait for bytes, the end or an error: `receive_ready` says which."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._core.readable and self._ended() is None:
             await self._receivers.park()
 
     def end(self) -> None:
-        """`finish`, at once."""
+        """Do the same as `finish`, without a checkpoint."""
         self._check()
         self._core.finish()
         self._lane.outbox.schedule(self._core)
         self._flush()
 
     async def aclose(self) -> None:
-        """Give the stream up: a direction that has not ended is reset (`closed`)."""
+        """Abandon the stream: a direction that has not ended is reset (`closed`)."""
         self.reset("closed")
         await trio.lowlevel.checkpoint()
 
     def reset(self, code: str) -> None:
-        """End both directions with a code, and drop what is unread.
+        """End both directions with a code, and drop unread bytes.
 
-        Where `finish` was called and the peer's end has come, what was sent still arrives.
+        If `finish` was called and the peer's end has come, all sent bytes still arrive.
         """
         if self._ended() is None:
             self._lane.reset(self._core, code)
@@ -153,14 +154,14 @@ class Stream:
             self.wake()
 
     def wake(self) -> None:
-        """Something changed: let whoever waits look again."""
+        """Wake the sender and the receiver, because the stream's state changed."""
         if self._senders:
             self._senders.unpark_all()
         if self._receivers:
             self._receivers.unpark_all()
 
     def wake_sender(self) -> None:
-        """Bytes have left."""
+        """Wake the sender if enough bytes have left."""
         if self._core.queued <= self._wake_at:
             self._senders.unpark_all()
 

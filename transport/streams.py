@@ -1,4 +1,4 @@
-"""The streams of one link: those that this side opens, and those that it answers."""
+"""All streams of one link: those that this side opens, and those that its handlers serve."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,8 @@ from .stream import Stream
 
 
 class Streams:
-    """`flush` sends what the lane has; `ended` is the link's end, if it has."""
+    """Streams of one link. `flush` sends what the lane has. `ended` returns the link's end, or
+    None."""
 
     def __init__(
         self,
@@ -34,18 +35,18 @@ class Streams:
         self._ended = ended
 
     def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> Stream:
-        """Raises CallRefused (`busy`, `too-large`)."""
+        """Open a stream to the peer. Raises CallRefused (`busy`, `too-large`)."""
         try:
             core = self._lane.open(method, header, priority)
         except ValueError as error:
             raise CallRefused("too-large", str(error)) from None
         if core is None:
-            raise CallRefused("busy", "the peer allows no more streams")
+            raise CallRefused("busy", "the peer does not allow more streams")
         self._flush()
         return self._adopt(core)
 
     def serve(self, event: Opened, nursery: trio.Nursery | None) -> None:
-        """Start the handler's task, where there is one."""
+        """Start the handler's task, or reset the stream if there is no handler."""
         stream = self._adopt(event.stream)
         handler = self._handlers.streams.get(event.method)
         if handler is None or nursery is None:
@@ -54,18 +55,18 @@ class Streams:
         nursery.start_soon(_run, handler, IncomingStream(self._peer, event.header, stream))
 
     def ready(self, event: StreamReady) -> None:
-        """Something has come for one of them."""
+        """Wake the tasks that use a stream, because its state changed."""
         if event.stream.context is not None:
             event.stream.context.wake()
 
     def sent(self) -> None:
-        """Bytes have left."""
+        """Wake senders, because bytes have left."""
         for core in self._lane.streams.values():
             if core.context is not None:
                 core.context.wake_sender()
 
     def end(self) -> None:
-        """The link is over: all raise that."""
+        """Wake all tasks that use a stream, because the link has ended."""
         for core in self._lane.streams.values():
             if core.context is not None:
                 core.context.wake()

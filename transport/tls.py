@@ -1,9 +1,9 @@
-"""TLS 1.3 between two peer ids, as a plain class: bytes in, bytes out, no socket.
+"""TLS 1.3 between two peer ids, as a plain class without sockets: bytes in, bytes out.
 
-Both ends present a self-signed certificate that proves their peer id (`certificate.py`).
-No resumption, no early data, no renegotiation. (The server still sends two tickets of 79
-bytes that name nothing: the binding lacks SSL_CTX_set_num_tickets.) The record layer is OpenSSL's,
-through pyOpenSSL and memory BIOs: the standard library's `ssl` cannot ask for an unknown
+Both ends present a self-signed certificate that proves their peer id (`certificate.py`). There is
+no resumption, early data or renegotiation. (The server still sends two tickets of 79 bytes that
+identify nothing: the binding lacks SSL_CTX_set_num_tickets.) The record layer is OpenSSL's, through
+pyOpenSSL and memory BIOs, because the standard library's `ssl` cannot ask for an unknown
 self-signed client certificate.
 """
 
@@ -12,8 +12,9 @@ from typing import Any
 
 from OpenSSL import SSL, crypto
 
-# What pyOpenSSL's own read and write go through. They copy each record once more and ask OpenSSL
-# after each how it went: a fifth of what bulk costs, and a third of a small message (measured).
+# The functions under pyOpenSSL's own read and write. Those copy each record once more and ask
+# OpenSSL for its status after each: a fifth of the cost of bulk, and a third of a small message's
+# (measured).
 from OpenSSL._util import ffi, lib
 from OpenSSL._util import no_zero_allocator as allocate
 
@@ -23,13 +24,13 @@ from .errors import TransportError
 from .frame import Bytes
 from .identity import PeerId
 
-# AES-128 first: a third faster than AES-256 where the processor helps, and strong enough.
+# AES-128 first: it is a third faster than AES-256 with hardware support, and strong enough.
 _CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
 _RECORD_BYTES = 16384  # most plaintext in a record (RFC 8446, 5.1)
 _HEADER_BYTES = 5
 _RECORD_OVERHEAD = 22  # header, content type, authentication tag
 _SLACK = 512  # room for an alert or a key update beside what was written
-_FLIGHT_BYTES = 8192  # more than a handshake flight of ours
+_FLIGHT_BYTES = 8192  # more than one of our handshake flights takes
 _PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
 # SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
 _RELEASE_BUFFERS = 0x10
@@ -39,7 +40,7 @@ _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSIO
 
 @dataclass(slots=True)
 class _Verdict:
-    """What the certificate check found; OpenSSL carries it to the callback."""
+    """Result of the certificate check, which OpenSSL passes to the callback."""
 
     expect: PeerId | None
     peer: PeerId | None = None
@@ -50,7 +51,7 @@ class Tls:
     """One TLS connection. Feed what arrives, read plaintext, send what `outgoing` returns.
 
     `expect` is the peer id that must answer (None: any). After an error the connection is
-    over, but `outgoing` may still hold the alert that tells the peer why.
+    over, but `outgoing` may still return the alert that tells the peer the reason.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Tls:
         self.closed = False  # the peer said it will send no more (close_notify)
         self._verdict = _Verdict(expect)
         self.server = server
-        self._fed = 0  # bytes before the handshake was done
+        self._fed = 0  # bytes received before the handshake was done
         self._records = 0  # whole records that OpenSSL holds unread
         self._unread = 0  # bytes fed since the last read
-        self._rest = 0  # bytes missing from the record that has begun
+        self._rest = 0  # bytes missing from an incomplete record
         self._head = b""  # the first bytes of a record, too few to tell its size
-        self._swollen = True  # OpenSSL's buffers are large: after the handshake, after a batch
-        self._unsent = 0  # at least what OpenSSL holds for the peer, 0 if nothing
+        self._swollen = True  # OpenSSL's buffers are large, after the handshake or a batch
+        self._unsent = 0  # upper bound of what OpenSSL holds for the peer; 0 if nothing
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
         self._raw = self._ssl._ssl
@@ -78,7 +79,7 @@ class Tls:
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end; only once established."""
+        """The peer at the other end. Raises `tls-failed` before the handshake is done."""
         if not self.established or self._verdict.peer is None:
             raise TransportError("tls-failed", "the handshake is not done")
         return self._verdict.peer
@@ -89,7 +90,7 @@ class Tls:
             return
         size = len(ciphertext)
         if lib.BIO_write(self._ssl._into_ssl, _pointer(ciphertext), size) != size:
-            raise TransportError("tls-failed", "OpenSSL has no memory left")
+            raise TransportError("tls-failed", "OpenSSL is out of memory")
         self._count_records(ciphertext)
         self._unread += size
         if size > _RECORD_BYTES:
@@ -101,10 +102,10 @@ class Tls:
                 raise TransportError("tls-failed", "the handshake is too long")
 
     def read(self) -> Bytes:
-        """All plaintext that has arrived, b"" if none. Raises `tls-failed`."""
+        """Return all plaintext that has arrived, b"" if none. Raises `tls-failed`."""
         if not self._records or not self.established:
             return b""
-        # One buffer for all records, copied once; a peer's many tiny ones must not make it large.
+        # One buffer for all records, copied once. Many tiny records must not make it large.
         room = self._unread + _RECORD_BYTES
         if room > self._records * _RECORD_BYTES:
             room = self._records * _RECORD_BYTES
@@ -117,13 +118,13 @@ class Tls:
                 break
             self._records -= 1
             size += got
-        if 2 * size >= room:  # what is kept of it pins no more than twice its size
+        if 2 * size >= room:  # a view then pins at most twice its size
             return memoryview(ffi.buffer(buffer, size)).toreadonly()
         plaintext: bytes = ffi.unpack(buffer, size)
         return plaintext
 
     def write(self, plaintext: Bytes) -> None:
-        """Encrypt bytes for the peer, any number at once; fetch them with `outgoing`."""
+        """Encrypt bytes for the peer, any number at once. `outgoing` returns the ciphertext."""
         size = len(plaintext)
         if not self.established:
             raise TransportError("tls-failed", "the handshake is not done")
@@ -140,7 +141,7 @@ class Tls:
         self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
 
     def outgoing(self) -> Bytes:
-        """Ciphertext to send to the peer, b"" if none."""
+        """Return ciphertext to send to the peer, b"" if none."""
         if not self._unsent:
             return b""
         expected, self._unsent = self._unsent, 0
@@ -153,11 +154,11 @@ class Tls:
         return b"".join(pieces)
 
     def release(self) -> None:
-        """Give back what batches have left; cheap, to be called now and then.
+        """Release large empty buffers. Cheap, to be called now and then.
 
-        The memory BIOs between OpenSSL and us keep the size of the largest batch, some 280 KiB in
+        The memory BIOs between OpenSSL and us keep the size of the largest batch, about 280 KiB in
         each direction, and 4 KiB after a handshake. Empty ones are replaced (SSL_set_bio frees the
-        old).
+        old ones).
         """
         if not self._swollen or not self.established or self._unsent:
             return
@@ -171,7 +172,7 @@ class Tls:
         self._swollen = False
 
     def close(self) -> None:
-        """Tell the peer that nothing more comes (close_notify, fetched with `outgoing`)."""
+        """Tell the peer that no more data follows (close_notify, returned by `outgoing`)."""
         if self.established:
             try:
                 self._ssl.shutdown()
@@ -180,7 +181,7 @@ class Tls:
             self._unsent += _SLACK
 
     def exporter(self, label: bytes, size: int) -> bytes:
-        """`size` bytes both ends share and nobody else knows (RFC 8446, 7.5)."""
+        """Return `size` bytes that only the two ends know (RFC 8446, 7.5)."""
         if not self.established:
             raise TransportError("tls-failed", "the handshake is not done")
         material: bytes = self._ssl.export_keying_material(label, size)
@@ -201,9 +202,9 @@ class Tls:
         return memoryview(ffi.buffer(buffer, got))
 
     def _count_records(self, data: Bytes) -> None:
-        """Follow the record headers, so that `read` need not ask OpenSSL in vain.
+        """Count whole records by their headers, so that `read` calls OpenSSL only if there is one.
 
-        (Its "nothing there" is an exception, which costs more than a small record.)
+        Without one OpenSSL raises an exception, which costs more than a small record.
         """
         at = self._rest
         if self._head:
@@ -226,7 +227,7 @@ class Tls:
             self._head = bytes(data[at:])
 
     def _stop_reading(self, result: int) -> None:
-        """A read without data: a record that carries none, the end, or an error."""
+        """Handle a read without data: a record that carries none, the end, or an error."""
         self._records = 0
         try:
             self._ssl._raise_ssl_error(self._ssl._ssl, result)
@@ -251,7 +252,7 @@ class Tls:
 
     def _check_end(self) -> None:
         if self._verdict.error or self._verdict.peer is None:
-            raise self._verdict.error or TransportError("bad-certificate", "no certificate came")
+            raise self._verdict.error or TransportError("bad-certificate", "got no certificate")
         if self._ssl.get_alpn_proto_negotiated() != ALPN:
             raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
         # Only a client finds the peer's own certificate in the chain (SSL_get_peer_cert_chain).
@@ -261,7 +262,7 @@ class Tls:
 
 
 def _pointer(data: Bytes) -> Any:
-    """What a call of OpenSSL's takes: the bytes themselves, at half the cost of a view of them."""
+    """Return the argument for OpenSSL: bytes are passed as they are, at half the cost of a view."""
     return data if isinstance(data, bytes) else ffi.from_buffer(data)
 
 
@@ -298,7 +299,7 @@ def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
 
 
 def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
-    if ALPN not in offered:  # what a callback raises ends the handshake, with an alert
+    if ALPN not in offered:  # an exception in the callback ends the handshake with an alert
         raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
     return ALPN
 
@@ -306,7 +307,8 @@ def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
 def _check_certificate(
     connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, fine: int
 ) -> bool:
-    """OpenSSL asks once per objection it has (self-signed, dates, …); ours alone count."""
+    """Check the peer's certificate. OpenSSL calls this once for each of its own objections
+    (self-signed, dates, …), which do not count."""
     verdict: _Verdict = connection.get_app_data()
     if verdict.peer is None and verdict.error is None:
         try:

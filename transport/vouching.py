@@ -1,8 +1,8 @@
-"""Where others see a peer, asked of them: for a link over a relay that does not say so itself.
+"""Questions to linked peers about where they see another peer (`reach.where`), and the replies.
 
-Nothing is sent to an address at which nobody but the peer has seen it (docs/spec/punch.md). A relay
-of libp2p's kind sees both ends of a circuit, and tells neither. A peer that is linked to both ends
-directly can tell as well, whether it relays or not.
+Nothing is sent to an address at which only the peer itself has seen it (docs/spec/punch.md). A
+libp2p relay sees both ends of a circuit but tells neither. Any peer that is linked to both ends
+directly can tell, whether it relays or not.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ METHOD: Final = "reach.where"
 
 
 class Vouching:
-    """Answers `reach.where`, and asks it."""
+    """Client and server of `reach.where`."""
 
     def __init__(self, host: Host, endpoint: Endpoint, knowledge: Knowledge) -> None:
         self._host = host
@@ -83,7 +83,7 @@ class Vouching:
         self._knowledge.vouch(peer, seen, voucher.peer)
 
     def _vouchers(self, peer: PeerId) -> Sequence[Link]:
-        """Those that are linked directly, of different networks before others of the same."""
+        """Return peers with a direct link, those of different networks first."""
         links = [each for each in self._endpoint.links() if each.peer != peer and each.connected]
         found = [each for each in links if not is_relayed(each)]
         first = {region(each.status.address[0]): each for each in found}

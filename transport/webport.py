@@ -1,4 +1,4 @@
-"""A second listener on TCP 443 of a reachable node: some networks let out nothing else."""
+"""Second listener of a reachable node on TCP 443, for networks that allow nothing else outbound."""
 
 import trio
 
@@ -9,7 +9,7 @@ from .whereabouts import Whereabouts
 
 
 class WebPort:
-    """The listener of one node."""
+    """The listener on TCP 443 of one node."""
 
     def __init__(self, endpoint: Endpoint, whereabouts: Whereabouts) -> None:
         self.failure = ""
@@ -20,7 +20,7 @@ class WebPort:
 
     async def tend(self, listen: str, reachable: bool) -> None:
         """Listen while peers reach this node at its own public address. A port that its router
-        forwards does not count, since it is a different port."""
+        forwards does not count, because it is a different port."""
         if not reachable:
             self.failure = ""
             for scope in self._scopes:

@@ -1,4 +1,4 @@
-"""Where this node can be reached, and at which addresses it may look for a peer."""
+"""Addresses at which this node can be reached, and the addresses of a peer that it may dial."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 class Whereabouts:
-    """Of one node, from its own parts."""
+    """Addresses of one node, gathered from its own parts."""
 
     def __init__(
         self,
@@ -35,11 +35,12 @@ class Whereabouts:
         self._relays = relays
         self._mapper = mapper
 
-    # Of this node.
+    # This node's addresses.
 
     def addresses(self) -> list[Address]:
-        """Where others can reach it beside the IPv4 addresses of its interfaces, best first: on
-        IPv6, on TCP 443, at what the router maps, where peers got through to, through relays."""
+        """Return the addresses at which others can reach it besides the IPv4 addresses of its
+        interfaces, best first: on IPv6, on TCP 443, as mapped by the router, where peers got
+        through, and through relays."""
         found: dict[Address, None] = {}
         peer, own = self._endpoint.peer, self._public()
         for ip in own:
@@ -59,7 +60,8 @@ class Whereabouts:
         return [*outside, *self._relays.addresses()]
 
     def _udp_places(self) -> list[Place]:
-        """Where UDP got through; where nobody tried, public IPv4 addresses of its own."""
+        """Return where UDP got through, and its own public IPv4 addresses that no peer has
+        tried."""
         known, port = self._reach.reachability, self._endpoint.udp_port
         tried = {item.place for item in known.dialled if item.answer != Answer.UNKNOWN}
         own = [(ip, port) for ip in self._public() if ":" not in ip and port]
@@ -74,7 +76,7 @@ class Whereabouts:
     def shown_reachable(self) -> bool | None:
         """Whether peers that dialled it got here, and others will be able to: at a public address
         of its own, or at a port that its router forwards. None if no peer could tell. A full-cone
-        NAT does not count, since its mapping expires; nor does IPv6 alone."""
+        NAT does not count, because its mapping expires, and IPv6 alone does not count either."""
         known, mapping = self._reach.reachability, self._mapper.mapping
         places = {(ip, self._endpoint.port) for ip in self._public() if ":" not in ip}
         if mapping is not None and mapping.tcp_port:
@@ -93,14 +95,15 @@ class Whereabouts:
         return any(":" not in ip for ip in self._public())
 
     def everywhere(self) -> bool:
-        """Whether networks that let out nothing but the web reach it, if any do."""
+        """Whether networks that allow only the web's port outbound can reach it."""
         return any(HTTPS_PORT in self._ports(ip) for ip in self._public() if ":" not in ip)
 
     def _interfaces(self) -> list[str]:
         return [item.address for item in self._host.interfaces()]
 
     def _public(self) -> list[str]:
-        """Public addresses of its own on which it listens; IPv6 as far as nothing filters it."""
+        """Return its own public addresses on which it listens; no IPv6 ones if they are
+        filtered."""
         filtered = self._reach.reachability.ipv6 is Ipv6.FILTERED
         return [
             ip
@@ -109,16 +112,16 @@ class Whereabouts:
         ]
 
     def _ports(self, ip: str) -> list[int]:
-        """The TCP ports on which it listens at one of its addresses."""
+        """Return the TCP ports on which it listens at one of its addresses."""
         general = "::" if ":" in ip else "0.0.0.0"
         return [port for at, port in self._endpoint.listening if at in (ip, general)]
 
-    # Of peers.
+    # Peers' addresses.
 
     def dialable(self, addresses: Sequence[Address], found: Sequence[str] = ()) -> list[Address]:
-        """Those of a peer's addresses that may be dialled. A private one means another computer in
-        each network: it is dialled where the peer answered there (`found`), where it is seen at
-        the same public address as this node, or where neither has a public one."""
+        """Return the addresses of a peer that may be dialled. A private address belongs to another
+        computer in each network. It is dialled only if the peer answered there (`found`), if it is
+        seen at the same public address as this node, or if neither has a public one."""
         theirs = {each.host for each in addresses if each.relay is None and not _is_near(each)}
         ours = self.outside()
         same = bool(theirs & ours) or not (theirs or ours)
@@ -129,9 +132,9 @@ class Whereabouts:
         ]
 
     def outside(self) -> set[str]:
-        """Public IP addresses at which others see this node."""
+        """Return the public IP addresses at which others see this node."""
         if not any(at in _EVERYWHERE or not _near(at) for at, _ in self._endpoint.listening):
-            return set()  # it listens on the loopback: there is no outside
+            return set()  # it listens on loopback only
         known, mapping = self._reach.reachability, self._mapper.mapping
         found = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         found |= {held.seen.ip for held in self._relays.relays if held.seen is not None}

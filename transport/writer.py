@@ -1,4 +1,4 @@
-"""When and how much of a lane's frames go to a connection."""
+"""Writer of a lane's frames to one connection: decides when to write and how much."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,11 +14,11 @@ from .path import Path, PathLost
 
 
 class Writer:
-    """Sends what a lane has for one connection, from the caller's context or in its task.
+    """Writer of a lane's frames to one connection, from the caller's context or in its own task.
 
-    Frames leave from the caller's context when nothing is being written; several callers of one
-    moment are coalesced by the task. `batch` is what is encrypted ahead of the kernel, in
-    bytes. `sent` is called after every write; `meter` keeps to the node's caps.
+    Frames leave from the caller's context if nothing is being written. The task coalesces
+    frames of several callers at the same moment. `batch` is the number of bytes encrypted ahead
+    of the kernel. `sent` is called after every write. `meter` enforces the node's caps.
     """
 
     def __init__(
@@ -37,18 +37,19 @@ class Writer:
         self._path = path
         self._sent = sent
         self._meter = meter
-        self._busy = True  # no task yet, or it is writing
+        self._busy = True  # whether the task is writing, or has not started
         self._idle = trio.lowlevel.ParkingLot()
         self._flushed = 0.0
 
     @property
     def has_output(self) -> bool:
-        """Whether the lane has something for this connection."""
+        """Whether the lane has frames for this connection."""
         return self._lane.outbox.has_output(self._connection)
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
-        """Send what waits from here if nobody writes; else the task takes it along. `at_once`:
-        nothing is about to come that could leave with it. `now` spares a look at the clock."""
+        """Send waiting frames from here unless the task is writing; then it takes them along. With
+        `at_once`, no other frames are about to come that could leave with these. `now` saves a look
+        at the clock."""
         if self._busy:
             return
         if now is None:
@@ -78,13 +79,13 @@ class Writer:
             self._meter.sent(self._path.bytes_out)
 
     def wake(self) -> None:
-        """Let the task send what waits, with what else is queued in this pass of the loop."""
+        """Let the task send what waits, with all that is queued in this pass of the loop."""
         if not self._busy:
             self._busy = True
             self._idle.unpark()
 
     async def run(self) -> None:
-        """The task of the connection: coalesces what is queued, keeps little in the kernel."""
+        """Run as the connection's task: coalesce queued frames, and keep little in the kernel."""
         path = self._path
         try:
             while True:
@@ -104,7 +105,7 @@ class Writer:
             path.close()
 
     async def _rest(self) -> None:
-        """Until there is something to send, or the time for it has come."""
+        """Wait until there are frames to send, or until they may leave."""
         self._busy = False
         at, self._connection.bulk_at = self._connection.bulk_at, inf
         if self._meter is not None:
@@ -117,7 +118,7 @@ class Writer:
             self._busy = True
 
     def set_pace(self, seconds: float) -> None:
-        """Keep what a token may wait behind short in time, whatever the connection's speed."""
+        """Adapt `batch`, so that a token waits behind it only briefly at any connection speed."""
         fast, slow = defaults.BATCH_S
         if seconds < fast:
             self.batch = min(2 * self.batch, defaults.BATCH_BYTES)

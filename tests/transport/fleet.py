@@ -35,7 +35,7 @@ def clock() -> trio.testing.MockClock:
 
 @dataclass
 class Node:
-    """An endpoint, and what it was told."""
+    """An endpoint, with a record of the events that it reported."""
 
     endpoint: Endpoint
     up: list[Link] = field(default_factory=list)
@@ -103,7 +103,7 @@ def make_node(
 
 @asynccontextmanager
 async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
-    """The nodes listen on loopback until the end of the block."""
+    """Context in which the nodes listen on loopback."""
     async with trio.open_nursery() as nursery:
         for node in nodes:
             await nursery.start(node.run)
@@ -114,7 +114,7 @@ async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
 async def until(
     condition: Callable[[], object], timeout: float = 20.0, *, every: float = 0.001
 ) -> float:
-    """Wait for something that other tasks bring about; seconds it took."""
+    """Wait until a condition holds. Return the seconds that it took."""
     began = trio.current_time()
     with trio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110
@@ -123,7 +123,7 @@ async def until(
 
 
 class Proxy:
-    """Forwards one port to another; `cut`, `freeze` and `refuse` are what networks do."""
+    """Forwards one port to another. `cut`, `freeze` and `refuse` simulate network failures."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -168,17 +168,17 @@ class Proxy:
             target.socket.close()
 
     def cut(self) -> None:
-        """Every connection breaks; new ones are forwarded."""
+        """Break every connection, but forward new ones."""
         for stream in self._pairs:
             stream.socket.close()
         self._pairs.clear()
 
     def freeze(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+        """Drop all data silently."""
         self._frozen = True
 
     def refuse(self) -> None:
-        """Nothing listens any more."""
+        """Stop listening."""
         assert self._listener is not None
         self._listener.socket.close()
 
@@ -192,7 +192,7 @@ async def linked(a: Node, b: Node) -> Link:
 async def through_a_proxy(
     a: Node, b: Node, nursery: trio.Nursery, *, dialable: bool = False
 ) -> tuple[Link, Proxy]:
-    """Unless `a` is `dialable`, `b` has no other way to it than the proxy."""
+    """Link `a` to `b` by a proxy. Unless `a` is `dialable`, `b` reaches it only that way."""
     if not dialable:
         a.endpoint._door.port = 0
     proxy = Proxy(b.endpoint.port)
@@ -215,7 +215,7 @@ async def dial_code(a: Node, address: Address, timeout: float = 5) -> str:
 
 
 async def raw_path(node: Node, seed: int = 99) -> Path:
-    """A TLS connection to a node, whose hello is still to be said."""
+    """Return a TLS connection to a node on which no hello has been sent yet."""
     host = RealHost()
     certificate = Certificate.generate(Identity.from_seed(bytes([seed]) * 32), host)
     stream = await host.connect(LOOPBACK, node.endpoint.port)
@@ -230,7 +230,7 @@ def hello(versions: tuple[int, int] = (1, 1), resume: bytes | None = None) -> by
 
 
 async def goodbye(path: Path) -> str:
-    """The code of the goaway that comes."""
+    """Return the code of the received goaway."""
     data = b""
     with trio.fail_after(5):
         while (found := wire.first_frame(data, 4096)) is None:

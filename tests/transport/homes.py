@@ -25,12 +25,12 @@ async def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
 
 
 def rungs(**only: bool) -> Rungs:
-    """The own network is left out: no two nodes of these tests share one, unless they say so."""
+    """Strategies without the local network, because nodes of most tests do not share one."""
     return Rungs(**{"lan": False, **only})
 
 
 class Street:
-    """A town of homes behind routers, and of relays that know each other."""
+    """Homes behind routers, and relays that know each other."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,14 +50,14 @@ class Street:
         return await self.town.node(self.world.host(name, behind=gateway), rungs=ladder or rungs())
 
     async def settle(self, *nodes: Climber, relays: Sequence[Climber] | None = None) -> None:
-        """Everybody knows the relays, has a place where that is needed, and has been measured."""
+        """Introduce the relays to all nodes, and wait for reservations and measurements."""
         for node in nodes:
             await self.town.introduce(node, self.town.relays if relays is None else relays)
         await trio.sleep(15)
 
 
 async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[str, str]:
-    """How they meet in the end: the way and the medium, or the code of why they do not."""
+    """Return the path kind and medium by which they meet, or the code of the failure."""
     try:
         link = await one.connect(other.peer)
     except DialFailed as error:
@@ -71,9 +71,9 @@ async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[
 
 
 async def two_homes(world: World, kinds: tuple[str, str], **settings: Any) -> tuple[str, str]:
-    """The way between two homes that have joined by three relays. `allow`: what their routers let
-    out; `six`: they and the relays have IPv6; `relays_six`: whether the relays have it; the rest
-    are rungs."""
+    """Return how two homes that have joined by three relays are connected. `allow` says what
+    their routers let out, `six` whether homes and relays have IPv6, `relays_six` whether the relays
+    have it. The other arguments are strategies."""
     street = Street(world)
     six = settings.pop("six", False)
     relays_six = settings.pop("relays_six", six)

@@ -1,4 +1,4 @@
-"""Two lane cores joined in memory: random fragmentation, cuts and resumptions. No I/O."""
+"""Two lane cores connected in memory: random fragmentation, cuts and resumptions. No I/O."""
 
 import random
 from collections import defaultdict
@@ -30,7 +30,7 @@ def windows(limits: Limits) -> Windows:
 
 
 class Side:
-    """A core, and a shell that records what it is told. Calls are echoed unless `mute`."""
+    """A core, and a shell that records its events. Calls are echoed unless `mute`."""
 
     def __init__(self, *, dialled: bool, limits: Limits = SMALL, peer: Limits = SMALL) -> None:
         self.lane = Lane(dialled=dialled, limits=limits, remote=windows(peer), now=0.0)
@@ -93,7 +93,7 @@ class Side:
 
 
 class Pair:
-    """The two ends and the bytes between them; `cut` loses what is under way."""
+    """Two ends and the bytes between them. `cut` loses the bytes in flight."""
 
     def __init__(
         self, *, limits: Limits = SMALL, rng: random.Random | None = None, attach: bool = True
@@ -116,7 +116,7 @@ class Pair:
             wire.clear()
 
     def step(self, room: int = 1 << 18, most: int | None = None, now: float = 0.0) -> bool:
-        """Move some bytes each way; whether anything moved."""
+        """Move some bytes each way. Return whether any moved."""
         moved = False
         for forward, source, target in ((True, self.a, self.b), (False, self.b, self.a)):
             wire = self.wires[forward]

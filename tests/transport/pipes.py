@@ -1,10 +1,10 @@
-"""Reading and writing a `Pipe` to the end, whatever it goes over."""
+"""Helpers that read and write any byte stream to the end."""
 
 from shoal.transport.pipe import Pipe
 
 
 async def write(pipe: Pipe, data: bytes) -> None:
-    """All of it. Raises what the pipe does."""
+    """Write all data. Raises the errors of the byte stream."""
     rest = memoryview(data)
     while rest:
         try:
@@ -14,7 +14,7 @@ async def write(pipe: Pipe, data: bytes) -> None:
 
 
 async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
-    """What comes next, b"" at the end."""
+    """Return the next bytes, b"" at the end."""
     while True:
         await pipe.wait_readable()
         try:
@@ -24,7 +24,7 @@ async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
 
 
 async def read(pipe: Pipe, size: int) -> bytes:
-    """So many bytes, or fewer at the end."""
+    """Return `size` bytes, or fewer at the end."""
     data = bytearray()
     while len(data) < size and (part := await receive(pipe, size - len(data))):
         data += part

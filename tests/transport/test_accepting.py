@@ -1,4 +1,4 @@
-"""A hostile peer at the door: bad hellos, garbage, floods; and libp2p programs, which are none."""
+"""Hostile peers at the listener (bad hellos, garbage, floods), and harmless libp2p programs."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,7 +43,7 @@ BAD_HELLOS = {
 
 
 @pytest.mark.parametrize("name", BAD_HELLOS)
-async def test_a_bad_hello_is_told_its_code(name: str) -> None:
+async def test_a_bad_hello_is_refused_with_its_code(name: str) -> None:
     data, code = BAD_HELLOS[name]
     node = make_node(1)
     async with running(node):
@@ -54,7 +54,7 @@ async def test_a_bad_hello_is_told_its_code(name: str) -> None:
         assert node.up == []
 
 
-async def test_garbage_nothing_and_slow_bytes_cost_a_bounded_time(
+async def test_garbage_silence_and_slow_bytes_cost_bounded_time(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     node = make_node(1)
@@ -86,7 +86,7 @@ async def test_garbage_nothing_and_slow_bytes_cost_a_bounded_time(
         assert trio.current_time() - began < 2 * defaults.HANDSHAKE_S + 5
 
 
-async def test_half_open_connections_are_bounded_and_links_go_on() -> None:
+async def test_half_open_connections_are_bounded_and_links_continue() -> None:
     limits = Limits(half_open_loopback=20)
     node, friend = make_node(1, limits=limits), make_node(2)
     host = RealHost()
@@ -109,7 +109,7 @@ async def test_half_open_connections_are_bounded_and_links_go_on() -> None:
             assert (await late.endpoint.dial(node.address, timeout=5)).alive
 
 
-async def test_libp2p_programs_are_handed_over() -> None:
+async def test_libp2p_programs_are_passed_to_the_responder() -> None:
     node = make_node(1, libp2p=True)
     served: list[bytes] = []
 
@@ -127,7 +127,7 @@ async def test_libp2p_programs_are_handed_over() -> None:
         assert served == [b"\x13/multistream/1.0.0\n"]
 
 
-async def test_a_hello_that_does_not_come_is_not_awaited_for_ever(
+async def test_a_missing_hello_times_out(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     node = make_node(1)

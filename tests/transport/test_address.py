@@ -1,4 +1,4 @@
-"""Addresses in and out."""
+"""Parsing and printing of addresses."""
 
 from collections.abc import Callable
 
@@ -109,7 +109,7 @@ def test_parse_and_print(text: str, expected: Address, printed: str | None) -> N
         "9" * 1_000_000,
     ],
 )
-def test_bad_text(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(TransportError) as caught:
         Address.parse(text)
     assert caught.value.code == "bad-address"
@@ -140,6 +140,6 @@ def test_through_a_relay() -> None:
         lambda: Address("1.2.3.4", 443, None, relay=RELAY),
     ],
 )
-def test_no_chains_and_no_contradictions(make: Callable[[], Address]) -> None:
+def test_relay_chains_and_contradictions_are_refused(make: Callable[[], Address]) -> None:
     with pytest.raises(ValueError):
         make()

@@ -1,4 +1,4 @@
-"""Dials at addresses that others have named."""
+"""Limits on dials to addresses that peers have named."""
 
 from collections import Counter
 from contextlib import nullcontext, suppress
@@ -39,7 +39,7 @@ class Clock:
 
 
 def miss(aim: Aim, address: Address) -> bool:
-    """A dial in vain; whether it was made."""
+    """Make a dial that fails. Return whether it was allowed."""
     made = False
     with suppress(DialFailed), aim.at(address):
         made = True
@@ -47,7 +47,7 @@ def miss(aim: Aim, address: Address) -> bool:
     return made
 
 
-def test_so_many_may_fail_in_ten_minutes() -> None:
+def test_failures_in_ten_minutes_are_bounded() -> None:
     clock = Clock()
     aim = Aim(clock.now, strange=5)
     assert [miss(aim, VICTIM) for _ in range(7)] == [True] * 5 + [False] * 2
@@ -67,13 +67,13 @@ def test_all_ports_and_a_whole_64_are_one_target() -> None:
     assert miss(aim, Address("203.0.112.8", 4001))
 
 
-def test_those_under_way_count() -> None:
+def test_dials_under_way_count() -> None:
     aim = Aim(Clock().now, strange=2)
     with aim.at(VICTIM), aim.at(VICTIM), pytest.raises(DialFailed), aim.at(VICTIM):
         pass
 
 
-def test_who_answers_costs_nothing() -> None:
+def test_a_peer_that_answers_costs_nothing() -> None:
     aim = Aim(Clock().now, misses=2)
     for _ in range(10):
         with aim.at(VICTIM):
@@ -81,14 +81,14 @@ def test_who_answers_costs_nothing() -> None:
     assert miss(aim, VICTIM)
 
 
-def test_where_a_peer_has_answered_more_may_fail() -> None:
+def test_more_dials_may_fail_where_a_peer_has_answered() -> None:
     aim = Aim(Clock().now, misses=9, strange=2)
     aim.answered(VICTIM.host)
     assert [miss(aim, UDP) for _ in range(3)] == [True, True, False], "one by QUIC counts as four"
     assert miss(aim, VICTIM) and not miss(aim, VICTIM)
 
 
-def test_where_none_has_quic_may_fail_once_in_two_minutes() -> None:
+def test_quic_may_fail_once_in_two_minutes_where_no_peer_has_answered() -> None:
     clock = Clock()
     aim = Aim(clock.now)
     assert miss(aim, UDP) and not miss(aim, UDP)
@@ -98,14 +98,14 @@ def test_where_none_has_quic_may_fail_once_in_two_minutes() -> None:
     assert miss(aim, UDP)
 
 
-def test_ports_of_a_system_s_services_are_not_dialled_at_a_peer_s_word() -> None:
+def test_peers_cannot_name_ports_of_system_services() -> None:
     aim = Aim(Clock().now)
     for host in ("203.0.112.7", "192.168.1.1", "127.0.0.1", "seed.example"):
         assert not any(miss(aim, Address(host, port)) for port in (1, 22, 80, 999, 1023))
         assert miss(aim, Address(host, 443)) and miss(aim, Address(host, 1024))
 
 
-def test_the_owner_may_name_any_port_and_is_obeyed() -> None:
+def test_the_owner_may_name_any_port() -> None:
     aim = Aim(Clock().now, misses=9, strange=2)
     bootstrap = Address("203.0.112.7", 80)
     aim.give(bootstrap)
@@ -114,12 +114,12 @@ def test_the_owner_may_name_any_port_and_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "seed.example"])
-def test_the_own_machine_and_names_are_not_counted(host: str) -> None:
+def test_loopback_and_names_are_not_counted(host: str) -> None:
     aim = Aim(Clock().now, strange=1)
     assert all(miss(aim, Address(host, 4001)) for _ in range(50))
 
 
-def test_a_home_s_network_is_not_searched() -> None:
+def test_a_home_network_is_not_scanned() -> None:
     clock = Clock()
     aim = Aim(clock.now, strange=2)
     homes = [Address(f"192.168.1.{n}", 4001) for n in range(1, 255)]
@@ -139,8 +139,8 @@ def test_memory_is_bounded() -> None:
 
 
 async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
-    """Ten peers that all say to be at a victim's address, or that their relays are there, vanish:
-    the packets that it gets."""
+    """Return the packets that a victim gets after ten peers vanish, which all claim to be at its
+    address, or that their relays are."""
     victim, hits = world.host("victim"), 0
     ip, take = victim.addresses()[0], victim.take
 
@@ -175,7 +175,7 @@ async def test_a_swarm_is_not_aimed_at_a_victim(world: World, circuits: bool) ->
 
 
 @pytest.mark.parametrize("circuits", [False, True])
-async def test_without_the_bound_it_is(world: World, circuits: bool) -> None:
+async def test_without_the_bound_a_swarm_is_aimed_at_a_victim(world: World, circuits: bool) -> None:
     assert await storm(world, 1 << 30, circuits=circuits) > 60
 
 
@@ -183,7 +183,7 @@ async def test_without_the_bound_it_is(world: World, circuits: bool) -> None:
 
 
 class _Victim:
-    """A computer without a server, and the packets that each other computer sends to it."""
+    """A machine without a server, which counts packets by sender."""
 
     def __init__(self, computer: Host) -> None:
         self.ip = computer.addresses()[0]
@@ -233,7 +233,7 @@ async def haunted(world: World, tcp: int, udp: int, seconds: float = 20) -> _Vic
 HIGH, LOW = (9000, 9999), (990, 998)
 
 
-async def test_a_book_of_ghosts_does_not_aim_a_swarm_at_a_victim(world: World) -> None:
+async def test_records_of_ghosts_do_not_aim_a_swarm_at_a_victim(world: World) -> None:
     """Both nodes dial it a few times, but only the one that knows the liar uses QUIC."""
     victim = await haunted(world, *HIGH)
     assert victim.connections == {"first": 6, "second": 6}

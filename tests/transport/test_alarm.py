@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Deadlines:
-    """What an alarm is set for, and when each was found to be over."""
+    """Records the deadlines of an alarm, and when each was handled."""
 
     def __init__(self) -> None:
         self.due: set[float] = set()
@@ -37,7 +37,7 @@ class Deadlines:
         return min(self.due, default=inf)
 
 
-async def test_each_is_met(autojump_clock: object, nursery: trio.Nursery) -> None:
+async def test_each_deadline_is_met(autojump_clock: object, nursery: trio.Nursery) -> None:
     deadlines = Deadlines()
     deadlines.add(3.0)
     nursery.start_soon(deadlines.alarm.run)
@@ -51,7 +51,9 @@ async def test_each_is_met(autojump_clock: object, nursery: trio.Nursery) -> Non
     assert deadlines.looks == 3
 
 
-async def test_many_cost_few_looks(autojump_clock: object, nursery: trio.Nursery) -> None:
+async def test_many_deadlines_cost_few_wakeups(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
     deadlines = Deadlines()
     nursery.start_soon(deadlines.alarm.run)
     for index in range(1000):
@@ -67,9 +69,9 @@ def virtual_time() -> trio.testing.MockClock:
     return clock()
 
 
-async def test_calls_end_at_their_own_times(virtual_time: object) -> None:
-    """Also one whose caller came first and waits longer; what was answered in time is no more
-    looked for, and a link that closes leaves nothing behind."""
+async def test_calls_end_at_their_own_deadlines(virtual_time: object) -> None:
+    """A first caller may have the latest deadline. Calls with a reply in time need no wake-up, and
+    a closed link leaves no deadline behind."""
     a, b = make_node(1), make_node(2)
     ended: dict[float, float] = {}
 
@@ -82,7 +84,7 @@ async def test_calls_end_at_their_own_times(virtual_time: object) -> None:
         began = trio.current_time()
 
         async def ask(timeout: float) -> None:
-            with pytest.raises(CallRefused, match="no answer within"):
+            with pytest.raises(CallRefused, match="no reply within"):
                 await link.call("never", timeout=timeout)
             ended[timeout] = trio.current_time() - began
 

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.transport.allocator import keep_freed_memory
 
-# What a batch does: four buffers of 256 KiB that live at the same time and are freed.
+# Like a batch: four buffers of 256 KiB that live at the same time and are freed.
 PROGRAM = """
 import resource, sys
 from shoal.transport.allocator import keep_freed_memory
@@ -35,7 +35,7 @@ def test_batches_reuse_their_memory() -> None:
     assert faults_per_batch("kept") < 1
 
 
-def test_without_it_each_batch_pays_again() -> None:
+def test_without_fixed_thresholds_each_batch_pays_again() -> None:
     assert faults_per_batch("default") > 32
 
 
@@ -56,11 +56,11 @@ print((before - resident()) / 1e6)
 
 
 def given_back(mode: str) -> float:
-    """In megabytes."""
+    """Return a size in megabytes."""
     command = [sys.executable, "-c", HOLES, mode]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def test_what_is_freed_in_the_middle_goes_back_too() -> None:
+def test_memory_freed_in_the_middle_is_returned_too() -> None:
     assert given_back("given") > 20
     assert given_back("kept") < 1  # the twin

@@ -1,4 +1,4 @@
-"""Who waits for an answer over real sockets: deadlines, cuts, cancelling."""
+"""Callers that wait for replies over real sockets: deadlines, cuts, cancellation."""
 
 import pytest
 import trio

@@ -115,7 +115,7 @@ def build(
     signer: Ed25519PrivateKey = KEY,
     issuer: str | None = None,
 ) -> bytes:
-    """A certificate with `content` in the libp2p extension, bent by the other arguments."""
+    """Return a certificate with `content` in the libp2p extension, varied by other arguments."""
     day = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     name = [] if issuer is None else [x509.NameAttribute(x509.NameOID.COMMON_NAME, issuer)]
     builder = (
@@ -145,21 +145,21 @@ def test_the_specification_s_certificates_of_other_identities_are_refused(der: b
     assert "Ed25519" in refused(der)
 
 
-def test_ours_proves_our_peer_id() -> None:
+def test_our_certificate_proves_our_peer_id() -> None:
     ours = Certificate.generate(ALICE, RealHost())
     assert peer_of_certificate(ours.der) == ALICE.peer
     assert len(ours.der) == len(Certificate.generate(ALICE, RealHost()).der)
     assert ours.der != Certificate.generate(ALICE, RealHost()).der
 
 
-def test_the_builder_of_these_tests_makes_good_ones() -> None:
+def test_the_builder_of_these_tests_makes_valid_certificates() -> None:
     assert (
         peer_of_certificate(build(signed_key())) == ALICE.peer
     )  # long expired: dates mean nothing
     assert peer_of_certificate(build(signed_key(), critical=True)) == ALICE.peer
 
 
-def test_no_extension() -> None:
+def test_a_certificate_without_extension_is_refused() -> None:
     assert "no libp2p extension" in refused(build(None))
 
 
@@ -170,7 +170,7 @@ def test_the_extension_signs_this_certificates_key() -> None:
     assert "signature" in refused(build(signed_key(signature=bare)))
 
 
-def test_anothers_peer_id_cannot_be_claimed() -> None:
+def test_another_peer_id_cannot_be_claimed() -> None:
     bob = public_key(1, Identity.from_seed(bytes(32)).public_key)
     assert "signature" in refused(build(signed_key(bob)))
 
@@ -181,7 +181,7 @@ def test_the_self_signature_is_checked() -> None:
     refused(build(signed_key(), issuer="somebody else"))
 
 
-def test_unknown_critical_extension() -> None:
+def test_an_unknown_critical_extension_is_refused() -> None:
     unknown = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"x")
 
     def add(critical: bool) -> Callable[[x509.CertificateBuilder], x509.CertificateBuilder]:
@@ -191,7 +191,7 @@ def test_unknown_critical_extension() -> None:
     assert peer_of_certificate(build(signed_key(), change=add(False))) == ALICE.peer
 
 
-def test_what_the_parser_would_only_warn_of_is_refused() -> None:
+def test_parser_warnings_are_refusals() -> None:
     """A negative serial number, otherwise well signed."""
     signed = x509.load_der_x509_certificate(build(signed_key())).tbs_certificate_bytes
     at = signed.index(b"\x02\x01\x05")
@@ -201,7 +201,7 @@ def test_what_the_parser_would_only_warn_of_is_refused() -> None:
     assert "serial number" in refused(der)
 
 
-def test_size_limit() -> None:
+def test_the_size_is_limited() -> None:
     filler = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), bytes(CERTIFICATE_BYTES))
     big = build(signed_key(), change=lambda builder: builder.add_extension(filler, False))
     assert "more than" in refused(big)
@@ -240,7 +240,7 @@ P256_SPKI = P256.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         signed_key(signature=b""),
     ],
 )
-def test_malformed_extensions(content: bytes) -> None:
+def test_malformed_extensions_are_refused(content: bytes) -> None:
     refused(build(content))
 
 
@@ -255,7 +255,7 @@ RSA_IDENTITY = public_key(
 
 
 def rsa_certificate(exponent: int, identity: bytes = ALICE_KEY) -> bytes:
-    """With an RSA key of 3072 bits as its own key; its signature is 384 bytes of anything."""
+    """Return a certificate on an RSA key of 3072 bits, with an invalid signature of 384 bytes."""
     key = rsa.RSAPublicNumbers(exponent, MODULUS).public_key()
     spki = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     template = x509.load_der_x509_certificate(build(signed_key(identity))).tbs_certificate_bytes
@@ -267,7 +267,7 @@ def rsa_certificate(exponent: int, identity: bytes = ALICE_KEY) -> bytes:
 
 @pytest.fixture
 def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Signatures that were verified, whatever came of it."""
+    """Record the signatures that are verified, valid or not."""
     done = list[str]()
     real = identity.verify_raw
 
@@ -291,7 +291,7 @@ def verifications(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_what_is_ordinary_is_verified(verifications: list[str]) -> None:
+def test_ordinary_certificates_are_verified(verifications: list[str]) -> None:
     assert peer_of_certificate(build(signed_key())) == ALICE.peer
     assert verifications == ["certificate", "identity"]
     verifications.clear()
@@ -310,7 +310,7 @@ def test_what_is_ordinary_is_verified(verifications: list[str]) -> None:
         SECP256K1,
     ],
 )
-def test_what_is_expensive_is_refused_before_anything_is_verified(
+def test_expensive_certificates_are_refused_before_verification(
     der: bytes, verifications: list[str]
 ) -> None:
     assert "key" in refused(der)
@@ -341,7 +341,7 @@ def test_a_huge_exponent_costs_no_more_than_an_ordinary_certificate() -> None:
     assert cost(verify) > 10 * ours, "it would be expensive"
 
 
-def test_flipped_bytes_never_pass_and_never_surprise() -> None:
+def test_flipped_bytes_never_pass_and_raise_only_transport_errors() -> None:
     der = Certificate.generate(ALICE, RealHost()).der
     unsigned = len(der) - 65  # count of the signature's unused bits: covered by nothing
     for at in set(range(len(der))) - {unsigned}:

@@ -38,7 +38,7 @@ from tests.transport.libp2p.pipes import OURS, raw_peer
 
 
 async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
-    """A computer that relays as libp2p does, and is no shoal node."""
+    """A libp2p relay that is not a shoal node."""
     computer = world.host("plain-relay")
     host = SimulatedHost(computer, PROFILES["desktop"], nursery)
     identity = Identity.from_seed(b"r" * 32)
@@ -76,10 +76,10 @@ async def test_a_relay_of_the_libp2p_kind_carries_a_link(world: World) -> None:
 
 
 @pytest.mark.parametrize("witnesses", [3, 0])
-async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
+async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
     world: World, witnesses: int
 ) -> None:
-    """They have seen both; no relay of theirs has. The twin: nobody vouches for any address."""
+    """The peers have seen both; no relay has. In the twin no peer vouches for any address."""
     async with trio.open_nursery() as nursery:
         relay = await plain_relay(world, nursery)
         town = Town(world)
@@ -111,14 +111,14 @@ async def test_and_becomes_direct_where_both_have_linked_peers_in_common(
 
 
 @pytest.mark.trio
-async def test_a_libp2p_program_that_comes_by_a_circuit_stays(autojump_clock: Any) -> None:
-    """For longer than a link would have for its handshake."""
+async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any) -> None:
+    """It stays for longer than the handshake timeout of a link."""
     endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     off = dict.fromkeys(Rungs.__dataclass_fields__, False)
     ladder = Ladder(RealHost(), endpoint, rungs=Rungs(**off))
 
     class Joins:
-        """As a circuit that comes from a relay is taken."""
+        """Handle a byte stream like an incoming circuit."""
 
         async def serve_pipe(self, pipe: Pipe, first: bytes) -> str:
             pipe.medium = "circuit"  # type: ignore[misc]
@@ -141,7 +141,7 @@ async def test_a_relay_where_nothing_can_be_punched(world: World) -> None:
     assert await two_homes(world, HOMES, **UNPUNCHED) == ("relayed", "circuit")
 
 
-async def test_nobody_is_reached_without_relays(world: World) -> None:
+async def test_no_peer_is_reached_without_relays(world: World) -> None:
     assert (await two_homes(world, HOMES, relay=False))[0] == "none"
 
 

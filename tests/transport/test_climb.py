@@ -1,4 +1,4 @@
-"""The order of one dial."""
+"""Order of the dials in one connection attempt."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,7 +30,7 @@ def told(*addresses: Address, rungs: Rungs | None = None, linked: tuple[str, ...
     return [(each.address, each.after) for each in found]
 
 
-def test_near_then_ipv6_then_ipv4_then_udp() -> None:
+def test_order_is_lan_then_ipv6_then_ipv4_then_udp() -> None:
     assert told(UDP, FOUR, SIX, NEAR) == [(NEAR, 0.0), (SIX, 0.25), (FOUR, 0.5), (UDP, 0.75)]
 
 
@@ -48,12 +48,12 @@ def test_relays_that_are_linked_come_first() -> None:
     assert told(FIRST, SECOND, linked=(R2,)) == [(SECOND, 0.0), (FIRST, 1.0)]
 
 
-def test_rungs_that_are_off_are_left_out() -> None:
+def test_disabled_strategies_are_left_out() -> None:
     off = Rungs(direct=False, udp=False, relay=False)
     assert told(FOUR, UDP, FIRST, rungs=off) == []
 
 
-def test_no_more_than_some_addresses() -> None:
+def test_the_number_of_addresses_is_bounded() -> None:
     many = [Address("11.0.0.1", port, PEER) for port in range(1, 40)]
     ids = [Identity.from_seed(bytes([n]) * 32).peer for n in range(10, 20)]
     relays = [
@@ -66,7 +66,7 @@ def test_no_more_than_some_addresses() -> None:
 
 
 class Links:
-    """Fulfils what a climb asks of the endpoint; `current` is the link to the peer."""
+    """The endpoint, as far as connection attempts use it. `current` is the link to the peer."""
 
     def __init__(self) -> None:
         self.current: Any = None
@@ -77,10 +77,10 @@ class Links:
 
 
 @pytest.mark.trio
-async def test_a_climb_whose_link_has_ended_is_not_waited_for(
+async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Its slower attempts go on, but a new dial begins from the start."""
+    """Its slower attempts continue, but a new dial starts from the beginning."""
     links = Links()
     climbs = Climbs(
         cast(Any, None),

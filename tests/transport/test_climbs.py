@@ -1,4 +1,4 @@
-"""A relay climbs to whom somebody wants through it: who gets out by TCP 443 only is reached."""
+"""Relays that dial the target of a circuit, so that peers limited to TCP 443 are reached."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from tests.transport.homes import UNPUNCHED, Street, rungs, until, way_of
 
 
 async def behind_campus(world: World, *, everywhere: bool) -> tuple[str, str]:
-    """From a network that lets out TCP 80 and 443 only, to a home."""
+    """A node on a network that allows only TCP 80 and 443 outbound, and a home."""
     street = Street(world)
     await street.relays(everywhere=everywhere)
     a = await street.home("a", "udp-blocked", rungs(**UNPUNCHED))
@@ -25,15 +25,15 @@ async def behind_campus(world: World, *, everywhere: bool) -> tuple[str, str]:
     return await way_of(a, b)
 
 
-async def test_a_relay_on_443_where_nothing_else_is_let_out(world: World) -> None:
+async def test_a_relay_on_443_serves_networks_that_allow_nothing_else(world: World) -> None:
     assert await behind_campus(world, everywhere=True) == ("relayed", "circuit")
 
 
-async def test_not_by_relays_on_other_ports(world: World) -> None:
+async def test_relays_on_other_ports_are_out_of_reach(world: World) -> None:
     assert (await behind_campus(world, everywhere=False))[0] == "none"
 
 
-async def test_who_is_reached_has_a_place_at_a_relay_on_443_for_those_behind_a_campus(
+async def test_reachable_peers_reserve_at_a_relay_on_443_for_campus_peers(
     world: World,
 ) -> None:
     street = Street(world)
@@ -47,8 +47,8 @@ async def test_who_is_reached_has_a_place_at_a_relay_on_443_for_those_behind_a_c
 
 
 class Campus(Street):
-    """`a` gets out by TCP 443 alone, to the one relay that is there; nobody else knows that relay,
-    nor does it know them but from the book."""
+    """`a` is limited to TCP 443 and has one relay there. Other nodes know that relay only from the
+    book, and the relay knows them only from there."""
 
     async def meet(self, b: Climber, *, relays: Sequence[Climber] = ()) -> None:
         self.a = await self.home("a", "udp-blocked")
@@ -61,7 +61,7 @@ class Campus(Street):
         return await self.town.node(self.world.host("b"), rungs=rungs(**only), web_port=False)
 
 
-async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only(
+async def test_a_public_node_is_reached_by_the_relay_of_a_peer_limited_to_443(
     world: World,
 ) -> None:
     street = Campus(world)
@@ -72,7 +72,7 @@ async def test_a_public_node_is_reached_by_the_relay_of_who_gets_out_by_443_only
     await until(lambda: street.b.ladder.relays.relays)  # and others find it without asking
 
 
-async def test_not_by_a_relay_that_looks_for_nobody(world: World) -> None:
+async def test_a_relay_that_fetches_no_peers_does_not_reach_it(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     street.town.relays[0].ladder.relaying.fetch = None
@@ -80,14 +80,14 @@ async def test_not_by_a_relay_that_looks_for_nobody(world: World) -> None:
     assert (await way_of(street.a, street.b, 1.0))[0] == "none"
 
 
-async def test_not_if_it_takes_no_circuits(world: World) -> None:
+async def test_a_node_without_circuits_is_not_reached(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     await street.meet(await street.public(relay=False))
     assert (await way_of(street.a, street.b, 1.0))[0] == "none"
 
 
-async def test_a_public_node_reaches_who_gets_out_by_443_only(world: World) -> None:
+async def test_a_public_node_reaches_a_peer_limited_to_443(world: World) -> None:
     street = Campus(world)
     await street.relays(1, everywhere=True)
     await street.meet(await street.public())

@@ -1,7 +1,7 @@
-"""The wire format, stated by programs that share no code with ours.
+"""Conformance of the wire format, checked by programs that share no code with ours.
 
-A py-libp2p host of default configuration (which speaks to go and rust peers) uses what we offer to
-libp2p; and a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
+A py-libp2p host with default configuration (which talks to go and rust peers) uses our libp2p
+services. And a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
 """
 
 import datetime
@@ -44,7 +44,7 @@ def echo(call: Call) -> Reply:
 
 @asynccontextmanager
 async def endpoint() -> AsyncIterator[Endpoint]:
-    """One of ours that relays for strangers and lets them call `echo`."""
+    """Run one of our endpoints, which relays for strangers and lets them call `echo`."""
     ours = Endpoint(RealHost(), OURS, admission=OpenSwarm())
     ours.handle("echo", echo)
     ours.publish("echo")
@@ -60,7 +60,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """py-libp2p logs what is no fault (the end of a stream) as an error."""
+    """Silence py-libp2p, which logs the ordinary end of a stream as an error."""
     logger = logging.getLogger("libp2p")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -70,7 +70,7 @@ def quiet() -> Iterator[None]:
 
 @asynccontextmanager
 async def default_host(ours: Endpoint) -> AsyncIterator[tuple[Any, Any]]:
-    """A host as `new_host()` makes it, connected to ours; and our peer info, as it sees it."""
+    """Yield a host made by `new_host()` and connected to ours, and our peer info as it sees it."""
     from libp2p import new_host
     from libp2p.peer.peerinfo import info_from_p2p_addr
     from multiaddr import Multiaddr
@@ -86,7 +86,7 @@ async def default_host(ours: Endpoint) -> AsyncIterator[tuple[Any, Any]]:
             await host.disconnect(connected)
 
 
-async def test_a_default_host_knows_who_we_are_and_pings(quiet: None) -> None:
+async def test_a_default_libp2p_host_identifies_us_and_pings(quiet: None) -> None:
     from libp2p.host.ping import PingService
     from libp2p.identity.identify.identify import parse_identify_response
 
@@ -104,7 +104,7 @@ async def test_a_default_host_knows_who_we_are_and_pings(quiet: None) -> None:
                 await host.new_stream(peer, ["/ipfs/kad/1.0.0"])
 
 
-async def test_a_default_host_calls_what_is_published(quiet: None) -> None:
+async def test_a_default_libp2p_host_calls_published_methods(quiet: None) -> None:
     from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes
 
     async with endpoint() as ours, default_host(ours) as (host, peer):
@@ -123,7 +123,7 @@ async def test_a_default_host_calls_what_is_published(quiet: None) -> None:
             assert answer["code"] == "unknown-method"
 
 
-async def test_two_default_hosts_meet_at_our_relay(quiet: None) -> None:
+async def test_two_default_libp2p_hosts_meet_at_our_relay(quiet: None) -> None:
     from libp2p.relay.circuit_v2.config import RelayConfig
     from libp2p.relay.circuit_v2.protocol import PROTOCOL_ID, CircuitV2Protocol
     from libp2p.relay.circuit_v2.transport import CircuitV2Transport
@@ -266,7 +266,7 @@ class PlainLane:
         await self._flush()
 
     async def receive(self) -> Frame:
-        """The next frame that is no PING and no ACK."""
+        """Return the next frame that is neither PING nor ACK."""
         while True:
             data = await self._exactly(28)
             size, kind, flags, head, received, ident, offset = struct.unpack(">IBBHIQQ", data)
@@ -418,7 +418,7 @@ async def test_a_hello_is_refused_with_a_code(changes: dict[str, Any], code: byt
         assert (answer.kind, answer.head[1 : 1 + answer.head[0]]) == (GOAWAY, code)
 
 
-async def test_the_listener_closes_what_breaks_the_rules() -> None:
+async def test_the_listener_ends_links_that_break_the_rules() -> None:
     async with endpoint() as ours, plain_lane(ours.port) as lane:
         await lane.hello()
         await lane.send(0x7F)

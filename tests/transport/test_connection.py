@@ -1,4 +1,4 @@
-"""Bulk under a window: what may leave, what is acknowledged, who answers for it."""
+"""Bulk under a window, acknowledgement, and pings of one connection."""
 
 from math import inf
 
@@ -22,7 +22,7 @@ def frame(priority: Priority, size: int) -> Entry:
 
 
 def fill(made: Connection, now: float) -> int:
-    """Send all bulk that may leave; how many frames."""
+    """Send all bulk that may leave. Return the number of frames."""
     count = 0
     while piece := made.takes_bulk(now):
         made.keep(frame(Priority.BULK, piece), piece, now)
@@ -42,7 +42,7 @@ def test_bulk_fills_a_window_and_waits_for_a_pong() -> None:
     assert made.takes_bulk(0.04)
 
 
-def test_a_pong_that_nobody_asked_for_opens_nothing() -> None:
+def test_an_unsolicited_pong_opens_no_window() -> None:
     made = connection()
     fill(made, 0.0)
     mark = made.probe(0.0)
@@ -60,19 +60,19 @@ def test_calls_pass_a_full_window() -> None:
     assert made.bulk_bytes == before
 
 
-def test_without_bulk_under_way_nothing_is_measured() -> None:
+def test_without_bulk_in_flight_nothing_is_measured() -> None:
     made = connection()
     assert made.probe(0.0) == 0
     made.keep(frame(Priority.CONTROL, 100), 100, 0.0)
     assert made.probe(0.0) == 0
 
 
-def test_what_is_sent_again_elsewhere_is_under_way_no_more() -> None:
+def test_frames_sent_again_elsewhere_are_no_longer_in_flight() -> None:
     made = connection()
     frames = fill(made, 0.0)
     assert len(made.give_back()) == frames
     assert made.bulk_bytes == 0
-    made.acknowledge(frames)  # late, and counted by nobody
+    made.acknowledge(frames)  # late, and not counted
     assert made.bulk_bytes == 0
 
 
@@ -91,7 +91,7 @@ def test_a_paced_frame_says_when_it_may_leave() -> None:
     assert sent > 1 and made.bulk_waits
 
 
-def test_without_yielding_nothing_waits() -> None:
+def test_without_congestion_control_nothing_waits() -> None:
     made = connection(yielding=False)
     for _ in range(1000):
         assert made.takes_bulk(0.0)
@@ -104,7 +104,7 @@ def test_without_yielding_nothing_waits() -> None:
 
 @pytest.mark.parametrize(("idle", "least", "most"), [(2.0, 3.4, 3.6), (10.0, 11.4, 11.6)])
 def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> None:
-    """Also one that is pinged more rarely than silence may last."""
+    """Also on a connection that is pinged less often than the silence limit."""
     made = Connection(idle_s=2.0, silent_s=3.5, now=0.0)
     made.idle_s = idle  # it stands by
     made.urgent.clear()
@@ -131,7 +131,7 @@ def test_a_ping_has_half_a_second_and_three_round_trips() -> None:
     assert not made.is_doubtful(1.55) and made.is_doubtful(1.65)
 
 
-def test_one_round_trip_where_the_peer_is_known_to_answer() -> None:
+def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
     made, other = overdue(), Connection(idle_s=2.0, silent_s=3.5, now=0.0)
     other.heard = 0.7
     assert not made.is_outrun(other)  # before the ping
@@ -143,7 +143,7 @@ def test_one_round_trip_where_the_peer_is_known_to_answer() -> None:
     made.heard = 1.1
     assert not made.is_outrun(other) and not made.is_doubtful(5.0)
     made.tick(2.0)
-    assert not made.is_doubtful(2.0 + 1.3)  # the hint is over with the pong
+    assert not made.is_doubtful(2.0 + 1.3)  # the hint ends with the pong
 
 
 def small(kind: int, priority: Priority) -> Entry:
@@ -161,7 +161,7 @@ def small(kind: int, priority: Priority) -> Entry:
         (wire.DATA, Priority.BULK, True),
     ],
 )
-def test_only_frames_that_a_caller_waits_for_bring_a_ping_forward(
+def test_only_frames_with_a_waiting_caller_cause_an_early_ping(
     kind: int, priority: Priority, hurried: bool
 ) -> None:
     made = connection()

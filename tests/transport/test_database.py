@@ -1,4 +1,4 @@
-"""Databases on the real disk: settings, errors of ours, and what other processes see."""
+"""Databases on the real disk: settings, our errors, and other processes."""
 
 import errno
 import resource
@@ -28,7 +28,7 @@ def opened(path: Path) -> Iterator[Database]:
         database.close()
 
 
-def test_the_settings_are_those_that_durability_rests_on(tmp_path: Path) -> None:
+def test_settings_needed_for_durability_are_active(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as database:
         found = {
             name: database.row(f"PRAGMA {name}")
@@ -46,7 +46,7 @@ def test_the_settings_are_those_that_durability_rests_on(tmp_path: Path) -> None
     }
 
 
-def test_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_database(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as database:
         database.run("CREATE TABLE t (a)")
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
@@ -74,7 +74,7 @@ def test_rows_come_back_and_a_failed_transaction_leaves_nothing(tmp_path: Path) 
         assert database.row("SELECT a FROM t WHERE a = 3") is None
 
 
-def test_the_log_goes_into_the_file_and_stays_small(tmp_path: Path) -> None:
+def test_the_log_is_moved_into_the_file_and_stays_small(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as database:
         database.run("CREATE TABLE t (a BLOB)")
         for _ in range(40):
@@ -84,7 +84,7 @@ def test_the_log_goes_into_the_file_and_stays_small(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
 
 
-def test_another_process_is_told(tmp_path: Path) -> None:
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from shoal.transport import defaults; defaults.DATABASE_BUSY_MS = 10\n"
@@ -98,7 +98,9 @@ def test_another_process_is_told(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
-def test_the_same_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_connection_of_the_process_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(defaults, "DATABASE_BUSY_MS", 10)
     with opened(tmp_path / "db") as database:
         with pytest.raises(AlreadyLocked):
@@ -106,7 +108,7 @@ def test_the_same_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         database.run("CREATE TABLE t (a)")
 
 
-def test_what_is_no_database_is_damaged(tmp_path: Path) -> None:
+def test_other_files_count_as_damaged(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"no database " * 1000)
     with pytest.raises(DatabaseDamaged):
         FILES.database(tmp_path / "db")
@@ -117,7 +119,7 @@ def test_what_is_no_database_is_damaged(tmp_path: Path) -> None:
         FILES.database(tmp_path / "absent" / "db")
 
 
-def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+def test_a_damaged_page_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "db"
     with opened(path) as database:
         database.run("CREATE TABLE t (a BLOB)")
@@ -131,7 +133,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
         database.rows("SELECT a FROM t")
 
 
-def test_a_full_disk_is_an_error_and_no_damage(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_but_not_damage(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(tmp_path / "db") as database:
         database.run("CREATE TABLE t (a BLOB)")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.trio
 HOST = RealHost()
 
 
-async def test_everything_that_has_come_is_taken_at_once() -> None:
+async def test_all_received_datagrams_are_taken_at_once() -> None:
     one, two = await HOST.datagrams(LOOPBACK, 0), await HOST.datagrams(LOOPBACK, 0)
     for number in range(5):
         assert one.send(bytes([number]), (LOOPBACK, two.port))
@@ -23,7 +23,7 @@ async def test_everything_that_has_come_is_taken_at_once() -> None:
     two.close()
 
 
-async def test_what_cannot_be_sent_is_no_error() -> None:
+async def test_unsendable_datagrams_raise_nothing() -> None:
     socket = await HOST.datagrams(LOOPBACK, 0)
     assert not socket.send(bytes(70_000), (LOOPBACK, socket.port))
     assert not socket.send(b"x", ("2001:db8::1", 9))
@@ -31,7 +31,7 @@ async def test_what_cannot_be_sent_is_no_error() -> None:
     assert not socket.send(b"x", (LOOPBACK, 9))
 
 
-async def test_a_refusal_by_the_other_end_is_not_the_readers_trouble() -> None:
+async def test_a_refusal_by_the_other_end_does_not_disturb_the_reader() -> None:
     socket, gone = await HOST.datagrams(LOOPBACK, 0), await HOST.datagrams(LOOPBACK, 0)
     gone.close()
     socket.send(b"x", (LOOPBACK, gone.port))
@@ -58,7 +58,7 @@ async def test_closing_ends_a_reader_and_further_reads() -> None:
     socket.close()
 
 
-async def test_a_port_belongs_to_one_unless_it_is_shared() -> None:
+async def test_a_port_is_exclusive_unless_shared() -> None:
     first = await HOST.datagrams(LOOPBACK, 0)
     with pytest.raises(AddressInUse):
         await HOST.datagrams(LOOPBACK, first.port)

@@ -30,7 +30,7 @@ def read(data: bytes, **bounds: Any) -> Any:
 
 
 def built(data: bytes) -> Any:
-    """By msgpack alone, which has no bounds but the input's length."""
+    """Decode with msgpack alone, which has no bounds except the input's length."""
     return msgpack.unpackb(data, max_ext_len=0)
 
 
@@ -39,7 +39,7 @@ def nested(depth: int) -> bytes:
 
 
 @given(VALUES)
-def test_values_come_out_as_they_went_in(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     data = msgpack.packb(value)
     assert read(data) == value
     decoding._walk(data, DEPTH, ITEMS)  # which finds nothing wrong with it
@@ -49,8 +49,8 @@ def test_values_come_out_as_they_went_in(value: Any) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 59))
-def test_the_walk_takes_what_the_decoder_takes(data: bytes, at: int) -> None:
-    """Of anything: what is built is what was walked, to the last byte."""
+def test_the_walk_accepts_what_the_decoder_accepts(data: bytes, at: int) -> None:
+    """For any input, the decoder builds exactly the value that was walked."""
     for some in (data, msgpack.packb([1, {"a": data}])[:at], msgpack.packb({b"": [data]}) + b"\0"):
         try:
             expected = repr(built(some))
@@ -101,7 +101,7 @@ def cpu_of_refusing(data: bytes) -> float:
 
 
 def cpu(work: Any) -> float:
-    """Seconds, the least of five times."""
+    """Return the shortest of five runs, in seconds."""
 
     def once() -> float:
         began = time.process_time()
@@ -111,7 +111,7 @@ def cpu(work: Any) -> float:
     return min(once() for _ in range(5))
 
 
-def test_depth_is_bounded_whatever_the_length() -> None:
+def test_depth_is_bounded_at_any_length() -> None:
     assert read(nested(DEPTH)) and read(nested(3), depth=3)
     for data, depth in ((nested(DEPTH + 1), DEPTH), (nested(4), 3), (b"\x90", 0)):
         with pytest.raises(Undecodable, match="too deeply"):
@@ -120,7 +120,7 @@ def test_depth_is_bounded_whatever_the_length() -> None:
     assert read(wide) == [[[1]]] * 900
 
 
-def test_elements_are_bounded_in_all() -> None:
+def test_the_total_of_elements_is_bounded() -> None:
     pairs = msgpack.packb({str(i): [i] for i in range(100)})
     assert len(read(pairs, items=300)) == 100
     with pytest.raises(Undecodable, match="too many"):
@@ -130,7 +130,7 @@ def test_elements_are_bounded_in_all() -> None:
     assert len(read(msgpack.packb([0] * ITEMS))) == ITEMS
 
 
-def test_bytes_are_bounded_first() -> None:
+def test_the_size_is_checked_first() -> None:
     for data in (b"\xc0" * 9, memoryview(b"\xc0" * 9)):
         with pytest.raises(Undecodable, match="at most 8 bytes, got 9"):
             decode(data, limit=8)
@@ -143,8 +143,8 @@ def test_bytes_are_bounded_first() -> None:
     ["c70005", "d40500", "d6ff00000000", "91c70005", "c1", "", "a1", "c401", "dd000000"],
 )
 @pytest.mark.parametrize("walked", [False, True])
-def test_what_is_no_value_of_ours(text: str, walked: bool) -> None:
-    """Extension types, timestamps among them; a byte that means nothing; nothing at all."""
+def test_foreign_values_are_refused(text: str, walked: bool) -> None:
+    """Extension types including timestamps, an undefined byte, and no bytes at all."""
     data = bytes.fromhex(text)
     if walked:
         data = b"\xdc\x10\x00" + bytes(ITEMS - 1) + data
@@ -154,10 +154,10 @@ def test_what_is_no_value_of_ours(text: str, walked: bool) -> None:
         Reader(data, limit=MOST).value()
 
 
-def test_a_key_is_a_text_or_bytes_and_may_have_to_be_alone() -> None:
+def test_map_keys_are_text_or_bytes_and_may_have_to_be_unique() -> None:
     twice = b"\x82\xa1a\x01\xa1a\x02"
     assert read(twice) == {"a": 2}
-    with pytest.raises(Undecodable, match="twice"):
+    with pytest.raises(Undecodable, match="repeated key"):
         read(twice, once=True)
     for data in (b"\x81\x01\x02", b"\x81\x90\x02", b"\x81\x80\x02"):
         with pytest.raises(Undecodable):
@@ -168,7 +168,7 @@ def test_arrays_may_come_as_tuples() -> None:
     assert read(msgpack.packb(["a", [1, [2]]]), tuples=True) == ("a", (1, (2,)))
 
 
-def test_a_reader_steps() -> None:
+def test_a_reader_reads_step_by_step() -> None:
     data = msgpack.packb([{"a": 1, "b": [2]}, None, b"x", [3]])
     reader = Reader(data, limit=100)
     assert reader.at_array() and not reader.at_map() and reader.array() == 4

@@ -1,4 +1,4 @@
-"""From an address to a connection: names, and what a dial says when it fails."""
+"""Dialling an address: names, and the errors of failed dials."""
 
 import pytest
 
@@ -17,7 +17,7 @@ async def test_a_name_is_resolved() -> None:
         assert await dial_code(a, Address("no-such-name.invalid", 1)) == "bad-name"
 
 
-async def test_what_a_dial_says_when_it_fails() -> None:
+async def test_failed_dials_have_codes() -> None:
     a, b, c = make_node(1), make_node(2), make_node(3)
     async with running(a, b, c):
         wrong = Address(LOOPBACK, b.endpoint.port, c.endpoint.peer)

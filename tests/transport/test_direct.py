@@ -17,20 +17,20 @@ async def to_public(world: World, ladder: Rungs, **knobs: Any) -> tuple[str, str
     return await way_of(a, b)
 
 
-async def test_a_public_address_over_tcp(world: World) -> None:
+async def test_a_public_address_is_dialled_over_tcp(world: World) -> None:
     assert await to_public(world, rungs(udp=False, relay=False)) == ("direct", "tcp")
 
 
-async def test_not_over_tcp_without_dialling_it(world: World) -> None:
+async def test_without_direct_dialling_there_is_no_tcp_path(world: World) -> None:
     ladder = rungs(udp=False, relay=False, direct=False)
     assert await to_public(world, ladder) == ("none", "no-way")
 
 
-async def test_a_public_address_over_udp(world: World) -> None:
+async def test_a_public_address_is_dialled_over_udp(world: World) -> None:
     assert await to_public(world, rungs(relay=False), allow=NO_TCP) == ("direct", "udp")
 
 
-async def test_not_over_udp_without_a_udp_port(world: World) -> None:
+async def test_without_a_udp_port_there_is_no_udp_path(world: World) -> None:
     ladder = rungs(relay=False, udp=False)
     assert (await to_public(world, ladder, allow=NO_TCP))[0] == "none"
 
@@ -60,5 +60,5 @@ async def test_a_peer_that_others_see_is_dialled_by_quic_alone(world: World) -> 
     assert await by_quic_alone(world, seen=True) == "direct"
 
 
-async def test_one_that_nobody_sees_is_not(world: World) -> None:
+async def test_a_peer_that_no_other_peer_sees_is_not_dialled(world: World) -> None:
     assert await by_quic_alone(world, seen=False) == "not-seen"

@@ -126,7 +126,7 @@ async def test_a_killed_process_is_noticed_at_once(dialled_by_us: bool) -> None:
 
 
 class Book:
-    """An invitation book of one."""
+    """A book with one invitation."""
 
     def __init__(self, key: bytes, uses: int = 1) -> None:
         self._key = key
@@ -159,14 +159,14 @@ async def test_a_swarm_key_lets_its_members_in() -> None:
         (Invited(b"0123456789"), Invited(b"0123456789"), "not-admitted"),
     ],
 )
-async def test_who_is_not_let_in(ours: OpenSwarm, theirs: OpenSwarm, code: str) -> None:
+async def test_refused_dials_have_the_code(ours: OpenSwarm, theirs: OpenSwarm, code: str) -> None:
     a, b = make_node(1, admission=ours), make_node(2, admission=theirs)
     async with running(a, b):
         assert await dial_code(a, b.address) == code
         assert b.up == []
 
 
-async def test_an_invitation_lets_one_in_and_only_as_often_as_it_says() -> None:
+async def test_an_invitation_admits_only_as_many_peers_as_it_says() -> None:
     book = Book(b"0123456789")
     inviter = make_node(1, admission=SwarmKey(KEY, book))
     guest = make_node(2, admission=Invited(b"0123456789"))
@@ -244,7 +244,7 @@ async def test_a_bulk_transfer_does_not_delay_a_token() -> None:
         assert waits[len(waits) // 2] < 0.05
 
 
-async def test_freed_memory_goes_back_once_traffic_has_ended(virtual_time: object) -> None:
+async def test_freed_memory_is_returned_once_traffic_has_ended(virtual_time: object) -> None:
     given: list[float] = []
 
     class Watched(RealHost):

@@ -1,6 +1,6 @@
-"""Whole ladders whose paths die: what they do then, and what becomes of the calls under way.
+"""Whole nodes whose paths die: failover, and the fate of calls in flight.
 
-`bench/connect_failover.py` does the same to a thousand worlds.
+`bench/connect_failover.py` does the same in a thousand simulated worlds.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ PUNCHED = Rungs(lan=False)
 
 
 class Homes:
-    """Two homes behind routers, and what is told of the link between them."""
+    """Two homes behind routers, with a record of the events of the link between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -66,7 +66,7 @@ class Homes:
         return self.town.nodes[leg.path._pipe.relay]  # type: ignore[attr-defined]
 
     async def ask(self, link: Link, number: int, timeout: float) -> float:
-        """Seconds until the answer. Raises what `Link.call` does."""
+        """Return the seconds until the reply. Raises the errors of `Link.call`."""
         began = trio.current_time()
         reply = await self.a.call(link, header={"n": number}, timeout=timeout)
         assert reply.header == {"n": number}
@@ -74,7 +74,7 @@ class Homes:
         return trio.current_time() - began
 
 
-async def test_a_relay_that_dies_is_replaced_before_its_path_is_given_up(world: World) -> None:
+async def test_a_dead_relay_is_replaced_before_its_path_is_dropped(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(RELAYED)
     assert link.way is Way.RELAYED
@@ -83,7 +83,7 @@ async def test_a_relay_that_dies_is_replaced_before_its_path_is_given_up(world: 
     assert not homes.told
 
 
-async def test_else_it_takes_until_the_path_is_given_up(
+async def test_without_suspicion_it_takes_until_the_path_is_dropped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
@@ -93,7 +93,7 @@ async def test_else_it_takes_until_the_path_is_given_up(
     assert await homes.ask(found, 1, timeout=15) > 3
 
 
-async def test_a_direct_path_that_dies_gives_way_to_the_relayed_one(world: World) -> None:
+async def test_a_dead_direct_path_is_replaced_by_the_relayed_one(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     assert link.way is Way.PUNCHED
@@ -102,7 +102,7 @@ async def test_a_direct_path_that_dies_gives_way_to_the_relayed_one(world: World
     assert link.status.path == "relayed" and not homes.told
 
 
-async def test_a_direct_path_that_is_cut_one_way_is_not_gone_back_to(world: World) -> None:
+async def test_a_direct_path_that_is_cut_one_way_is_not_used_again(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     homes.faults.partition(["a"], ["b"], oneway=True)
@@ -113,7 +113,7 @@ async def test_a_direct_path_that_is_cut_one_way_is_not_gone_back_to(world: Worl
 
 
 async def deaf(world: World) -> float:
-    """Seconds for which a call of `a` waits where nothing of `b`'s comes to it directly."""
+    """Return how long a call of `a` waits if nothing from `b` arrives directly, in seconds."""
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     await trio.sleep(5)  # until no ping of the introduction is under way
@@ -121,7 +121,7 @@ async def deaf(world: World) -> float:
     return await homes.ask(link, 1, timeout=15)
 
 
-async def test_a_path_is_left_sooner_where_another_one_is_answered(world: World) -> None:
+async def test_a_path_is_left_sooner_if_another_one_gets_replies(world: World) -> None:
     assert await deaf(world) < 1
 
 
@@ -129,15 +129,15 @@ async def test_a_path_is_left_sooner_where_another_one_is_answered(world: World)
     ("name", "off"),
     [("is_outrun", lambda connection, other: False), ("hint", Connection.ping_soon)],
 )
-async def test_else_it_is_given_all_its_time(
+async def test_without_hints_a_path_gets_all_its_time(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, off: Callable[..., object]
 ) -> None:
     monkeypatch.setattr(Connection, name, off)
     assert await deaf(world) > 1
 
 
-async def test_a_path_that_stands_by_outlives_a_slow_pong(world: World) -> None:
-    """It is pinged after longer than a silence that ends one in use."""
+async def test_a_standby_path_outlives_a_slow_pong(world: World) -> None:
+    """A standby path is pinged less often than the silence that ends a path in use."""
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     relay = homes.used_relay(link).computer
@@ -147,7 +147,7 @@ async def test_a_path_that_stands_by_outlives_a_slow_pong(world: World) -> None:
 
 
 async def sleep(homes: Homes, link: Link, seconds: float, timeout: float) -> None:
-    """A call of `a` is under way while `b` sleeps."""
+    """Make a call from `a` while `b` sleeps."""
     homes.faults.sleep(homes.b.computer)
 
     async def wake() -> None:
@@ -166,7 +166,7 @@ async def test_a_call_under_way_survives_a_laptops_sleep(world: World) -> None:
     assert homes.told == ["quiet", "back"]
 
 
-async def test_but_not_where_links_are_not_held_for_it(world: World) -> None:
+async def test_a_call_does_not_survive_if_links_are_not_held(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED, limits=replace(Limits(), hold_s=defaults.GRACE_S))
     with pytest.RaisesGroup(LinkClosed):
@@ -175,15 +175,15 @@ async def test_but_not_where_links_are_not_held_for_it(world: World) -> None:
     assert homes.told == ["quiet", "lost"]
 
 
-async def test_nor_one_that_is_longer_than_they_are_held(world: World) -> None:
+async def test_a_call_does_not_survive_a_sleep_longer_than_links_are_held(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     with pytest.RaisesGroup(LinkClosed):
         await sleep(homes, link, 150, timeout=200)
 
 
-async def test_the_network_is_back_and_so_are_the_paths(world: World) -> None:
-    """Dials that hang since it was cut do not hold up those that work."""
+async def test_paths_are_back_soon_after_the_network(world: World) -> None:
+    """Dials that hang since the cut do not delay those that work."""
     homes = Homes(world)
     link = await homes.meet(RELAYED)
     router = world.gateways["a-router"]
@@ -194,7 +194,7 @@ async def test_the_network_is_back_and_so_are_the_paths(world: World) -> None:
     assert homes.told == ["quiet", "back"]
 
 
-async def test_a_node_that_comes_from_another_address_goes_on(world: World) -> None:
+async def test_a_link_survives_a_change_of_address(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     homes.faults.redial("a-router")
@@ -202,7 +202,7 @@ async def test_a_node_that_comes_from_another_address_goes_on(world: World) -> N
     assert not homes.told
 
 
-async def test_sleep_of_ones_own_does_not_use_up_the_time_to_be_found_again(world: World) -> None:
+async def test_own_sleep_does_not_use_up_the_grace_period(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
     back = homes.b.endpoint.link(homes.a.peer)
@@ -219,7 +219,7 @@ async def test_sleep_of_ones_own_does_not_use_up_the_time_to_be_found_again(worl
 async def test_dials_that_cross_do_not_end_each_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both homes look for a path at the same moment, over relays that are equally far."""
+    """Both homes search for a path at the same moment, over relays that are equally far."""
     monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
@@ -241,7 +241,7 @@ async def test_a_link_is_in_doubt_before_it_is_quiet(world: World) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "doubted"), [(2.2, False), (8.0, True)])
-async def test_a_relayed_path_that_is_silent_for_a_moment_casts_no_doubt_on_its_peer(
+async def test_a_short_silence_of_a_relayed_path_does_not_put_its_peer_in_doubt(
     world: World, seconds: float, doubted: bool
 ) -> None:
     """The node searches for another path meanwhile, but tells a doubt to all peers."""
@@ -268,10 +268,10 @@ async def test_a_relayed_path_that_is_silent_for_a_moment_casts_no_doubt_on_its_
 
 
 @pytest.mark.parametrize("patience", [0.0, defaults.LAPSED_S])
-async def test_a_circuit_that_is_used_up_casts_no_doubt_on_its_peer(
+async def test_an_exhausted_circuit_does_not_put_its_peer_in_doubt(
     world: World, monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    """Relays end circuits every two minutes, and a doubt is told to all peers."""
+    """Relays end circuits every two minutes, and each doubt is reported to all peers."""
     monkeypatch.setattr(defaults, "LAPSED_S", patience)
     homes = Homes(world)
     link = await homes.meet(RELAYED)
@@ -285,7 +285,7 @@ async def test_a_circuit_that_is_used_up_casts_no_doubt_on_its_peer(
     assert bool(doubts) == (patience == 0.0)
 
 
-async def test_a_peer_that_a_used_up_circuit_leaves_behind_is_doubted(world: World) -> None:
+async def test_a_dead_peer_behind_an_exhausted_circuit_is_in_doubt(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(RELAYED)
     doubts: list[bool] = []

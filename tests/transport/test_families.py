@@ -1,4 +1,4 @@
-"""Relays that see a node by both IP versions."""
+"""Relays that see a node over both IP versions."""
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ QUIET = Rungs(lan=False, mapping=False)
 
 
 async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
-    """The IP versions by which a relay sees a home that holds a place there."""
+    """Return the IP versions over which a relay sees a home with a reservation there."""
     town = Town(world)
     relay = await town.relay(world.host("relay", ipv6=relay_six), rungs=QUIET)
     gateway = world.gateway("router", ipv6=home_six)
@@ -28,12 +28,12 @@ async def linked(world: World, *, relay_six: bool, home_six: bool) -> set[bool]:
     return {":" in ip for ip in places_of(link)}
 
 
-async def test_both_where_both_have_both(world: World) -> None:
+async def test_a_relay_sees_both_versions_if_both_ends_have_both(world: World) -> None:
     assert await linked(world, relay_six=True, home_six=True) == {True, False}
 
 
 async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World) -> None:
-    """So it can tell a peer that has IPv4 alone where it saw a home that is linked by IPv6."""
+    """So it can tell an IPv4-only peer where it saw a home that is linked over IPv6."""
     town = Town(world)
     relay = await town.relay(world.host("relay", ipv6=True), rungs=QUIET)
     gateway = world.gateway("router", ipv6=True)
@@ -49,5 +49,7 @@ async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World
 
 
 @pytest.mark.parametrize(("relay_six", "home_six"), [(True, False), (False, True), (False, False)])
-async def test_one_where_one_has_one(world: World, *, relay_six: bool, home_six: bool) -> None:
+async def test_a_relay_sees_one_version_if_one_end_has_one(
+    world: World, *, relay_six: bool, home_six: bool
+) -> None:
     assert await linked(world, relay_six=relay_six, home_six=home_six) == {False}

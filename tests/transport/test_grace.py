@@ -1,4 +1,4 @@
-"""Links that nothing carries, over real sockets: looked for, quiet, back, or over."""
+"""Links that have lost their path, over real sockets: searched for, quiet, back, or ended."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
     yield clock()
 
 
-async def test_a_peer_that_stops_listening_is_gone_at_once(
+async def test_the_link_to_a_peer_that_stops_listening_ends_at_once(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)
@@ -44,7 +44,9 @@ async def test_a_peer_that_stops_listening_is_gone_at_once(
         assert trio.current_time() - began < 1
 
 
-async def test_the_dialled_side_notices_too(virtual_time: trio.testing.MockClock) -> None:
+async def test_the_dialled_side_notices_a_dead_peer_too(
+    virtual_time: trio.testing.MockClock,
+) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b) as nursery:
         _, proxy = await through_a_proxy(a, b, nursery, dialable=True)
@@ -67,7 +69,7 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
         await trio.sleep(7.3)
         proxy.freeze()
         frozen = trio.current_time()
-        with pytest.raises(CallRefused, match="no answer"):
+        with pytest.raises(CallRefused, match="no reply"):
             await link.call("echo", timeout=10)
         await trio.sleep(12)
         assert a.lost == b.lost == ["silent"]
@@ -76,7 +78,7 @@ async def test_a_silent_peer_is_noticed_within_five_seconds(
             assert 18 < node.lost_at[0] - frozen < 21
 
 
-async def test_a_link_with_calls_open_is_held_longer_but_not_for_ever(
+async def test_a_link_with_open_calls_is_held_longer_but_not_forever(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     limits = replace(Limits(), grace_s=8.0, hold_s=16.0)
@@ -87,9 +89,9 @@ async def test_a_link_with_calls_open_is_held_longer_but_not_for_ever(
         frozen = trio.current_time()
         with pytest.raises(LinkClosed) as closed:
             await link.call("echo", timeout=600)
-        assert closed.value.code in ("silent", "unreachable")  # who notices first hangs up
+        assert closed.value.code in ("silent", "unreachable")  # the first side to notice hangs up
         assert 15 < trio.current_time() - frozen < 18
-        assert b.lost_at[0] - frozen < 10  # nobody there knows of the call
+        assert b.lost_at[0] - frozen < 10  # that side does not know of the call
 
 
 async def test_a_lost_link_is_quiet_then_back(virtual_time: trio.testing.MockClock) -> None:

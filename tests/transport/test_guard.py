@@ -1,4 +1,4 @@
-"""What one peer runs into ends that peer's connection; the rest passes through."""
+"""Bugs that a peer triggers end its connection; other exceptions pass through."""
 
 import errno
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 
 
 @pytest.mark.parametrize("error", MISTAKES, ids=lambda error: type(error).__name__)
-def test_a_mistake_ends_the_peer_s_connection_and_is_told(error: Exception) -> None:
+def test_a_bug_ends_the_peer_s_connection_and_is_reported(error: Exception) -> None:
     guard, mishaps, ended = guarded()
     with guard.around("peer", lambda: ended.append("pipe")):
         raise error
@@ -48,14 +48,14 @@ def test_a_mistake_ends_the_peer_s_connection_and_is_told(error: Exception) -> N
 
 
 @pytest.mark.parametrize("error", OWN, ids=lambda error: type(error).__name__)
-def test_what_this_machine_is_to_blame_for_is_loud(error: Exception) -> None:
+def test_errors_of_this_machine_are_raised(error: Exception) -> None:
     guard, mishaps, ended = guarded()
     with pytest.raises(type(error)), guard.around("peer"):
         raise error
     assert not mishaps and not ended
 
 
-def test_the_store_is_this_machine_s(tmp_path: object) -> None:
+def test_store_errors_are_this_machine_s(tmp_path: object) -> None:
     assert StoreRefused.own and not DialFailed.own
 
 
@@ -79,7 +79,7 @@ async def test_cancellation_passes() -> None:
 
 
 @pytest.mark.trio
-async def test_of_a_group_what_is_not_a_mistake_goes_on() -> None:
+async def test_the_rest_of_an_exception_group_is_raised() -> None:
     guard, mishaps, _ = guarded()
     group = BaseExceptionGroup("", [RuntimeError(), ExceptionGroup("", [OWN[0], KeyError()])])
     with pytest.raises(BaseExceptionGroup) as caught, guard.around("peer"):
@@ -129,7 +129,7 @@ def test_a_task_keeps_its_name() -> None:
     assert names[0] == names[1]
 
 
-def test_one_callback_that_fails_keeps_the_others_from_nothing() -> None:
+def test_a_failing_callback_does_not_stop_the_others() -> None:
     guard, mishaps, ended = guarded()
     heard = list[int]()
     guard.tell("peer", [heard.append, raising(RuntimeError()), heard.append], 7)
@@ -146,7 +146,7 @@ def test_callers_get_the_error_that_they_expect() -> None:
     assert len(mishaps) == 1
 
 
-def test_an_end_that_fails_too_is_told_and_goes_no_further() -> None:
+def test_a_failing_end_is_reported_too() -> None:
     guard, mishaps, ended = guarded()
     with guard.around("peer", raising(ValueError())):
         raise RuntimeError
@@ -159,7 +159,7 @@ def test_without_a_report_nothing_is_hidden() -> None:
         raise RuntimeError
 
 
-def test_no_words_of_a_peer_s_are_told() -> None:
+def test_reports_contain_no_text_of_a_peer() -> None:
     guard, mishaps, _ = guarded()
     with guard.around("\x1b[2J\u202e" + "x" * 100):
         raise RuntimeError("a prompt")

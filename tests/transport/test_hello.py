@@ -141,7 +141,7 @@ OTHERS = (
 @pytest.mark.parametrize(
     ("binding", "admission"), [*product(OTHERS, (SwarmKey(KEY), Invited(b"0123456789")))]
 )
-def test_a_proof_is_worth_nothing_elsewhere(binding: Binding, admission: Admission) -> None:
+def test_a_proof_is_worthless_elsewhere(binding: Binding, admission: Admission) -> None:
     swarm = SwarmKey(KEY, Book(b"0123456789"))
     assert admit(swarm, hello_of(admission, binding), BINDING) == "not-admitted"
 
@@ -162,7 +162,7 @@ def test_made_up_tokens_are_refused(kind: str) -> None:
         assert admit(Invited(KEY), hello, BINDING) == "not-admitted"
 
 
-def test_without_a_token_only_an_open_swarm_that_is_named_lets_in() -> None:
+def test_without_a_token_only_a_named_open_swarm_admits() -> None:
     assert (
         admit(SwarmKey(KEY), replace(HELLO, swarm=SwarmKey(KEY).swarm), BINDING) == "not-admitted"
     )

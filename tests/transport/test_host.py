@@ -29,7 +29,7 @@ FILES = HOST.files
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As on a disk that is full after `size` bytes of any file."""
+    """Context that simulates a disk that is full after `size` bytes of any file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -103,8 +103,8 @@ def test_read_range(tmp_path: Path) -> None:
     assert FILES.read_range(path, 0, 0) == b""
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
-    """Opening one for reading would block its thread for ever."""
+def test_a_pipe_is_refused_as_a_file(tmp_path: Path) -> None:
+    """Opening a pipe for reading would block its thread forever."""
     pipe = tmp_path / "model.safetensors"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="not a regular file"):
@@ -183,7 +183,7 @@ async def test_listen_and_connect(address: str) -> None:
 
 
 @pytest.mark.trio
-async def test_of_two_that_listen_at_once_one_is_refused() -> None:
+async def test_one_of_two_concurrent_listeners_is_refused() -> None:
     spare = await HOST.listen("127.0.0.1", 0)
     port = spare.socket.getsockname()[1]
     await spare.aclose()
@@ -220,7 +220,7 @@ async def test_dials_can_leave_from_the_listening_port() -> None:
 
 
 @pytest.mark.trio
-async def test_listen_where_nobody_can() -> None:
+async def test_listening_at_a_foreign_address_is_refused() -> None:
     with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1 port 0") as raised:
         await HOST.listen("192.0.2.1", 0)
     assert "0.0.0.0" in str(raised.value.hint)
@@ -241,7 +241,7 @@ async def test_a_kernel_without_ipv6_refuses_as_a_missing_address_does(
 
 
 @pytest.mark.trio
-async def test_nobody_answers() -> None:
+async def test_a_dial_without_a_listener_is_refused() -> None:
     async with await HOST.listen("127.0.0.1", 0) as listener:
         port = listener.socket.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
@@ -401,7 +401,7 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
         files.stage(moves[0][0], b"again")
     files.stage(tmp_path / ".empty.new", b"")
     assert files.size(tmp_path / ".empty.new") == 0
-    files.settle(moves)  # one of them is gone
+    files.settle(moves)  # one of them no longer exists
     files.settle(moves)
     names = {entry.name for entry in files.list(tmp_path)}
     assert names == {str(n) for n in range(19)} | {".empty.new"}
@@ -410,9 +410,7 @@ def test_staged_files_settle_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 2**20, 2**20 + 5])
 @pytest.mark.parametrize("aligned", [True, False])
-def test_staged_bytes_are_there_whatever_memory_they_come_from(
-    tmp_path: Path, size: int, aligned: bool
-) -> None:
+def test_bytes_are_staged_from_any_memory(tmp_path: Path, size: int, aligned: bool) -> None:
     memory = blank(size + 1)[:size] if aligned else memoryview(bytearray(size + 1))[1:]
     memory[:] = os.urandom(size)
     FILES.stage(tmp_path / "staged", memory.toreadonly())
@@ -420,16 +418,16 @@ def test_staged_bytes_are_there_whatever_memory_they_come_from(
 
 
 @pytest.mark.parametrize("taken", [None, 0, 4096, 3 * 4096])
-def test_what_the_disk_does_not_take_past_the_cache_is_written_by_it(
+def test_bytes_that_cannot_bypass_the_cache_are_written_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int | None
 ) -> None:
-    """None: the file system has no such thing."""
+    """`None`: the file system does not support it."""
     data = os.urandom(5 * 4096)
     direct = []
 
     def write(descriptor: int, given: memoryview) -> int:
         direct.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT))
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # this memory is not made of blocks
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)  # this memory is not aligned to blocks
         if taken is None:
             raise OSError(errno.EINVAL, "invalid argument")
         return os.pwrite(descriptor, given[:taken], 0) and os.lseek(descriptor, taken, 0)
@@ -465,7 +463,7 @@ def test_pieces_that_fail_leave_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in files.list(tmp_path)] == ["file"]
 
 
-def test_identity_tells_a_file_written_again_in_place(tmp_path: Path) -> None:
+def test_identity_changes_when_a_file_is_rewritten_in_place(tmp_path: Path) -> None:
     files, path = FILES, tmp_path / "file"
     assert files.identity(path) is None
     files.write(path, b"1")
@@ -475,7 +473,7 @@ def test_identity_tells_a_file_written_again_in_place(tmp_path: Path) -> None:
     assert files.identity(path) != before
 
 
-def test_what_stays_in_memory_is_not_looked_at_for_garbage() -> None:
+def test_kept_memory_is_excluded_from_garbage_collection() -> None:
     loaded = [object, [object]]
     HOST.keep_memory()
     try:

@@ -121,7 +121,7 @@ def test_the_seed_never_shows() -> None:
 
 
 @pytest.mark.trio
-async def test_made_once_and_kept(tmp_path: Path) -> None:
+async def test_an_identity_is_created_once_and_stored(tmp_path: Path) -> None:
     host = RealHost()
     folder = tmp_path / "data"
     first = await load_or_create_identity(host, folder)
@@ -132,7 +132,7 @@ async def test_made_once_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])
-async def test_a_file_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+async def test_a_file_that_other_users_can_access_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "it's here"
     await load_or_create_identity(RealHost(), folder)
     (folder / "identity.key").chmod(mode)

@@ -1,4 +1,4 @@
-"""Who punches for a relayed link, and when again."""
+"""Punching for relayed links: at most one task for each, and its pauses."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ class Link:
 
 
 class Puncher:
-    """Every attempt fails; only a search would do where `hard`."""
+    """Every attempt fails. If `hard`, only a search would help."""
 
     def __init__(self, *, hard: bool = False) -> None:
         self.at: list[float] = []
@@ -79,7 +79,7 @@ async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> Non
     assert puncher.at == [0.0]
 
 
-async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockClock) -> None:
+async def test_a_network_change_retries_at_once(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
@@ -91,8 +91,8 @@ async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockCl
     assert puncher.at == [1.0]
 
 
-async def test_a_search_waits_until_somebody_needs_the_link(autojump_clock: MockClock) -> None:
-    """It sends 2,000 datagrams: as many as a home may send in all in its first minute."""
+async def test_a_search_waits_until_a_component_needs_the_link(autojump_clock: MockClock) -> None:
+    """A search sends 2,000 datagrams, as many as a home may send in its whole first minute."""
     puncher, link = Puncher(hard=True), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
@@ -124,7 +124,7 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
     assert puncher.searched == [0.0]
 
 
-async def test_what_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
+async def test_a_link_that_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
     improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The dialler's hello: both at once, one that hangs, one that is cancelled."""
+"""The dialler's hello: simultaneous dials, a dial that hangs, and a cancelled one."""
 
 from collections.abc import Iterator
 
@@ -55,10 +55,10 @@ async def test_both_dial_at_once_and_one_link_stays(seed: int) -> None:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_an_address_that_says_no_hello_holds_up_others_for_a_moment(
+async def test_an_address_without_a_hello_delays_other_dials_only_briefly(
     virtual_time: object, monkeypatch: pytest.MonkeyPatch, bounded: bool
 ) -> None:
-    """The twin waits for as long as the dial itself."""
+    """In the twin they wait as long as the dial itself."""
     if not bounded:
         monkeypatch.setattr(defaults, "HELLO_S", 60.0)
     a, b = make_node(1), make_node(2)

@@ -1,4 +1,4 @@
-"""What a node believes of where its peers are."""
+"""A node's knowledge of where its peers are, and which reports it trusts."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ INSIDE = [
 
 
 def _lying(foe: Climber) -> None:
-    """A peer that says to be where somebody else's neighbours are."""
+    """Make a peer claim addresses of another node's neighbours."""
     own = foe.ladder.knowledge.own
 
     def lie(peer: PeerId) -> Own:
@@ -45,7 +45,7 @@ def _lying(foe: Climber) -> None:
 
 
 async def _hits(world: World, monkeypatch: pytest.MonkeyPatch, *, believed: bool) -> int:
-    """A peer and a relay of one hand; packets at another computer of the victim's home."""
+    """Count packets at another machine in the victim's home. Peer and relay have one owner."""
     street = Street(world)
     town = street.town
     await street.relays()
@@ -89,7 +89,7 @@ async def test_a_peer_s_own_relay_does_not_lead_to_our_neighbours(
     assert await _hits(world, monkeypatch, believed=False) == 0
 
 
-async def test_it_would_if_any_relay_were_believed(
+async def test_it_would_if_every_relay_were_trusted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await _hits(world, monkeypatch, believed=True) > 0
@@ -108,7 +108,7 @@ async def test_relays_of_our_own_choice_do_where_multicast_does_not(world: World
     await until(lambda: link.way is Way.LAN)
 
 
-# What it makes of what it is told.
+# How reports are evaluated.
 
 PEER = Identity.from_seed(bytes([1]) * 32).peer
 RELAY = Identity.from_seed(bytes([2]) * 32).peer
@@ -151,7 +151,7 @@ def test_the_latest_few_addresses_are_kept() -> None:
     assert list(knowledge.seen(PEER).vouched) == [f"11.0.0.{number}" for number in range(5, 9)]
 
 
-def test_who_is_at_our_own_address_shares_our_site() -> None:
+def test_a_peer_at_our_own_address_shares_our_site() -> None:
     knowledge = made(HOME, Vouched("11.0.0.1", 4001))
     knowledge.vouch(PEER, Vouched("11.0.0.1"), RELAY)
     assert knowledge.seen(PEER).same_site
@@ -160,7 +160,7 @@ def test_who_is_at_our_own_address_shares_our_site() -> None:
     assert not other.seen(PEER).same_site
 
 
-def test_seen_elsewhere_the_own_port_has_to_be_looked_at_again() -> None:
+def test_a_port_seen_elsewhere_has_to_be_observed_again() -> None:
     knowledge = made()
     knowledge.observed(("11.0.0.1", 4001))
     own = knowledge.own(PEER)
@@ -172,7 +172,7 @@ def test_seen_elsewhere_the_own_port_has_to_be_looked_at_again() -> None:
     assert tcp[0].place == ("43.0.0.1", 4001) and tcp[0].kind is Kind.OBSERVED
 
 
-def test_what_peers_see_on_ipv6_says_nothing_of_a_nat() -> None:
+def test_ipv6_views_say_nothing_about_a_nat() -> None:
     knowledge = made()
     knowledge.observed(("2600::1", 4001))
     assert knowledge.own(PEER).nat.preserves

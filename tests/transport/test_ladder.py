@@ -1,6 +1,6 @@
-"""Whole ladders on a simulated internet: who reaches whom, by which way, and what then happens.
+"""Whole nodes on a simulated internet: which strategies connect them, and later changes.
 
-Each rung has a test in which it is the only one left, and one that is red where the rung is off.
+Each strategy has a test in which it is the only one left, and a twin that fails without it.
 """
 
 from functools import partial
@@ -55,11 +55,11 @@ async def to_mapped(world: World, **settings: bool) -> tuple[str, str]:
     return await way_of(a, b)
 
 
-async def test_a_port_that_the_router_forwards(world: World) -> None:
+async def test_a_port_forwarded_by_the_router_is_used(world: World) -> None:
     assert await to_mapped(world) == ("direct", "tcp")
 
 
-async def test_no_port_without_asking_the_router(world: World) -> None:
+async def test_without_port_mapping_no_port_is_forwarded(world: World) -> None:
     assert (await to_mapped(world, mapping=False))[0] == "none"
 
 
@@ -70,7 +70,7 @@ async def test_tcp_is_punched_where_udp_is_blocked(world: World) -> None:
     assert await two_homes(world, HOMES, allow=NO_UDP) == ("punched", "tcp")
 
 
-async def test_not_without_punching_tcp(world: World) -> None:
+async def test_without_tcp_punching_they_stay_relayed(world: World) -> None:
     found = await two_homes(world, HOMES, allow=NO_UDP, punch_tcp=False)
     assert found == ("relayed", "circuit")
 
@@ -79,7 +79,7 @@ async def test_udp_is_punched_where_tcp_is_blocked(world: World) -> None:
     assert await two_homes(world, HOMES, allow=NO_TCP) == ("punched", "udp")
 
 
-async def test_not_without_punching_udp(world: World) -> None:
+async def test_without_udp_punching_they_stay_relayed(world: World) -> None:
     found = await two_homes(world, HOMES, allow=NO_TCP, punch_udp=False)
     assert found == ("relayed", "circuit")
 
@@ -91,15 +91,15 @@ async def test_the_port_of_a_symmetric_nat_is_found(world: World) -> None:
     assert await two_homes(world, STRICT) == ("punched", "udp")
 
 
-async def test_not_without_searching_for_it(world: World) -> None:
+async def test_without_a_search_they_stay_relayed(world: World) -> None:
     assert await two_homes(world, STRICT, prediction=False) == ("relayed", "circuit")
 
 
 @pytest.mark.parametrize("aside", [True, False])
-async def test_it_is_found_from_behind_a_router_that_an_early_packet_has_spoiled(
+async def test_a_search_works_although_an_early_packet_has_spoiled_a_port(
     world: World, monkeypatch: pytest.MonkeyPatch, aside: bool
 ) -> None:
-    """The twin searches from the port that is seen elsewhere by then."""
+    """The twin searches from the port that is seen elsewhere by then, and fails."""
 
     async def in_vain(mine: Prepared, sockets: Sockets | None) -> Prepared:
         return mine
@@ -133,10 +133,10 @@ async def test_not_without_ipv6(world: World) -> None:
 
 
 @pytest.mark.parametrize("honest", [True, False])
-async def test_a_relay_that_came_by_itself_will_do_if_it_says_where_it_is(
+async def test_a_relay_that_dialled_us_is_used_if_it_names_its_address(
     world: World, honest: bool
 ) -> None:
-    """Where it is seen, that is: at any other address it may be that nobody answers."""
+    """It must be the address at which it is seen: at another one no node may answer."""
     street = Street(world)
     await street.relays(1, everywhere=True)
     (relay,) = street.town.relays
@@ -149,7 +149,7 @@ async def test_a_relay_that_came_by_itself_will_do_if_it_says_where_it_is(
 
 
 @pytest.mark.parametrize("through_a_hole", [True, False])
-async def test_who_is_accepted_through_a_hole_is_said_to_be_punched(
+async def test_a_peer_accepted_through_a_hole_counts_as_punched(
     world: World, through_a_hole: bool
 ) -> None:
     town = Town(world)
@@ -204,13 +204,13 @@ async def test_private_addresses_of_strangers_are_not_dialled(world: World) -> N
         await a.connect(b.peer, [*private, *(each for each in a.addresses() if each.relay is None)])
 
 
-async def test_ipv6_joins_them_though_no_relay_has_it(world: World) -> None:
+async def test_ipv6_connects_them_though_no_relay_has_it(world: World) -> None:
     """Two stateful IPv6 firewalls, and only the homes themselves know their IPv6 addresses."""
     found = await two_homes(world, SYMMETRIC, six=True, relays_six=False)
     assert found == ("direct", "udp6")
 
 
-async def test_not_without_checks_of_addresses_that_only_the_peer_named(
+async def test_without_checks_of_unvouched_addresses_they_stay_relayed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempt, "unseen", lambda candidates, seen: [])

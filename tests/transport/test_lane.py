@@ -1,4 +1,4 @@
-"""The lane's core: nothing lost, nothing twice, whatever the connection does."""
+"""The lane's core: nothing is lost or repeated, whatever the connection does."""
 
 import random
 from dataclasses import replace
@@ -26,7 +26,7 @@ def frame(
     flags: int = 0,
     count: int = 0,
 ) -> bytes:
-    """A frame as a hostile peer would make it."""
+    """Return a frame such as a hostile peer might send."""
     return (
         PREFIX.pack(len(head) + len(payload), kind, flags, len(head), count, ident, offset)
         + head
@@ -98,7 +98,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_is_lost_and_nothing_happens_twice(seed: int) -> None:
+def test_nothing_is_lost_or_executed_twice(seed: int) -> None:
     rng = random.Random(seed)
     pair = Pair(rng=rng)
     traffic = Traffic(pair, rng)
@@ -198,7 +198,7 @@ def test_streams_and_messages_of_one_priority_take_turns() -> None:
 # Acknowledgement and memory.
 
 
-def test_what_is_acknowledged_is_not_kept() -> None:
+def test_acknowledged_frames_are_released() -> None:
     pair = Pair()
     for _ in range(200):
         pair.a.lane.post("p", {}, bytes(1000), Priority.CONTROL)
@@ -206,7 +206,7 @@ def test_what_is_acknowledged_is_not_kept() -> None:
     assert pair.a.lane.outbox.backlog < defaults.ACK_FRAMES * 1200
 
 
-def test_a_cut_sends_again_only_what_was_not_acknowledged() -> None:
+def test_only_unacknowledged_frames_are_sent_again() -> None:
     pair = Pair()
     call = pair.a.lane.call("m", {}, bytes(50_000), Priority.BULK)
     pair.settle()
@@ -285,7 +285,7 @@ def test_more_than_the_credit_ends_the_link(frames: int) -> None:
     assert side.ended is not None and side.ended.code == "credit-exceeded"
 
 
-def test_credit_without_end_does_not_make_us_keep_without_end() -> None:
+def test_unlimited_credit_does_not_cost_unlimited_memory() -> None:
     """Twin: a sender that only obeyed credit would keep all 50 MB for sending again."""
     generous = replace(SMALL, stream_window_bytes=1 << 40, link_window_bytes=1 << 40)
     side = Side(dialled=True, limits=replace(SMALL, backlog_bytes=1 << 20), peer=generous)
@@ -410,7 +410,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_every_mistake_ends_the_link_by_its_code(name: str) -> None:
+def test_every_protocol_error_ends_the_link_with_its_code(name: str) -> None:
     data, code = HOSTILE[name]
     side = Side(dialled=False)
     side.attach(0.0)
@@ -429,7 +429,7 @@ def test_an_oversized_frame_is_refused_before_it_is_buffered() -> None:
     assert side.ended is not None and side.ended.code == "frame-too-large"
 
 
-def test_two_messages_under_way_at_one_priority_end_the_link() -> None:
+def test_two_partial_messages_of_one_priority_end_the_link() -> None:
     side = Side(dialled=False)
     side.attach(0.0)
     for ident in (1, 2):
@@ -527,7 +527,7 @@ def test_bytes_or_a_pong_prevent_silence() -> None:
     assert not pair.a.wire.is_silent(4.0)  # no ping is out
 
 
-def test_our_own_standstill_is_not_the_peers_silence() -> None:
+def test_a_stalled_loop_is_not_the_peers_silence() -> None:
     """Twin: a lane that did not notice its late tick would call the peer silent."""
     pair = Pair()
     pair.settle()
@@ -538,8 +538,8 @@ def test_our_own_standstill_is_not_the_peers_silence() -> None:
     assert not pair.a.wire.is_silent(due + 30)
 
 
-def test_credit_costs_a_peer_more_than_us() -> None:
-    """28 bytes must not make us look at each of its 128 streams."""
+def test_a_credit_frame_is_cheap_to_handle() -> None:
+    """28 bytes must not make us check each of the 128 streams."""
     pair = Pair()
     lane = pair.b.lane
     opens = b"".join(

@@ -1,4 +1,4 @@
-"""Which of a link's paths is taken, which given up."""
+"""Choice among the paths of a link: which one is used, and which are dropped."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from shoal.transport.pipe import Way
 
 
 class FakePath:
-    """As much of a path as is asked for here."""
+    """The part of a path that these tests need."""
 
     def __init__(self, medium: str) -> None:
         self.medium = medium
@@ -17,7 +17,7 @@ class FakePath:
 
 
 def leg(way: Way = Way.DIRECT, medium: str = "tcp", *, came: float = 0.0) -> Leg:
-    """One whose first ping has been answered after 10 ms."""
+    """Return a path whose first ping was answered after 10 ms."""
     connection = Connection(idle_s=2.0, silent_s=3.5, now=came)
     path: Any = FakePath(medium)
     writer: Any = None
@@ -27,12 +27,12 @@ def leg(way: Way = Way.DIRECT, medium: str = "tcp", *, came: float = 0.0) -> Leg
 
 
 def hear(which: Leg, now: float) -> None:
-    """Its ping is answered."""
+    """Answer the path's ping."""
     which.connection.heard = now
     which.connection.ponged(which.connection.urgent[-1].offset, now)
 
 
-def test_the_best_way_then_tcp_then_the_newest() -> None:
+def test_the_best_path_kind_then_tcp_then_the_newest_wins() -> None:
     relayed, udp, tcp = leg(Way.RELAYED), leg(medium="udp"), leg()
     newest = leg(came=0.05)
     assert best([relayed, udp], 1.0, None) is udp
@@ -41,7 +41,7 @@ def test_the_best_way_then_tcp_then_the_newest() -> None:
     assert best([], 1.0, None) is None
 
 
-def test_one_that_does_not_answer_is_left_and_taken_again_when_it_does() -> None:
+def test_a_silent_path_is_left_and_used_again_once_it_replies() -> None:
     direct, relayed = leg(), leg(Way.RELAYED)
     direct.connection.ping(1.0)
     assert best([direct, relayed], 1.5, direct) is direct
@@ -51,7 +51,7 @@ def test_one_that_does_not_answer_is_left_and_taken_again_when_it_does() -> None
     assert best([direct, relayed], 2.1, relayed) is direct
 
 
-def test_one_that_has_not_been_heard_since_is_no_refuge() -> None:
+def test_a_path_not_heard_since_is_no_alternative() -> None:
     direct, punched, relayed = leg(), leg(Way.PUNCHED), leg(Way.RELAYED)
     direct.connection.ping(1.0)
     for each in (punched, relayed):
@@ -60,8 +60,8 @@ def test_one_that_has_not_been_heard_since_is_no_refuge() -> None:
     assert best([direct, punched, relayed], 1.6, direct) is relayed
 
 
-def test_bytes_do_not_bring_one_back_whose_pings_get_no_answer() -> None:
-    """What comes shows the way here; the way there may be cut."""
+def test_received_bytes_do_not_restore_a_path_without_pongs() -> None:
+    """Received bytes prove only one direction; the other may be cut."""
     direct, relayed = leg(), leg(Way.RELAYED)
     direct.connection.ping(1.0)
     direct.connection.heard = 2.4
@@ -71,7 +71,7 @@ def test_bytes_do_not_bring_one_back_whose_pings_get_no_answer() -> None:
     assert best([direct, relayed], 2.6, relayed) is direct
 
 
-def test_a_relay_s_place_is_given_up_when_a_direct_path_has_lasted() -> None:
+def test_a_relayed_path_is_dropped_when_a_direct_path_has_lasted() -> None:
     relayed, direct = leg(Way.RELAYED), leg(came=10.0)
     assert redundant([relayed, direct], direct, 10.0 + SPARE_S) == []
     assert redundant([relayed, direct], direct, 10.1 + SPARE_S) == [relayed]

@@ -1,4 +1,4 @@
-"""A link over several paths: which one it sends by, how it leaves a dying one, nothing lost."""
+"""A link over several paths: the choice among them, failover, and no lost frames."""
 
 import random
 from collections import deque
@@ -37,7 +37,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
 
 
 class Wires:
-    """Two lanes joined by several connections, each with bytes under way of its own."""
+    """Two lanes joined by several connections, each with its own bytes in flight."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.rng = random.Random(seed)
@@ -71,7 +71,7 @@ class Wires:
             self.b.lane.use(right)
 
     def cut(self) -> None:
-        """One connection is lost, with what was under way; another one comes."""
+        """Lose one connection with its bytes in flight, and add another one."""
         left, right, _, _ = self.joined.pop(self.rng.randrange(len(self.joined)))
         self.a.lane.detach(left)
         self.b.lane.detach(right)
@@ -88,8 +88,8 @@ def _wires() -> tuple[bytearray, bytearray]:
 
 
 class Torn(Wires):
-    """Each side gives a connection up by itself; what it had sent still arrives, and pings and
-    acknowledgements come at any time."""
+    """Two lanes that drop connections independently. Frames sent before still arrive, and pings
+    and acknowledgements come at any time."""
 
     noisy = True
 
@@ -121,7 +121,7 @@ class Torn(Wires):
             side.lane.use(self.rng.choice(side.lane.connections))
 
     def cut(self) -> None:
-        """One side loses one; the other one notices at some other time. Another comes."""
+        """Let one side lose a connection, which the other notices later, and add another one."""
         side = self.rng.choice((self.a, self.b))
         if side.lane.connections:
             side.lane.detach(self.rng.choice(side.lane.connections))
@@ -130,7 +130,7 @@ class Torn(Wires):
         self._carry_on()
 
     def mend(self) -> None:
-        """Who has lost its end is noticed, and one more comes that stays."""
+        """Let both sides notice lost connections, and add one that stays."""
         self.noisy = False
         for left, right, _, _ in self.joined:
             for side, end, other, twin in (
@@ -149,7 +149,7 @@ class Torn(Wires):
 
 
 def change_paths(wires: Wires) -> None:
-    """Calls one way, posts and a stream, while paths change at random: all arrive once."""
+    """Make calls, posts and a stream while paths change at random. All must arrive once."""
     rng, a, b = wires.rng, wires.a, wires.b
     calls = [
         a.lane.call(
@@ -184,12 +184,12 @@ def change_paths(wires: Wires) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_changing_paths_at_any_moment_loses_and_repeats_nothing(seed: int) -> None:
+def test_changing_paths_at_any_time_loses_and_repeats_nothing(seed: int) -> None:
     change_paths(Wires(seed, 3))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_paths_that_each_side_leaves_by_itself_lose_and_repeat_nothing(seed: int) -> None:
+def test_paths_that_each_side_drops_by_itself_lose_and_repeat_nothing(seed: int) -> None:
     change_paths(Torn(seed, 3))
 
 
@@ -204,8 +204,8 @@ PRIORITIES = tuple(Priority)
 SIZES = (0, 9, 70_000)
 
 
-def test_counts_are_of_one_connection_each() -> None:
-    """Acknowledging what only another connection brought is a mistake."""
+def test_each_connection_has_its_own_counts() -> None:
+    """Acknowledging frames that only another connection carried is a protocol error."""
     pair = Pair()
     second = pair.a.lane.attach(0.0)
     pair.a.lane.post("p", {}, b"", Priority.CONTROL)
@@ -216,7 +216,7 @@ def test_counts_are_of_one_connection_each() -> None:
     assert getattr(ended, "code", "") == "bad-count"
 
 
-def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() -> None:
+def test_frames_sent_again_still_count_on_their_first_path() -> None:
     pair = Pair()
     a, first = pair.a, pair.a.wire
     a.lane.post("p", {}, b"x", Priority.CONTROL)
@@ -233,7 +233,7 @@ def test_what_left_by_a_slower_path_counts_there_even_after_it_was_sent_again() 
 
 
 def to_and_fro() -> tuple[Lane, Connection, Connection]:
-    """50 posts that have left ten times by each of two paths, and were never acknowledged."""
+    """Send 50 posts ten times over each of two paths, without any acknowledgement."""
     lane = Side(dialled=True).lane
     paths = [lane.attach(0.0) for _ in range(2)]
     for _ in range(50):
@@ -245,7 +245,7 @@ def to_and_fro() -> tuple[Lane, Connection, Connection]:
     return lane, paths[0], paths[1]
 
 
-def test_else_each_frame_is_kept_once_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_counts_each_change_keeps_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Connection.give_back
 
     def listed(connection: Connection) -> list[Entry]:
@@ -259,9 +259,9 @@ def test_else_each_frame_is_kept_once_a_change(monkeypatch: pytest.MonkeyPatch) 
     assert (len(first._unacked), len(last._unacked)) == (500, 500)
 
 
-def test_who_makes_us_change_to_and_fro_costs_no_memory() -> None:
-    """A peer that acknowledges nothing, and lets each path look dead in turn, gets everything
-    again each time; what left before is not kept by the frame. Counts go on as they were."""
+def test_a_peer_that_makes_us_switch_paths_costs_no_memory() -> None:
+    """A peer that acknowledges nothing and lets each path look dead in turn gets all frames again
+    each time. Frames that left before cost only a count, and the counts stay correct."""
     lane, first, last = to_and_fro()
     assert len(first._unacked) == 1
     assert len(last._unacked) == 51
@@ -305,7 +305,9 @@ async def test_a_better_path_takes_over_and_a_worse_one_does_not() -> None:
 
 
 @pytest.mark.trio
-async def test_a_second_path_of_the_same_way_goes(virtual_time: trio.testing.MockClock) -> None:
+async def test_a_second_path_of_the_same_kind_is_dropped(
+    virtual_time: trio.testing.MockClock,
+) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await relayed_link(a, b)
@@ -331,7 +333,7 @@ async def test_either_side_may_bring_the_next_path() -> None:
 
 
 @pytest.mark.trio
-async def test_calls_and_streams_go_on_while_paths_come_and_go() -> None:
+async def test_calls_and_streams_continue_while_paths_come_and_go() -> None:
     a, b = make_node(1), make_node(2)
     got = bytearray()
 
@@ -378,7 +380,7 @@ async def test_calls_and_streams_go_on_while_paths_come_and_go() -> None:
 
 
 @pytest.mark.trio
-async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
+async def test_a_silent_path_is_left_before_calls_time_out(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)
@@ -400,8 +402,8 @@ async def test_a_path_that_falls_silent_is_left_before_calls_time_out(
 
 
 @pytest.mark.trio
-async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock) -> None:
-    """It is pinged seldom, and has all the time of a ping to answer."""
+async def test_a_standby_path_stays(virtual_time: trio.testing.MockClock) -> None:
+    """A standby path is pinged seldom, and has the full time to reply."""
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await relayed_link(a, b)
@@ -412,7 +414,7 @@ async def test_a_path_that_stands_by_stays(virtual_time: trio.testing.MockClock)
 
 
 @pytest.mark.trio
-async def test_others_that_are_cut_as_well_are_not_tried_one_after_the_other(
+async def test_other_dead_paths_are_not_tried_one_after_the_other(
     virtual_time: trio.testing.MockClock,
 ) -> None:
     a, b = make_node(1), make_node(2)

@@ -1,4 +1,4 @@
-"""Counting at the door."""
+"""Limits on accepted connections."""
 
 from contextlib import suppress
 
@@ -71,7 +71,7 @@ def _taken(form: str) -> tuple[HalfOpen, int]:
 
 
 @pytest.mark.parametrize(("form", "most"), [(HOME, 16), (SITE, 32), (PROVIDER, 64)])
-def test_one_owner_does_not_take_all_places(form: str, most: int) -> None:
+def test_one_owner_does_not_take_all_half_open_connections(form: str, most: int) -> None:
     doors, found = _taken(form)
     assert found == most
     for ip in ("192.0.2.1", "2600:7:8::1"):
@@ -96,7 +96,7 @@ def _flooded(networks: int) -> HalfOpen:
     return doors
 
 
-def test_places_are_kept_for_networks_that_were_not_seen_lately() -> None:
+def test_connections_are_reserved_for_networks_not_seen_lately() -> None:
     doors = _flooded(3)
     assert doors.count < 128
     assert doors.enter("192.0.2.1", 60.0)
@@ -105,7 +105,7 @@ def test_places_are_kept_for_networks_that_were_not_seen_lately() -> None:
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_without_those_newcomers_are_shut_out() -> None:
+def test_without_reserved_connections_newcomers_are_shut_out() -> None:
     assert not _flooded(3).enter("192.0.2.1", 60.0)
 
 
@@ -122,23 +122,23 @@ def _newcomer_arrives() -> bool:
     return entry is not None and arrivals.allow(entry, 60.0)
 
 
-def test_arrivals_are_kept_too() -> None:
+def test_arrivals_are_reserved_too() -> None:
     assert _newcomer_arrives()
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_without_those_no_newcomer_arrives() -> None:
+def test_without_reserved_arrivals_no_newcomer_gets_in() -> None:
     assert not _newcomer_arrives()
 
 
-def test_the_own_machine_s_are_not() -> None:
+def test_arrivals_from_this_machine_are_not_limited() -> None:
     arrivals = Arrivals(Limits(arrivals_burst=1))
     own = HalfOpen(Limits()).enter("127.0.0.1", 0.0)
     assert own is not None
     assert all(arrivals.allow(own, 0.0) for _ in range(1000))
 
 
-def test_what_is_counted_can_go_again() -> None:
+def test_counted_connections_can_leave_again() -> None:
     sources = Sources(2, 8)
     for ip in ("2600:1:2:3::1", "2600:1:2:4::1", "192.0.2.1"):
         sources.add(ip)
@@ -148,14 +148,14 @@ def test_what_is_counted_can_go_again() -> None:
     assert len(sources) == 0
 
 
-def test_made_up_sources_use_no_memory_and_win_nothing() -> None:
+def test_invented_sources_use_no_memory_and_gain_nothing() -> None:
     rates = SourceRates(Rate(1, 0), Rate(50, 0), keys=10)
     assert sum(rates.take(f"60.{n % 200}.{n // 200}.1", 0.0) for n in range(1000)) == 50
     assert len(rates) == 10
 
 
 async def _handshakes(world: World, limits: Limits) -> int:
-    """Of a hundred dials by somebody who is not let in, those that cost a handshake."""
+    """Return how many of a hundred dials by a refused peer cost a handshake."""
     member = Climber(world.host("member"), b"m" * 32, admission=SwarmKey(b"k" * 16), limits=limits)
     foe = Climber(world.host("foe"), b"f" * 32, admission=OpenSwarm())
     done = 0
@@ -179,7 +179,7 @@ async def test_a_flood_of_handshakes_is_turned_away(world: World) -> None:
     assert 10 <= await _handshakes(world, limits) <= 13
 
 
-async def test_without_that_each_costs_one(world: World) -> None:
+async def test_without_the_limiter_each_dial_costs_a_handshake(world: World) -> None:
     limits = Limits(arrivals_burst=1000, all_arrivals_burst=1000)
     assert await _handshakes(world, limits) == 100
 
@@ -196,13 +196,13 @@ def test_a_crowd_is_counted_in_all_and_by_network() -> None:
     assert crowd.enter("198.51.100.1", 0.0) is not None
 
 
-def test_all_nonsense_is_one_network() -> None:
+def test_all_invalid_addresses_are_one_network() -> None:
     crowd = Crowd(9, 2, 3)
     assert crowd.enter("", 0.0) and crowd.enter("nonsense", 0.0)
     assert crowd.enter("more", 0.0) is None
 
 
-def test_this_machine_may_be_counted_apart() -> None:
+def test_this_machine_may_be_counted_separately() -> None:
     crowd = Crowd(1, 1, 2, apart=True)
     assert crowd.enter("127.0.0.1", 0.0) and crowd.enter("127.0.0.1", 0.0)
     assert crowd.enter("192.0.2.1", 0.0) is not None
@@ -210,7 +210,7 @@ def test_this_machine_may_be_counted_apart() -> None:
 
 
 def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
-    """Connections accepted of so many, each from a subnet of its own."""
+    """Return how many connections are accepted, each from a subnet of its own."""
     arrivals = Arrivals(limits)
     return sum(
         arrivals.allow(Entry(f"{11 + (n & 63)}.{n >> 12}.{n >> 6 & 63}.1", new=True), n / per_s)
@@ -219,16 +219,16 @@ def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
 
 
 def test_a_flood_from_everywhere_takes_a_twentieth_of_a_core() -> None:
-    """At two milliseconds a handshake, once what may come at once has come."""
+    """At two milliseconds for each handshake, after the burst is used up."""
     assert _let_in(Limits(), 100, 60) <= 1024 + 60 * 0.05 / 0.002
 
 
-def test_without_that_it_takes_what_it_likes() -> None:
+def test_without_the_total_rate_a_flood_takes_all() -> None:
     assert _let_in(Limits(all_arrivals_per_s=1e9), 100, 60) == 6_000
 
 
-def test_a_rush_of_honest_ones_gets_in() -> None:
-    """All peers of a relay at once, some by two ways; two hundred behind one router in a minute."""
+def test_a_rush_of_honest_peers_gets_in() -> None:
+    """All peers of a relay at once, some over two paths; 200 behind one router in a minute."""
     assert _let_in(Limits(), 1000, 1) == 1000
     arrivals = Arrivals(Limits())
     assert all(arrivals.allow(Entry("192.0.2.1", new=n == 0), n * 0.3) for n in range(200))
@@ -273,19 +273,19 @@ async def _held_open(world: World) -> list[str]:
     return found
 
 
-async def test_one_home_s_half_open_connections_keep_nobody_out(world: World) -> None:
+async def test_half_open_connections_of_one_home_keep_no_peer_out(world: World) -> None:
     assert await _held_open(world) == ["in", "in"]
 
 
 @pytest.mark.usefixtures("by_64_bits_alone", "nothing_kept")
-async def test_without_all_that_they_do(world: World) -> None:
+async def test_without_the_bounds_they_do(world: World) -> None:
     found = await _held_open(world)
     assert "in" not in found
 
 
 async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Connections that a node looks at in ten seconds, of eight hundred a second for which it has
-    no room."""
+    """Return how many connections a full node accepts in ten seconds, of eight hundred each
+    second."""
     looks = 0
     let_in = Accepting._let_in
 
@@ -323,7 +323,7 @@ async def test_a_flood_that_is_turned_away_waits_in_the_kernel(
     assert await _accepted(world, monkeypatch) <= at_most * 1.01
 
 
-async def test_without_that_each_is_looked_at(
+async def test_without_the_pause_each_connection_is_accepted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.transport.defaults.REFUSALS_PER_S", 1e9)

@@ -187,8 +187,8 @@ async def test_a_post_that_may_leave_later_leaves_with_something_else(
 
 
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
-    """The task that made each write of a link, from now on; whatever leaves soon after another
-    frame is to wait for it."""
+    """Record the task of each write of a link from now on. Frames soon after another one are to
+    wait for it."""
     assert link._legs.used is not None
     path = link._legs.used.path
     tasks: list[trio.lowlevel.Task] = []
@@ -203,7 +203,7 @@ def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.T
     return tasks
 
 
-async def test_a_call_that_is_alone_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_call_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)
@@ -214,7 +214,7 @@ async def test_a_call_that_is_alone_leaves_at_once(monkeypatch: pytest.MonkeyPat
         assert tasks == 5 * [trio.lowlevel.current_task()]
 
 
-async def test_one_of_several_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_of_several_calls_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b) as nursery:
         link = await linked(a, b)
@@ -228,7 +228,7 @@ async def test_one_of_several_waits_for_the_others(monkeypatch: pytest.MonkeyPat
         assert trio.lowlevel.current_task() not in tasks
 
 
-async def test_what_is_encrypted_ahead_is_short_in_time() -> None:
+async def test_the_time_encrypted_ahead_is_short() -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)
@@ -361,7 +361,7 @@ async def test_open_calls_and_streams_end_with_the_link() -> None:
     assert codes == ["closed", "closed"]
 
 
-async def test_a_mistake_of_the_peer_ends_the_link_on_both_sides() -> None:
+async def test_a_protocol_error_of_the_peer_ends_the_link_on_both_sides() -> None:
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)

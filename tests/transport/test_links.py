@@ -1,4 +1,4 @@
-"""Which links a node keeps."""
+"""Links of a node: which ones it keeps when it is full, and when they are brief or busy."""
 
 import pytest
 import trio
@@ -16,8 +16,8 @@ ROOM = 5
 
 
 async def _crowded(world: World) -> tuple[list[str], list[str]]:
-    """A node with room for five; nine identities of one address come first, then two honest
-    ones of two others: what became of each."""
+    """Return the outcomes of nine identities at one address, and then of two honest ones at two
+    others, at a node with room for five links."""
     limits = Limits(links=ROOM)
     member = Climber(world.host("member"), b"m" * 32, limits=limits)
     await member.computer.start(member)
@@ -86,8 +86,8 @@ async def test_where_64_bits_alone_are_counted_it_does(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_link_for_a_few_questions_is_brief_until_somebody_keeps_it() -> None:
-    """Either side may: who dialled in passing, and who was dialled."""
+async def test_a_link_for_a_few_questions_is_brief_until_it_is_kept() -> None:
+    """Either side may keep it: the one that dialled briefly, and the one that was dialled."""
     one, other = make_node(1), make_node(2)
     kept: dict[str, list[object]] = {"one": [], "other": []}
     one.endpoint.on_link_kept(kept["one"].append)
@@ -137,7 +137,7 @@ async def test_a_link_with_a_call_under_way_is_busy() -> None:
 
 
 @pytest.mark.trio
-async def test_nobody_who_answers_is_said_so() -> None:
+async def test_asking_a_peer_without_addresses_fails() -> None:
     one, other = make_node(1), make_node(2)
     async with trio.open_nursery() as nursery:
         await nursery.start(one.run)
@@ -146,10 +146,10 @@ async def test_nobody_who_answers_is_said_so() -> None:
         one.scope.cancel()
 
 
-async def test_idle_links_are_looked_at_when_they_are_due(
+async def test_idle_links_are_ticked_when_they_are_due(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at each step of `TICK_S`."""
+    """They are not ticked at each step of `TICK_S`."""
     looks = 0
     tick = Links._tick
 

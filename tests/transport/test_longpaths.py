@@ -1,4 +1,4 @@
-"""A long path that carries much gets a UDP leg beside TCP's, and uses it."""
+"""A long path with much traffic gets a UDP path beside TCP's, and uses it."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ async def linked(world: World, trip: float, **far: object) -> tuple[Climber, Lin
 async def carry(
     a: Climber, link: Link, seconds: float, in_flight: int = 24, method: str = "echo"
 ) -> int:
-    """How many calls of 256 KiB get done."""
+    """Return how many calls of 256 KiB complete."""
     done = 0
 
     async def ask() -> None:
@@ -99,7 +99,7 @@ async def test_a_port_that_does_not_answer_is_not_asked_again_at_once(
 
 
 @pytest.mark.long
-async def test_it_pays_and_without_it_tcp_s_window_is_the_bound(
+async def test_udp_is_faster_and_without_it_tcp_s_window_is_the_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, link = await linked(world, 0.3)

@@ -46,7 +46,7 @@ def queue(lane: Lane, priority: Priority, size: int) -> None:
 
 
 class Watched(Shaper):
-    """Remembers what was spent."""
+    """Records what was spent."""
 
     def __init__(self, caps: Caps) -> None:
         super().__init__(caps, 0.0)
@@ -57,7 +57,7 @@ class Watched(Shaper):
         super().spend(direction, flow, size, now)
 
 
-def test_a_class_without_room_is_passed_over() -> None:
+def test_a_class_without_budget_is_skipped() -> None:
     shaper = Shaper(Caps(up=Cap(bulk=10e3)), 0.0)
     meter, lane = Meter(shaper), make_lane()
     connection = lane.attach(0.0)
@@ -71,7 +71,7 @@ def test_a_class_without_room_is_passed_over() -> None:
     assert len(lane.take(connection, 1 << 16, 0.0)) > 50_000  # the twin
 
 
-def test_bulk_is_cut_to_what_may_leave() -> None:
+def test_bulk_is_split_to_what_may_leave() -> None:
     shaper = Shaper(Caps(up=Cap(node=100e3)), 0.0)
     meter, lane = Meter(shaper), make_lane()
     connection = lane.attach(0.0)
@@ -80,7 +80,7 @@ def test_bulk_is_cut_to_what_may_leave() -> None:
     assert 2000 < len(taken) < 4000
 
 
-def test_everything_encrypted_is_charged_handshakes_too() -> None:
+def test_all_encrypted_bytes_are_charged_including_handshakes() -> None:
     shaper = Watched(Caps(up=Cap(node=100e3)))
     meter, lane = Meter(shaper), make_lane()
     connection = lane.attach(0.0)
@@ -91,7 +91,7 @@ def test_everything_encrypted_is_charged_handshakes_too() -> None:
     assert shaper.spent[Flow.BULK] > 0.9 * sum(shaper.spent.values())
 
 
-def test_what_passed_without_a_cap_is_not_owed() -> None:
+def test_bytes_before_a_cap_are_not_owed() -> None:
     shaper = Shaper(Caps(), 0.0)
     meter, lane = Meter(shaper), make_lane()
     connection = lane.attach(0.0)
@@ -106,7 +106,7 @@ def test_what_passed_without_a_cap_is_not_owed() -> None:
     )
 
 
-def test_what_is_read_is_charged_to_its_class_in_pieces() -> None:
+def test_received_bytes_are_charged_to_their_class_in_pieces() -> None:
     shaper = Watched(Caps(down=Cap(node=1e6)))
     meter, sender, reader = Meter(shaper), make_lane(), make_lane()
     out, into = sender.attach(0.0), reader.attach(0.0)
@@ -196,7 +196,7 @@ async def measured(
     links: int = 1,
     priorities: tuple[Priority, ...] = (Priority.BULK,),
 ) -> tuple[list[float], list[float]]:
-    """Bytes per second of each link over 10 s, and how long calls on the first one took."""
+    """Return each link's bytes per second over 10 s, and the durations of calls on the first."""
     hosts = [world.host(f"h{index}", link=LINE) for index in range(links + 1)]
     nodes = [Node(1, caps), *(Node(index + 2) for index in range(links))]
     for host, node in zip(hosts, nodes, strict=True):
@@ -248,7 +248,7 @@ async def test_a_cap_down_holds_over_ten_seconds(world: World, links: int) -> No
 
 
 async def test_without_a_cap_there_is_more(world: World) -> None:
-    """The twin of both."""
+    """Twin of both tests above."""
     rates, _ = await measured(world, None, _fill, sent)
     assert rates[0] > 10 * CAP
 
@@ -262,7 +262,7 @@ async def test_a_class_has_a_cap_of_its_own(world: World, work: Work) -> None:
     assert took[-2] < (0.1 if work is _fill else 0.3)
 
 
-async def test_the_rest_is_the_others(world: World) -> None:
+async def test_an_unused_share_is_lent(world: World) -> None:
     cap = Caps(up=Cap(node=CAP, bulk=CAP / 5))
     both = (Priority.ACTIVATION, Priority.BULK)
     rates, _ = await measured(world, cap, _fill, sent, priorities=both)

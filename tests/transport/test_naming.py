@@ -27,7 +27,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_names_are_made_and_shown_as_they_are(name: str) -> None:
+def test_honest_names_are_accepted_and_shown_unchanged(name: str) -> None:
     name = naming.normal(name)
     assert naming.problem(name) == "" == naming.doubt(name)
     assert naming.shown(name) == name
@@ -52,7 +52,7 @@ def test_the_example_of_the_specification() -> None:
         ("ひ한", "Hangul and Hiragana"),
     ],
 )
-def test_scripts_that_nobody_writes_together(name: str, scripts: str) -> None:
+def test_unusual_mixes_of_scripts_are_refused(name: str, scripts: str) -> None:
     assert naming.doubt(name) == naming.problem(name) == f"mixes {scripts}"
     assert naming.shown(name).isascii()
 
@@ -65,32 +65,32 @@ def test_scripts_that_nobody_writes_together(name: str, scripts: str) -> None:
         "①", "x²", "caf\u0065\u0301", "\ud800", "a\u0600", "می\u200cخواهم", "a\ufffd", "a\ue000",
     ],
 )  # fmt: skip
-def test_names_that_are_not_made(name: str) -> None:
+def test_other_names_are_refused(name: str) -> None:
     assert naming.problem(name)
 
 
-def test_what_a_keyboard_makes_is_brought_into_the_one_form() -> None:
+def test_typed_names_are_normalised() -> None:
     typed = unicodedata.normalize("NFD", "café-модельй")
     assert naming.problem(typed) and typed != naming.normal(typed)
     assert naming.problem(naming.normal(unicodedata.normalize("NFD", "café"))) == ""
 
 
 @given(st.text(max_size=80))
-def test_what_is_shown_steers_nothing(name: str) -> None:
+def test_shown_names_contain_no_control_characters(name: str) -> None:
     for shown in (naming.shown(name), naming.escaped(name), naming.spelled(name)):
         assert not any(naming.is_hidden(each) for each in shown)
         shown.encode()
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=70))
-def test_what_is_made_is_shown_as_it_is(name: str) -> None:
-    """And is in the one form, and within what others take."""
+def test_accepted_names_are_shown_unchanged(name: str) -> None:
+    """They are also normalised, and within the bounds of other nodes."""
     if naming.problem(name) == "":
         assert naming.shown(name) == name == naming.normal(name)
         assert 0 < len(name.encode()) <= naming.MOST_BYTES
 
 
-def test_marks_do_not_climb_into_the_lines_around() -> None:
+def test_stacked_marks_are_escaped() -> None:
     assert naming.escaped("e\u0301\u0302") == "e\u0301\u0302"
     assert naming.escaped("e" + "\u0301" * 6) == "e" + "\u0301" * 4 + r"\u0301\u0301"
     assert naming.escaped("a\n\u200db", keep="\n\u200d") == "a\n\u200db"

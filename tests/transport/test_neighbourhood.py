@@ -25,5 +25,5 @@ async def test_neighbours_find_each_other(world: World) -> None:
     assert link.way is Way.LAN
 
 
-async def test_neighbours_do_not_without_multicast(world: World) -> None:
+async def test_neighbours_do_not_find_each_other_without_multicast(world: World) -> None:
     assert await neighbours(world, Rungs(lan=False)) is None

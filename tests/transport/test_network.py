@@ -1,4 +1,4 @@
-"""Another network is noticed: by its addresses, or by the time that passed without us."""
+"""Detection of network changes: by addresses, or by time that passed in sleep."""
 
 from shoal.transport import defaults
 from shoal.transport.host import Interface
@@ -7,7 +7,7 @@ from shoal.transport.realhost import RealHost
 
 
 class Moving(RealHost):
-    """A laptop: what its clocks and its interfaces say is the test's."""
+    """A laptop whose clocks and interfaces are set by the test."""
 
     at = 100.0
     asleep = 0.0
@@ -23,14 +23,14 @@ class Moving(RealHost):
         return [Interface("wlan0", self.address, 24)]
 
 
-def test_the_same_network_is_no_news() -> None:
+def test_an_unchanged_network_is_not_reported() -> None:
     host = Moving()
     network = Network(host)
     host.at += 60
     assert not network.has_changed()
 
 
-def test_another_address_is_news_once() -> None:
+def test_another_address_is_reported_once() -> None:
     host = Moving()
     network = Network(host)
     host.address = "10.0.0.7"
@@ -38,7 +38,7 @@ def test_another_address_is_news_once() -> None:
     assert not network.has_changed()
 
 
-def test_a_lid_that_was_closed_is_news_and_a_clock_that_is_set_by_a_little_is_not() -> None:
+def test_a_sleep_is_reported_but_a_small_clock_change_is_not() -> None:
     host = Moving()
     network = Network(host)
     host.asleep += defaults.SLEPT_S / 2

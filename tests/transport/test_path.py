@@ -1,6 +1,6 @@
-"""A link over sockets that are not the operating system's, as a simulator supplies them.
+"""A link over simulated sockets instead of the operating system's.
 
-What a path does with real sockets is in test_link.py.
+The tests with real sockets are in test_link.py.
 """
 
 from typing import Any

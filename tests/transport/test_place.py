@@ -1,4 +1,4 @@
-"""What an IP address says of where it is."""
+"""Classification of IP addresses."""
 
 from ipaddress import IPv4Address, IPv6Address
 from random import Random
@@ -58,12 +58,12 @@ def test_how_near_an_address_is(ip: str, nearness: Nearness) -> None:
 
 
 @pytest.mark.parametrize("ip", [*NEVER, *NO_ADDRESS])
-def test_to_some_nothing_is_ever_sent(ip: str) -> None:
+def test_forbidden_addresses_have_no_nearness(ip: str) -> None:
     assert nearness_of(ip) is None
     assert not is_public(ip)
 
 
-def test_an_unclear_place_counts_as_far() -> None:
+def test_a_doubtful_address_counts_as_public() -> None:
     assert nearness_at("fe80::1") is nearness_at("nonsense") is Nearness.PUBLIC
 
 
@@ -75,7 +75,7 @@ def test_public(ip: str) -> None:
 @pytest.mark.parametrize(
     "ip", ["10.0.0.1", "100.64.0.1", "127.0.0.1", "fc00::1", "::ffff:8.8.8.8", "2600:0::1"]
 )
-def test_not_public_or_not_in_its_usual_spelling(ip: str) -> None:
+def test_not_public_or_not_in_canonical_spelling(ip: str) -> None:
     assert not is_public(ip)
 
 
@@ -95,7 +95,7 @@ def test_not_public_or_not_in_its_usual_spelling(ip: str) -> None:
         ("example.org", Way.DIRECT),
     ],
 )
-def test_the_way_to_an_address(ip: str, way: Way) -> None:
+def test_the_path_kind_of_an_address(ip: str, way: Way) -> None:
     assert way_to(ip) is way
 
 
@@ -105,7 +105,7 @@ def test_one_spelling() -> None:
 
 
 @pytest.mark.parametrize("text", NO_ADDRESS)
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses_are_none(text: str) -> None:
     assert parse_ip(text) is None and plain_ip(text) is None
 
 
@@ -177,7 +177,7 @@ def test_counting_a_new_source_costs_no_slow_parse(monkeypatch: pytest.MonkeyPat
     assert len(targets("11.22.33.44")) == 2 and len(targets("2600:1:2:3:44::")) == 3
 
 
-def test_who_owns_an_address() -> None:
+def test_the_owner_of_an_address() -> None:
     assert owner("2600:1:2:3::1") == owner("2600:1:2:ff00::1") != owner("2600:1:3::1")
     assert owner("192.0.2.1") == owner("192.0.2.200") != owner("192.0.3.1")
 

@@ -1,4 +1,4 @@
-"""The ladder's ports: TCP and UDP of one number, whatever other programs have."""
+"""A node's ports: TCP and UDP with one number, even if other programs use some."""
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.trio
 
 
 class Late(RealHost):
-    """Somebody else has the first TCP port that is asked for."""
+    """A host on which the first requested TCP port is in use."""
 
     asked = 0
 
@@ -28,7 +28,7 @@ class Late(RealHost):
 
 
 class WithoutIpv6(RealHost):
-    """A computer that has IPv4 only."""
+    """A host with IPv4 only."""
 
     async def datagrams(
         self, address: str, port: int, *, group: Group | None = None, shared: bool = False
@@ -39,7 +39,7 @@ class WithoutIpv6(RealHost):
 
 
 class Taken(RealHost):
-    """Another program has every UDP port."""
+    """A host on which all UDP ports are in use."""
 
     async def datagrams(
         self, address: str, port: int, *, group: Group | None = None, shared: bool = False
@@ -48,7 +48,7 @@ class Taken(RealHost):
 
 
 @pytest.mark.parametrize(("host", "udp"), [(WithoutIpv6(), True), (Taken(), False)])
-async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -> None:
+async def test_a_node_starts_even_without_udp(host: RealHost, udp: bool) -> None:
     endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint, rungs=Rungs(lan=False, mapping=False))
     async with trio.open_nursery() as nursery:
@@ -60,7 +60,7 @@ async def test_a_node_starts_with_what_udp_there_is(host: RealHost, udp: bool) -
         nursery.cancel_scope.cancel()
 
 
-async def test_udp_goes_along_where_tcp_has_to_take_another_port() -> None:
+async def test_udp_follows_if_tcp_has_to_take_another_port() -> None:
     host = Late()
     endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
     ladder = Ladder(host, endpoint)

@@ -103,13 +103,13 @@ class Bulk:
         line.at(line.now + self.yielding.sample_s, self._ping)
 
     def rate(self, since: float, until: float) -> float:
-        """The part of the line it had."""
+        """Return the share of the line that it used."""
         got = sum(size for now, size in self.delivered if since <= now < until)
         return got / (until - since) / self.line.rate
 
 
 class Greedy:
-    """A TCP of the owner's that fills the buffer (Reno: halves after a loss)."""
+    """A TCP connection of the owner that fills the buffer (Reno: halves after a loss)."""
 
     def __init__(self, line: Line, until: float, *, back: bool = False) -> None:
         self.line, self.until = line, until
@@ -143,12 +143,12 @@ class Greedy:
 
 
 def trip(yielding: Yielding, took: float, now: float, under_way: int | None = None) -> None:
-    """A round trip that ends now, with a full window under way or with so much."""
+    """Complete a round trip now, with a full window or `under_way` bytes in flight."""
     yielding.begin(yielding.window(now) if under_way is None else under_way, now - took)
     yielding.end(now)
 
 
-def test_it_fills_a_home_line_and_not_its_buffer() -> None:
+def test_bulk_fills_a_home_line_but_not_its_buffer() -> None:
     line = Line()
     bulk = Bulk(line)
     line.watch()
@@ -159,8 +159,8 @@ def test_it_fills_a_home_line_and_not_its_buffer() -> None:
     assert line.queue(0, 2, 1 - 1e-9) < 0.1  # the start overshoots, once
 
 
-def test_without_it_the_buffer_is_full() -> None:
-    """The twin: a window that does not look."""
+def test_without_congestion_control_the_buffer_is_full() -> None:
+    """Twin: a window that ignores the queue."""
 
     class Blind(Yielding):
         def window(self, now: float) -> int:
@@ -177,7 +177,7 @@ def test_without_it_the_buffer_is_full() -> None:
     ("rate", "rtt"),
     [(125e3, 0.03), (1.25e6, 0.1), (5e6, 0.01), pytest.param(12.5e6, 0.2, marks=pytest.mark.long)],
 )
-def test_other_lines(rate: float, rtt: float) -> None:
+def test_bulk_fills_other_lines(rate: float, rtt: float) -> None:
     line = Line(rate, rtt)
     bulk = Bulk(line)
     line.watch()
@@ -186,7 +186,7 @@ def test_other_lines(rate: float, rtt: float) -> None:
     assert line.queue(8, 25, 0.9) < 2 * TARGET_S + 2 * PACKET_BYTES / rate
 
 
-def test_it_gives_way_to_the_owner_s_tcp_and_comes_back() -> None:
+def test_bulk_yields_to_the_owner_s_tcp_and_recovers() -> None:
     line = Line()
     bulk = Bulk(line)
     line.run(10)
@@ -225,7 +225,7 @@ def test_a_transfer_that_starts_later_does_not_starve_the_first() -> None:
 
 @pytest.mark.long
 def test_a_longer_path_is_learnt() -> None:
-    """The route changes: what was queueing to the old measure is the path's length."""
+    """After a change of route, the old measure takes the longer path for a queue."""
     line = Line(RATE / 20)
     bulk = Bulk(line)
     line.run(10)
@@ -236,7 +236,7 @@ def test_a_longer_path_is_learnt() -> None:
     assert bulk.rate(650, 680) > 0.85
 
 
-def test_a_busy_peer_s_late_pongs_are_no_queue() -> None:
+def test_a_busy_peer_s_late_pongs_do_not_count_as_a_queue() -> None:
     yielding = Yielding(0.0)
     now = 0.0
     for number in range(400):
@@ -247,7 +247,7 @@ def test_a_busy_peer_s_late_pongs_are_no_queue() -> None:
     assert yielding.window(now) > INITIAL_BYTES
 
 
-def test_a_window_that_is_not_used_does_not_grow() -> None:
+def test_an_unused_window_does_not_grow() -> None:
     yielding = Yielding(0.0)
     for number in range(100):
         yielding.room(0, number * RTT)
@@ -270,7 +270,7 @@ def test_bounds() -> None:
     assert yielding.rate(now) >= 32 * 1024 / 2
 
 
-def test_after_silence_the_window_is_found_anew() -> None:
+def test_after_silence_the_window_starts_again() -> None:
     line = Line()
     bulk = Bulk(line)
     line.run(10)
@@ -296,7 +296,7 @@ def test_bytes_leave_at_the_pace_of_the_window() -> None:
     assert sent / (now - RTT) == pytest.approx(yielding.rate(now), rel=0.5)
 
 
-def test_what_was_sent_too_much_is_owed() -> None:
+def test_overspent_bytes_are_owed() -> None:
     yielding = Yielding(0.0)
     trip(yielding, RTT, RTT)
     yielding.spend(10_000, RTT)
@@ -304,7 +304,7 @@ def test_what_was_sent_too_much_is_owed() -> None:
     assert yielding.next_at(0, RTT) > RTT + 0.5 * 10_000 / yielding.rate(RTT)
 
 
-def test_a_full_window_waits_for_a_pong_and_no_time() -> None:
+def test_a_full_window_waits_only_for_a_pong() -> None:
     yielding = Yielding(0.0)
     trip(yielding, RTT, RTT)
     assert yielding.next_at(INITIAL_BYTES, RTT) == float("inf")
@@ -330,7 +330,7 @@ def test_the_shortest_round_trip_is_forgotten_after_ten_minutes() -> None:
 
 
 def test_a_round_trip_may_take_no_time() -> None:
-    """Two ends on one machine, and a clock that is coarser than their way."""
+    """Two ends on one machine, and a clock that is coarser than their round trip."""
     yielding = Yielding(0.0)
     for turn in range(200):
         now = float(turn)

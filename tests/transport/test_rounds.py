@@ -1,4 +1,4 @@
-"""Trying again and again: a slow try holds up nobody, and too many are not under way."""
+"""Rounds of retries: a slow try does not delay the next, and concurrent tries are bounded."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.trio
 
 
 class Tries:
-    """Tries that take so long each (the last number for all later ones); what became of them."""
+    """Tries with the given durations (the last one repeats), and a record of their outcomes."""
 
     def __init__(self, *seconds: float, succeeds: int = 1 << 30) -> None:
         self.began: list[float] = []
@@ -43,7 +43,7 @@ def rounds(
     return Rounds(RealHost(), pause=0.5, every=every, times=times)
 
 
-async def test_a_try_that_hangs_holds_up_the_next_for_a_while_only(
+async def test_a_hanging_try_delays_the_next_only_for_a_while(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     tries = Tries(inf, inf, 1.0, succeeds=2)
@@ -52,7 +52,7 @@ async def test_a_try_that_hangs_holds_up_the_next_for_a_while_only(
     assert tries.cancelled == [7.0, 7.0]
 
 
-async def test_a_fourth_one_under_way_ends_the_oldest(
+async def test_a_fourth_try_cancels_the_oldest(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     tries = Tries(inf)
@@ -62,7 +62,7 @@ async def test_a_fourth_one_under_way_ends_the_oldest(
     assert tries.cancelled[:2] == [9.0, 12.0]
 
 
-async def test_what_fails_at_once_is_tried_ever_more_rarely(
+async def test_immediate_failures_are_retried_less_and_less_often(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     tries = Tries(0.0)
@@ -74,7 +74,7 @@ async def test_what_fails_at_once_is_tried_ever_more_rarely(
     assert sorted(pauses) == pytest.approx(pauses, abs=0.01)
 
 
-async def test_news_bring_the_next_try_at_once_but_not_one_each(
+async def test_a_wake_up_starts_at_most_one_try_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     tries = Tries(inf)

@@ -1,4 +1,4 @@
-"""The owner's caps: honoured, shared, lent, and never in a call's way."""
+"""The owner's caps: they are kept, shared and lent, and never delay a call."""
 
 from math import inf
 
@@ -13,7 +13,7 @@ STEP = 16 * 1024  # what a writer takes at once
 
 
 class Sender:
-    """Sends all it may, as the writer of a path does; `until` it stops, from `start`."""
+    """Sends all it may from `start` to `until`, like the writer of a path."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Sender:
 
 
 class Calls(Sender):
-    """A call of 200 bytes every 10 ms, and how long each waited."""
+    """A call of 200 bytes every 10 ms, with a record of the waiting times."""
 
     def __init__(self) -> None:
         super().__init__(CONTROL)
@@ -74,7 +74,7 @@ def test_a_node_s_cap_is_used_and_kept(rate: float, flow: Flow) -> None:
     assert sender.bytes(0.0, 2.0) == pytest.approx(2 * rate, rel=0.05, abs=0.05 * rate)
 
 
-def test_what_a_last_frame_sends_too_much_is_owed() -> None:
+def test_overspending_by_a_last_frame_is_owed() -> None:
     shaper, sender = Shaper(Caps(up=Cap(node=CAP)), 0.0), Sender(BULK, over=64 * 1024)
     run(shaper, [sender], 10.0)
     assert sender.bytes() == pytest.approx(10 * CAP, rel=0.05)
@@ -86,7 +86,7 @@ def test_after_silence_at_most_50_ms_pass_at_once() -> None:
     assert sender.bytes() <= 0.05 * CAP
 
 
-def test_without_caps_nobody_waits() -> None:
+def test_without_caps_no_writer_waits() -> None:
     shaper = Shaper(Caps(), 0.0)
     assert shaper.capped == (False, False)
     for flow in Flow:
@@ -95,7 +95,7 @@ def test_without_caps_nobody_waits() -> None:
         assert shaper.next_at(UP, flow, "x", 0.0) == 0.0
 
 
-def test_directions_are_apart() -> None:
+def test_directions_are_independent() -> None:
     shaper = Shaper(Caps(up=Cap(node=CAP)), 0.0)
     shaper.spend(UP, BULK, 10**9, 0.0)
     assert shaper.room(UP, BULK, "x", 0.0, STEP) == 0
@@ -125,7 +125,7 @@ def test_a_ceiling_without_a_cap_of_the_node() -> None:
     assert sender.bytes() == pytest.approx(10 * CAP, rel=0.05)
 
 
-def test_what_is_not_used_is_lent_and_given_back() -> None:
+def test_an_unused_share_is_lent_and_returned() -> None:
     activation, bulk = Sender(ACTIVATION, start=3.0, until=6.0), Sender(BULK)
     run(Shaper(Caps(up=Cap(node=CAP)), 0.0), [activation, bulk], 9.0)
     assert bulk.bytes(0, 3) == pytest.approx(3 * CAP, rel=0.05)
@@ -152,7 +152,7 @@ def test_calls_never_wait_behind_bulk(rate: float) -> None:
 
 
 def test_calls_would_wait_if_they_were_bulk() -> None:
-    """The twin: in one class with it, they do."""
+    """Twin: in the same class they do wait."""
 
     class Low(Calls):
         def turn(self, shaper: Shaper) -> None:
@@ -177,7 +177,7 @@ def test_writers_of_one_class_take_turns() -> None:
     assert min(sent) > 0.8 * max(sent)
 
 
-def test_a_writer_that_has_gone_holds_nobody_up() -> None:
+def test_a_writer_that_has_gone_delays_no_other() -> None:
     shaper = Shaper(Caps(up=Cap(node=CAP)), 0.0)
     shaper.spend(UP, BULK, 10**6, 0.0)
     for number in range(100):
@@ -199,8 +199,8 @@ def test_a_writer_that_leaves_gives_its_place_up() -> None:
     assert shaper.next_at(UP, BULK, "x", 0.0) < behind / 4
 
 
-def test_reading_is_held_by_waiting_after_it() -> None:
-    """A reader cannot ask before: it says what came, and waits until its account is even."""
+def test_reading_is_limited_by_waiting_afterwards() -> None:
+    """A reader cannot ask in advance: it charges what came, and waits until nothing is owed."""
     shaper = Shaper(Caps(down=Cap(node=CAP)), 0.0)
     now = got = 0.0
     while now < 10.0:

@@ -17,7 +17,7 @@ def code(asked: str, known: Sequence[str], kind: str = "peer") -> tuple[str, str
     return raised.value.code, raised.value.message
 
 
-def test_what_is_shown_for_an_id_means_it() -> None:
+def test_a_shown_id_is_accepted() -> None:
     for known in (list(map(str, PEERS)), ROOTS):
         for ident in known:
             assert meant(short(ident, known), known, "peer", hint="") == ident
@@ -49,7 +49,7 @@ def test_one_that_is_unknown_or_means_several() -> None:
     assert "begins the ids of 2 jobs" in message and f"`{ROOTS[0][:63]}`" in message
 
 
-def test_what_is_an_id() -> None:
+def test_ids_are_recognized() -> None:
     assert is_id(PEERS[0]) and is_id(ROOTS[0])
     assert not is_id(PEERS[0][:51]) and not is_id("tiny") and not is_id("AB" * 32)
 

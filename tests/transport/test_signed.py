@@ -70,7 +70,7 @@ def test_the_body_is_bounded() -> None:
         seal(ALICE, DOMAIN, b"body")[:-1],
     ],
 )
-def test_garbage_is_coded(data: bytes) -> None:
+def test_garbage_has_a_code(data: bytes) -> None:
     assert refused(data) == "bad-envelope"
 
 

@@ -19,8 +19,8 @@ ADDRESS = Address.parse(f"/ip4/9.9.9.9/tcp/4001/p2p/{RELAY}")
 
 @pytest.mark.trio
 @pytest.mark.parametrize("carried", [True, False])
-async def test_an_opening_that_nobody_waits_for(carried: bool, autojump_clock: MockClock) -> None:
-    """It ends where something else carries the link by then; else it may yet be of use."""
+async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock: MockClock) -> None:
+    """It ends if another path carries the link by then; otherwise it may still be useful."""
     links: list[Any] = []
     opened: list[str] = []
 

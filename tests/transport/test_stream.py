@@ -1,4 +1,4 @@
-"""What a stream offers to who carries bytes on without waiting. The rest is in test_link.py."""
+"""Non-waiting methods of a stream, for callers that forward bytes. See also test_link.py."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
 
 @asynccontextmanager
 async def streams() -> AsyncIterator[tuple[Stream, Stream, Link]]:
-    """Both ends of a stream, and the link of the first."""
+    """Yield both ends of a stream, and the link of the first."""
     a, b = make_node(1), make_node(2)
     arrived: list[Stream] = []
 
@@ -40,7 +40,7 @@ async def streams() -> AsyncIterator[tuple[Stream, Stream, Link]]:
         yield near, arrived[0], link
 
 
-async def test_what_is_there_comes_at_once() -> None:
+async def test_received_bytes_are_returned_at_once() -> None:
     async with streams() as (near, far, _):
         assert far.priority == near.priority == Priority.ACTIVATION
         with pytest.raises(BlockingIOError):
@@ -55,7 +55,7 @@ async def test_what_is_there_comes_at_once() -> None:
         assert far.receive_ready(10) == b""
 
 
-async def test_no_more_is_taken_than_may_run_ahead(virtual_time: object) -> None:
+async def test_the_sender_takes_no_more_than_may_run_ahead(virtual_time: object) -> None:
     async with streams() as (near, far, _):
         data, taken = bytes(range(256)) * (1 << 14), 0
         with pytest.raises(BlockingIOError):
@@ -93,7 +93,7 @@ async def test_memory_that_may_change_is_copied(virtual_time: object) -> None:
         assert got == b"before"
 
 
-async def test_a_reset_is_seen_by_whoever_waits_and_its_first_code_stays() -> None:
+async def test_a_reset_wakes_all_waiting_tasks_and_its_first_code_stays() -> None:
     async with streams() as (near, far, _):
         seen = []
 
@@ -133,9 +133,9 @@ async def test_the_end_of_the_link_is_seen_too() -> None:
             await near.wait_sendable()
 
 
-async def test_both_ends_may_keep_to_a_smaller_window(virtual_time: object) -> None:
-    """Nothing more is under way than the smaller window, and all of it arrives; the twin is
-    `test_no_more_is_taken_than_may_run_ahead`, where a whole MiB leaves unread."""
+async def test_both_ends_may_use_a_smaller_window(virtual_time: object) -> None:
+    """No more than the smaller window is in flight, and all of it arrives. The twin is
+    `test_the_sender_takes_no_more_than_may_run_ahead`, where a whole MiB leaves unread."""
     async with streams() as (near, far, link):
         near.narrow(10_000)
         far.narrow(10_000)
@@ -156,7 +156,7 @@ async def test_both_ends_may_keep_to_a_smaller_window(virtual_time: object) -> N
         assert got == taken + 5_000 and link.alive
 
 
-async def test_who_exceeds_the_smaller_window_loses_the_link() -> None:
+async def test_exceeding_the_smaller_window_ends_the_link() -> None:
     async with streams() as (near, far, link):
         far.narrow(10_000)
         near.send_ready(bytes(20_000))

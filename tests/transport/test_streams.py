@@ -1,4 +1,4 @@
-"""The streams of a link over real sockets: both ways, held back, limited, across cuts."""
+"""Streams of a link over real sockets: both directions, backpressure, limits, cuts."""
 
 import pytest
 import trio
@@ -69,7 +69,7 @@ async def test_a_slow_reader_holds_the_sender_back() -> None:
         await until(lambda: sum(got) == 64 << 16)
 
 
-async def test_streams_wait_for_acknowledgements_and_go_on() -> None:
+async def test_streams_wait_for_acknowledgements_and_continue() -> None:
     """A sender that waits for its own backlog is woken by the acknowledgement that frees it."""
     a, b = make_node(1, limits=Limits(backlog_bytes=1 << 17)), make_node(2)
 
@@ -91,7 +91,7 @@ async def test_streams_wait_for_acknowledgements_and_go_on() -> None:
             assert await stream.receive(100) == str(1 << 22).encode()
 
 
-async def test_streams_are_reset_by_code() -> None:
+async def test_streams_are_reset_with_a_code() -> None:
     a, b = make_node(1), make_node(2)
 
     async def refuse(incoming: IncomingStream) -> None:

@@ -1,4 +1,4 @@
-"""The TLS class, against itself, against bent peers, without a socket."""
+"""The TLS class against itself and against deviant peers, without sockets."""
 
 import ctypes
 import ssl
@@ -93,9 +93,7 @@ def test_tiny_records_need_little_more_memory_than_their_bytes(
 
 
 @pytest.mark.parametrize("size", [1, 100, 1000, 5000, 20_000, 100_000])
-def test_what_is_read_pins_no_more_than_twice_its_size(
-    monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_plaintext_pins_at_most_twice_its_size(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     client, server = pair()
     buffers: list[int] = []
     real = no_zero_allocator
@@ -120,7 +118,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def bytes_in_use() -> int:
-    """What the C library has handed out."""
+    """Return the bytes that the C library has allocated."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         pytest.skip("this C library has no mallinfo2")
@@ -130,7 +128,7 @@ def bytes_in_use() -> int:
 
 
 def used_by_pairs(count: int, *, release: bool) -> float:
-    """Bytes of memory for each of some pairs that have carried a batch both ways."""
+    """Return the memory in bytes of a pair that has carried a batch both ways."""
     pairs = [pair() for _ in range(count)]
     before = bytes_in_use()
     for client, server in pairs:
@@ -144,7 +142,7 @@ def used_by_pairs(count: int, *, release: bool) -> float:
     return (bytes_in_use() - before) / count
 
 
-def test_what_a_batch_took_is_given_back() -> None:
+def test_memory_of_a_batch_is_released() -> None:
     assert used_by_pairs(20, release=True) < 100_000
 
 
@@ -361,7 +359,7 @@ def _dribble(fed: int) -> bytes:
     return b"\x16\x03\x03\x00\x01" + bytes([body])
 
 
-# A peer made of bare pyOpenSSL, bent in one way.
+# A peer made of bare pyOpenSSL that deviates in one respect.
 
 
 def bare(
@@ -391,7 +389,7 @@ def bare(
 
 
 def meet(ours: Tls, theirs: SSL.Connection) -> None:
-    """Carry bytes until silence; errors of the bent peer are its own affair."""
+    """Carry bytes until silence. Ignore errors of the deviant peer."""
     for _ in range(6):
         with suppress(SSL.Error):
             theirs.do_handshake()
@@ -405,7 +403,7 @@ def meet(ours: Tls, theirs: SSL.Connection) -> None:
 
 
 @pytest.mark.parametrize("server", [True, False])
-def test_a_straight_bare_peer_is_welcome(server: bool) -> None:
+def test_an_ordinary_bare_peer_is_accepted(server: bool) -> None:
     ours = Tls(BOBS, server=not server)
     meet(ours, bare(server=server))
     assert ours.peer == ALICE.peer
@@ -511,7 +509,7 @@ def test_no_session_is_resumed() -> None:
     assert ours.established
     assert second.get_finished() != first.get_finished()
     assert ours.peer == ALICE.peer
-    assert ours._ssl.get_peer_certificate() is not None  # sent anew: a resumption sends none
+    assert ours._ssl.get_peer_certificate() is not None  # sent again: a resumption sends none
 
 
 def test_contexts_are_made_once() -> None:
@@ -521,7 +519,7 @@ def test_contexts_are_made_once() -> None:
     assert Tls(certificate, server=True)._ssl.get_context() is not first._ssl.get_context()
 
 
-def test_the_standard_librarys_client_is_refused_for_want_of_a_certificate() -> None:
+def test_the_standard_librarys_client_is_refused_without_a_certificate() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -538,8 +536,8 @@ def test_the_standard_librarys_client_is_refused_for_want_of_a_certificate() -> 
 
 
 def with_huge_exponent() -> Certificate:
-    """Alice's, on an RSA key whose two exponents have changed places: cheap to sign with, and
-    dear to verify."""
+    """Return a certificate of Alice on an RSA key with swapped exponents, which is cheap to sign
+    with and expensive to verify."""
     key = rsa.generate_private_key(65537, 2048).private_numbers()
     d, e = key.public_numbers.e, key.d
     numbers = rsa.RSAPrivateNumbers(
@@ -566,7 +564,7 @@ def with_huge_exponent() -> Certificate:
 
 
 def cost_of_proof(theirs: Certificate, attempts: int = 8) -> tuple[float, str]:
-    """Seconds of CPU that a listener spends on the dialler's last flight, and its refusal."""
+    """Return the listener's CPU seconds for the dialler's last flight, and its refusal."""
     best, code = 1.0, ""
     for _ in range(attempts):
         client, server = Tls(theirs, server=False), Tls(BOBS, server=True)
@@ -596,7 +594,7 @@ def test_a_huge_exponent_costs_no_more_than_an_ordinary_handshake(
 
 
 def used_by_handshakes(*, release: bool) -> float:
-    """Bytes of memory for each of some pairs that have said hello."""
+    """Return the memory in bytes of a pair that has exchanged hellos."""
     before = bytes_in_use()
     pairs = [pair() for _ in range(100)]
     for client, server in pairs:
@@ -610,6 +608,6 @@ def used_by_handshakes(*, release: bool) -> float:
     return (bytes_in_use() - before) / len(pairs)
 
 
-def test_what_a_handshake_took_is_given_back() -> None:
+def test_memory_of_a_handshake_is_released() -> None:
     pair()
     assert used_by_handshakes(release=True) < used_by_handshakes(release=False) - 6000

@@ -1,4 +1,4 @@
-"""Where others see a peer: who is told, who is believed, how often."""
+"""Questions about where others see a peer: replies, trust, and rate limits."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ QUIET = Rungs(lan=False, mapping=False, relay=False)
 
 
 async def linked(world: World) -> tuple[Climber, Climber, Climber]:
-    """Two nodes that are linked to a third."""
+    """Two nodes that are linked to a third one."""
     town = Town(world)
     a, b, c = [await town.node(world.host(name), rungs=QUIET) for name in "abc"]
     await town.introduce(a, [c])
@@ -37,7 +37,7 @@ async def where(asker: Climber, voucher: Climber, peer: Any) -> Any:
         return error.code
 
 
-async def test_who_is_linked_to_both_says_where_it_sees_the_other(world: World) -> None:
+async def test_a_peer_linked_to_both_says_where_it_sees_the_other(world: World) -> None:
     a, b, c = await linked(world)
     (ip,) = b.computer.addresses()
     assert (await where(a, c, b.peer))[0] == ip
@@ -46,7 +46,7 @@ async def test_who_is_linked_to_both_says_where_it_sees_the_other(world: World) 
     assert list(a.ladder.knowledge.seen(b.peer).vouched) == [ip]
 
 
-async def test_of_others_it_says_nothing(world: World) -> None:
+async def test_a_peer_says_nothing_about_peers_it_is_not_linked_to(world: World) -> None:
     a, _, c = await linked(world)
     unknown = str(a.peer)[:-1] + "x"
     assert await where(a, c, unknown) == "not-linked"
@@ -55,7 +55,7 @@ async def test_of_others_it_says_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-async def test_nobody_asks_for_ever(world: World, bounded: bool) -> None:
+async def test_questions_are_limited(world: World, bounded: bool) -> None:
     a, b, c = await linked(world)
     if not bounded:
         c.ladder.vouching._asked_by = Rates(Rate(1000, 1.0))
@@ -75,7 +75,7 @@ async def test_nobody_asks_for_ever(world: World, bounded: bool) -> None:
         (None, False),
     ],
 )
-async def test_a_liar_names_no_address_of_a_network_that_it_is_not_in(
+async def test_a_liar_cannot_name_addresses_of_other_networks(
     world: World, seen: Any, believed: bool
 ) -> None:
     a, b, c = await linked(world)
@@ -90,14 +90,14 @@ async def test_a_liar_names_no_address_of_a_network_that_it_is_not_in(
     assert asked == [{"peer": b.peer}]
     assert bool(a.ladder.knowledge.seen(b.peer).vouched) is believed
     await a.within(a.ladder.vouching.ask, b.peer)
-    assert len(asked) == 2 - believed, "who knows does not ask"
+    assert len(asked) == 2 - believed, "a node that knows does not ask"
 
 
 @pytest.mark.parametrize(("ip", "asks"), [("2600::7", True), ("11.0.0.77", False)])
 async def test_an_address_of_a_version_that_is_missing_here_is_not_enough(
     world: World, ip: str, asks: bool
 ) -> None:
-    """These nodes have IPv4 alone."""
+    """These nodes have only IPv4."""
     a, b, c = await linked(world)
     a.ladder.knowledge.vouch(b.peer, Vouched(ip), c.peer)
     await a.within(a.ladder.vouching.ask, b.peer)

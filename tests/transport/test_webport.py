@@ -20,7 +20,7 @@ WEB = ("0.0.0.0", 443)
 
 
 async def two(world: World, **settings: Any) -> tuple[Town, Climber, Climber]:
-    """A public node and one at home, linked for long enough to be measured."""
+    """A public node and a home node, linked for long enough to be measured."""
     town = Town(world)
     public = await town.node(world.host("public"), rungs=RUNGS, **settings)
     behind = world.gateway("router", "linux-drop")
@@ -31,7 +31,7 @@ async def two(world: World, **settings: Any) -> tuple[Town, Climber, Climber]:
 
 
 async def found(node: Climber, change: Reachability) -> None:
-    """The next measurement comes to this."""
+    """Set the result of the next measurement."""
 
     async def publish() -> None:
         node.ladder.reach._publish(change)
@@ -62,8 +62,8 @@ async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) ->
     assert [held.relay for held in home.ladder.relays.relays] == [public.peer]
 
 
-async def test_not_before_it_knows(world: World) -> None:
-    """An address of its own is not enough: a firewall may be before it."""
+async def test_a_node_does_not_relay_before_peers_reach_it(world: World) -> None:
+    """A public address of its own is not enough: there may be a firewall."""
     town = Town(world)
     public = await town.node(world.host("public"), rungs=RUNGS)
     await trio.sleep(60)
@@ -72,7 +72,7 @@ async def test_not_before_it_knows(world: World) -> None:
 
 
 @pytest.mark.parametrize("rate", [0, 1_000_000])
-async def test_its_owner_s_word_counts(world: World, rate: int) -> None:
+async def test_the_owner_s_setting_decides(world: World, rate: int) -> None:
     limits = RelayLimits(volunteer=rate > 0, rate=rate)
     _, public, home = await two(world, relaying=limits, web_port=False)
     assert public.ladder.relaying.book.lends is (rate > 0)
@@ -80,7 +80,7 @@ async def test_its_owner_s_word_counts(world: World, rate: int) -> None:
     assert WEB not in public.endpoint.listening
 
 
-async def test_a_port_that_cannot_be_had_is_no_failure(
+async def test_an_unavailable_port_443_is_not_fatal(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(self: object, address: str, port: int) -> trio.CancelScope:

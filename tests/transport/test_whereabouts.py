@@ -1,4 +1,4 @@
-"""What a node publishes, and which addresses of a peer it dials."""
+"""The addresses that a node publishes, and those of a peer that it dials."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,7 +17,7 @@ ANYWHERE = [("0.0.0.0", 4001), ("::", 4001)]
 
 
 class World:
-    """All the parts that are asked."""
+    """Fakes of all parts that are queried."""
 
     def __init__(self, *ips: str, listening: Sequence[tuple[str, int]] = ANYWHERE) -> None:
         self.ips = ips
@@ -57,7 +57,7 @@ def test_port_443_is_published_where_it_is_listened_on() -> None:
     assert not World("11.0.0.1").whereabouts().everywhere()
 
 
-def test_port_443_of_a_home_is_not() -> None:
+def test_port_443_of_a_home_is_not_published() -> None:
     world = World("192.168.1.2", listening=[*ANYWHERE, ("0.0.0.0", 443)])
     assert world.published() == []
     assert not world.whereabouts().everywhere()
@@ -100,7 +100,7 @@ def test_relays_come_last() -> None:
         (("192.168.1.2",), (dialled("11.0.0.9", Answer.REACHED),), False),
     ],
 )
-def test_who_is_reachable(
+def test_reachable_nodes(
     ips: tuple[str, ...], answers: tuple[Dialled, ...], *, reachable: bool
 ) -> None:
     world = World(*ips)
@@ -108,7 +108,7 @@ def test_who_is_reachable(
     assert world.whereabouts().reachable() is reachable
 
 
-def test_a_mapped_port_is_reachable_once_somebody_came_by_it() -> None:
+def test_a_mapped_port_is_reachable_once_a_peer_has_used_it() -> None:
     world = World("192.168.1.2")
     world.mapping = Mapping("11.0.0.9", 4001, 4001, "pcp", 3600.0, "192.168.1.1")
     assert not world.whereabouts().reachable()
@@ -125,21 +125,21 @@ def test_private_addresses_of_strangers_are_left_out() -> None:
     assert where.dialable(theirs("192.168.1.7")) == []
 
 
-def test_but_not_those_of_a_peer_behind_the_same_router() -> None:
+def test_private_addresses_behind_the_same_router_are_dialled() -> None:
     world = World("192.168.1.2")
     world.reachability = Reachability(udp_place=("11.0.0.9", 4001))
     same = theirs("192.168.1.7", "11.0.0.9")
     assert world.whereabouts().dialable(same) == same
 
 
-def test_nor_of_one_that_answered_there() -> None:
+def test_private_addresses_where_the_peer_answered_are_dialled() -> None:
     world = World("192.168.1.2")
     world.reachability = Reachability(udp_place=("11.0.0.9", 4001))
     found = world.whereabouts().dialable(theirs("192.168.1.7", "192.168.1.8"), ["192.168.1.7"])
     assert found == theirs("192.168.1.7")
 
 
-def test_nor_where_there_is_no_internet() -> None:
+def test_private_addresses_are_dialled_without_internet() -> None:
     near = theirs("192.168.1.7")
     assert World("192.168.1.2").whereabouts().dialable(near) == near
     loopback = World("11.0.0.1", listening=[("127.0.0.1", 4001)])

@@ -58,7 +58,7 @@ async def _fill(link: Link) -> None:
 
 
 async def calls_beside_bulk(world: World) -> tuple[list[float], float]:
-    """Seconds of calls while a stream fills the line, sorted; the part of the line that is used."""
+    """Return sorted durations of calls beside a bulk stream, and the share of the line in use."""
     near, far = world.host("near", link=LinkSpec(SLOW, SLOW)), world.host("far")
     asking, serving = Node(1), Node(2)
     await far.start(serving)
@@ -87,7 +87,9 @@ async def test_a_call_does_not_wait_behind_bulk(world: World) -> None:
     assert used > 0.9
 
 
-async def test_without_a_window_it_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_window_a_call_waits_behind_bulk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Blind(Yielding):
         def window(self, now: float) -> int:
             return 1 << 30

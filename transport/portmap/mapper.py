@@ -42,7 +42,7 @@ class Place(NamedTuple):
     own: str
 
 
-_MISHAP = "what the router answered has run into a mistake of this node"
+_MISHAP = "the answer of the router has triggered a bug of this node"
 
 
 class _Held:

@@ -1,1 +1,1 @@
-"""Reaching a peer through both sides' NATs: candidates, checks, simultaneous open, prediction."""
+"""Hole punching through both sides' NATs: candidates, checks, simultaneous open, prediction."""

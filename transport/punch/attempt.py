@@ -1,4 +1,4 @@
-"""One attempt of one side: its checks and dials in up to three rounds, and what came of them."""
+"""One side of a punching attempt: its checks and dials in up to three rounds, and their outcome."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from .preparing import Prepared
 from .sockets import Sockets
 from .tcp import Dialling, TcpEnd
 
-_TICK_S = 0.002  # shots are handed over this often, not one by one
+_TICK_S = 0.002  # shots are sent this often, in batches, not one by one
 _TCP_RESULTS = {
     TcpEnd.WORKED: RungOutcome(Result.WORKED),
     TcpEnd.REFUSED: RungOutcome(Result.REFUSED, "reset"),
@@ -31,15 +31,15 @@ _TCP_RESULTS = {
 }
 SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
 FUTILE = frozenset({Plan.HOPELESS, Plan.SPARED})
-"""Where a second round would end as the first."""
+"""Plans for which a second round would end like the first."""
 _PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
 _WAYS = {Kind.LAN: Way.LAN, Kind.PUBLIC: Way.DIRECT, Kind.MAPPED: Way.MAPPED}
 
 
 class Attempt:
-    """`client` says whether this side is the TLS and QUIC client, and chooses the pair: it has the
-    smaller peer id. `offering` says whether it made the offers, `thrifty` that no search is
-    made."""
+    """One side of an attempt. `client` says whether this side is the TLS and QUIC client, and
+    chooses the pair: it has the smaller peer id. `offering` says whether it made the offers,
+    `thrifty` that it makes no search."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Attempt:
         self.thrifty = thrifty
         self.round = 0
         self.plan = Plan.CHECKS
-        self._theirs: Offer | None = None  # what the peer said last
+        self._theirs: Offer | None = None  # the peer's latest offer or answer
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
@@ -71,17 +71,17 @@ class Attempt:
             entropy=tools.host.entropy,
             limits=tools.limits,
         )
-        self.settled = trio.Event()  # a pipe is there, or all is lost
+        self.settled = trio.Event()  # set when a byte stream is open, or the attempt has failed
         self.over = trio.Event()
         self._tools = tools
         self._seen = seen
-        self._unseen: set[str] = set()  # addresses of its that only the peer has named
+        self._unseen: set[str] = set()  # the peer's addresses that only the peer has named
         self._ways: dict[Place, Way] = {}
         self._began = tools.host.now()
         self._rungs: dict[str, RungOutcome] = {}
         self._kept: Datagrams | None = None
         self._dialling = False
-        self._shut = False  # nobody gets in to us from outside without our help
+        self._shut = False  # whether no peer gets in from outside without a punched hole
         self.searched = False
         self._choice: Chosen[Socket] | None = None
         self._wake = trio.Event()
@@ -90,10 +90,10 @@ class Attempt:
         self._scope = trio.CancelScope(deadline=self._deadline)
         self._pipe: QuicPipe | None = None
 
-    # Its life.
+    # Life of the attempt.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until a moment after the first success, the deadline, or `give_up`."""
+        """Run until a moment after the first success, until the deadline, or until `give_up`."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -105,7 +105,7 @@ class Attempt:
                         await self.settled.wait()
                         await self._wait_for_the_rest()
                     finally:
-                        self._nursery = None  # nothing more is begun
+                        self._nursery = None  # nothing new is started
                     nursery.cancel_scope.cancel()
         finally:
             self._tools.searching.discard(self.name)
@@ -115,28 +115,28 @@ class Attempt:
             self.over.set()
 
     async def _wait_for_the_rest(self) -> None:
-        """The other rung gets a moment, and the peer's checks an answer for longer."""
+        """Give the other method some time, and keep answering the peer's checks for longer."""
         limits = self._tools.limits
         if self.outcome().worked:
             await trio.sleep(limits.linger_s if self.checks.chosen else limits.grace_s)
 
     def give_up(self) -> None:
-        """No further round comes."""
+        """End the attempt, because no further round comes."""
         self.settled.set()
 
     def extend(self) -> None:
-        """Another round begins: the side that answers waits no longer than it and what follows."""
+        """Extend the answering side's deadline to this round and what may follow it."""
         limits = self._tools.limits
         until = self._tools.host.now() + limits.last_round_s + 2 * limits.skew_s + limits.observe_s
         self._scope.deadline = min(self._deadline, until)
 
     @property
     def kept(self) -> tuple[Datagrams, QuicPipe] | None:
-        """The fresh socket that is used from now on, and what uses it."""
+        """The fresh socket that stays in use after the attempt, and its QUIC byte stream."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
     async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
-        """Start a round at the agreed moment; returns when it has begun."""
+        """Start a round at the agreed time. Return when it has begun."""
         self.checks.theirs = theirs.secret
         new = unseen(theirs.candidates, self._seen) if not self._unseen else ()
         self._unseen.update(each.place[0] for each in new)
@@ -149,7 +149,7 @@ class Attempt:
         if self.plan not in SEARCHES or mine.busy or theirs.busy:
             self._tools.searching.discard(self.name)
         await trio.sleep_until(at)
-        if self._nursery is None:  # over meanwhile
+        if self._nursery is None:  # the attempt has ended in the meantime
             return
         if not self._dialling:
             self._dialling = True
@@ -159,7 +159,7 @@ class Attempt:
             self._wake.set()
 
     def may_be_at(self, ip: str) -> bool:
-        """Whether the peer may be found at an IP address, and so may be sent to there."""
+        """Whether the peer may be at an IP address, so that datagrams may be sent to it."""
         return may_probe(ip, self._seen)
 
     def _may_check(self, ip: str) -> bool:
@@ -172,8 +172,8 @@ class Attempt:
         return budget.datagram(ip, now)
 
     def opens(self, ip: str) -> bool:
-        """Whether our own dials have opened the way for those of the peer from there: anybody could
-        have dialled a public address, or a port that the router forwards."""
+        """Whether a dial of the peer from there must have come through a hole that our own dials
+        opened. At a public address or a forwarded port, any node could have dialled."""
         return self._shut and self.may_be_at(ip)
 
     # UDP.
@@ -199,7 +199,7 @@ class Attempt:
                 schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._begin_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
-                at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
+                at += schedule.OPEN_AFTER_S  # for ordinary checks too: an early one may spoil all
                 schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
@@ -209,11 +209,11 @@ class Attempt:
         schedule.ordinary(checks, remote, at)
 
     def told(self, theirs: Offer) -> None:
-        """Take note of the peer's part of a round."""
+        """Store the peer's part of a round."""
         self._theirs = theirs
 
     def sees(self, seen: Seen) -> None:
-        """Take note of what others say of the peer's addresses."""
+        """Store what other nodes say about the peer's addresses."""
         self._seen = seen
         self._unseen.difference_update(seen.vouched)
 
@@ -245,7 +245,7 @@ class Attempt:
         return True
 
     async def _pump(self) -> None:
-        """Sends what is due; notices the choice."""
+        """Send what is due, and notice when a pair is chosen."""
         while True:
             self.flush()
             due = max(self.checks.due, self._tools.host.now() + _TICK_S)
@@ -264,7 +264,7 @@ class Attempt:
             self._on_chosen(self.checks.chosen)
 
     def receive(self, message: Message, data: bytes, source: Place, socket: Socket) -> bool:
-        """Take a STUN message; False where it is not of this attempt."""
+        """Take a STUN message. Return False if it does not belong to this attempt."""
         now = self._tools.host.now()
         if not self.checks.receive(message, data, source, socket, now):
             return False
@@ -292,17 +292,17 @@ class Attempt:
         self._deliver(pipe, "udp", self.way_of_udp())
 
     def way_of_udp(self) -> Way:
-        """How the chosen pair goes to the peer."""
+        """Return the path kind of the chosen pair."""
         if self._choice is None:
             return Way.PUNCHED
         return Way.LAN if self._choice.lan else self._ways.get(self._choice.place, Way.PUNCHED)
 
     def expects(self, place: Place) -> bool:
-        """Whether a QUIC connection that was accepted from there is this attempt's."""
+        """Whether a QUIC connection accepted from there belongs to this attempt."""
         return not self.client and self._choice is not None and self._choice.place == place
 
     def arrived(self, pipe: QuicPipe) -> None:
-        """The peer's QUIC connection is there, on the chosen pair."""
+        """Note that the peer's QUIC connection has come, on the chosen pair."""
         self._pipe = pipe
         self._work("udp")
 
@@ -326,10 +326,10 @@ class Attempt:
         self._deliver(TcpPipe(stream), "tcp", self._ways.get(place, Way.PUNCHED))
 
     def met(self, rung: str) -> None:
-        """The peer's own dial came here."""
+        """Note that the peer's own dial has come."""
         self._work(rung)
 
-    # What came of it.
+    # Results.
 
     def _deliver(self, pipe: Pipe, rung: str, way: Way) -> None:
         self._work(rung)
@@ -342,7 +342,7 @@ class Attempt:
         self.settled.set()
 
     def outcome(self) -> Outcome:
-        """As far as is known now."""
+        """Return the outcome as far as it is known now."""
         worked = any(rung.result is Result.WORKED for rung in self._rungs.values())
         open_ = RungOutcome(Result.NOT_NEEDED if worked else Result.NO_ANSWER)
         rungs = {"tcp": self._rungs.get("tcp", open_), "udp": self._rungs.get("udp", open_)}

@@ -1,4 +1,4 @@
-"""What may be sent to an address that a peer has named, over all peers and attempts.
+"""Budget for what this node sends to addresses that peers have named, over all its attempts.
 
 An attacker that makes peers name an address must not be able to aim a swarm at it. So each node
 bounds what it sends per address and per network that may belong to one victim (`place.targets`).
@@ -17,7 +17,7 @@ _SLICES: Final = 60
 
 
 class _Account:
-    """One kind of spending on one target."""
+    """Spending of one kind on one target."""
 
     __slots__ = ("slices", "spent")
 
@@ -37,10 +37,10 @@ class _Account:
 
 
 class Budget:
-    """Counts datagrams and TCP connections by target; at most `PunchLimits.targets` of each."""
+    """Counters of datagrams and TCP dials by target; at most `PunchLimits.targets` of each."""
 
     def __init__(self, limits: PunchLimits) -> None:
-        self.refused = 0  # datagrams and connections that were not sent for it
+        self.refused = 0  # datagrams and dials that the budget did not allow
         self._limits = limits
         self._slice_s = limits.window_s / _SLICES
         self._datagrams: dict[str, _Account] = {}
@@ -48,11 +48,11 @@ class Budget:
         self._unseen = Rates(Rate(*limits.unseen), Rate(*limits.unseen_total))
 
     def datagram(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address; False where it must not be sent."""
+        """Count one datagram to an IP address. Return False if it must not be sent."""
         return self._spend(self._datagrams, ip, self._limits.target_datagrams, now)
 
     def unseen(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address that only the peer has named; False where it must
+        """Count one datagram to an IP address that only the peer has named. Return False if it must
         not be sent."""
         if not self._unseen.take(targets(ip)[0].name, now):
             self.refused += 1
@@ -60,11 +60,11 @@ class Budget:
         return self.datagram(ip, now)
 
     def syn(self, ip: str, now: float) -> bool:
-        """Count one TCP connection that is begun; False where it must not be."""
+        """Count one TCP dial. Return False if it must not be made."""
         return self._spend(self._syns, ip, self._limits.target_syns, now)
 
     def datagrams_left(self, ip: str, now: float) -> int:
-        """Datagrams that may still be sent there now."""
+        """Return how many datagrams may still be sent to an IP address now."""
         left = []
         for target in targets(ip):
             account = self._datagrams.get(target.name)
@@ -76,7 +76,7 @@ class Budget:
         return min(left)
 
     def _oldest(self, now: float) -> int:
-        """The first slice that counts: one more than fill the window, as the newest is not over."""
+        """Return the oldest slice that counts. The newest is incomplete, so one extra counts."""
         return int(now / self._slice_s) - _SLICES
 
     def _spend(self, accounts: dict[str, _Account], ip: str, most: int, now: float) -> bool:
@@ -98,8 +98,8 @@ class Budget:
         return True
 
     def _make_room(self, accounts: dict[str, _Account], now: float) -> bool:
-        """Forget targets on which nothing was spent for a window. Never a live one: an attacker
-        would have its target forgotten by naming a thousand others."""
+        """Forget targets on which nothing was spent for a window. Active ones are never forgotten:
+        otherwise an attacker could reset its target by naming a thousand others."""
         oldest = self._oldest(now)
         for key, account in list(accounts.items()):
             account.forget(oldest)

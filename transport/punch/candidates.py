@@ -1,4 +1,4 @@
-"""Addresses at which a peer may be met: what they are, how they travel, which are believed.
+"""Candidate addresses of a peer for hole punching: their kinds, encoding, and which are trusted.
 
 A peer names its own addresses, so each is a claim. If a node sent to every address that a peer
 names, it would be a reflector. An address passes only if a third node has seen the peer there, or
@@ -23,12 +23,12 @@ _PRIVATE: Final = tuple(
 
 
 class Kind(StrEnum):
-    """How an address came to be known."""
+    """Source of an address."""
 
-    LAN = "lan"  # of an interface
-    PUBLIC = "public"  # of an interface, and reachable as it is
-    OBSERVED = "observed"  # others see it
-    MAPPED = "mapped"  # the router was asked to lead it here
+    LAN = "lan"  # a private address of an interface
+    PUBLIC = "public"  # a public address of an interface
+    OBSERVED = "observed"  # an address at which others see the node
+    MAPPED = "mapped"  # a port that the router forwards to the node
 
 
 class Transport(StrEnum):
@@ -38,7 +38,7 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One address of one side: an IP address in its usual spelling, and a port."""
+    """One address of one side: an IP address in canonical spelling, and a port."""
 
     place: Place
     kind: Kind
@@ -47,10 +47,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a peer's addresses from others than itself.
+    """Addresses of a peer that this node knows from others than the peer.
 
-    `vouched` are IP addresses at which a coordinator (the relay, another common peer) saw it;
-    `same_site` says that one of them is an address of our own; `found` are IP addresses at which
+    `vouched` are IP addresses at which a third node (the relay or another common peer) saw it.
+    `same_site` says that one of them is an address of our own. `found` are IP addresses at which
     it answered our mDNS questions.
     """
 
@@ -60,13 +60,13 @@ class Seen:
 
 
 def is_private(ip: str) -> bool:
-    """Whether an IP address is of a private network (RFC 1918, RFC 4193)."""
+    """Whether an IP address belongs to a private network (RFC 1918, RFC 4193)."""
     found = ip_address(ip)
     return any(found in net for net in _PRIVATE if net.version == found.version)
 
 
 def may_probe(ip: str, seen: Seen) -> bool:
-    """Whether anything may be sent to an IP address that the peer named as its own."""
+    """Whether datagrams may be sent to an IP address that the peer named as its own."""
     nearness = nearness_of(ip)
     if nearness is None or plain_ip(ip) != ip:
         return False
@@ -78,7 +78,7 @@ def may_probe(ip: str, seen: Seen) -> bool:
 
 
 def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
-    """Those of a peer's candidates that may be probed."""
+    """Return the candidates of a peer that may be probed."""
     return [
         each
         for each in candidates
@@ -100,21 +100,21 @@ def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
     return found[:UNSEEN]
 
 
-# The wire form.
+# Encoding.
 
 _KINDS: Final = {str(each): each for each in Kind}
 _TRANSPORTS: Final = {str(each): each for each in Transport}
 
 
 def encode(candidates: Sequence[Candidate]) -> list[list[object]]:
-    """For an offer: [IP address, port, kind, transport] each; only the first sixteen."""
+    """Encode for an offer: [IP address, port, kind, transport] for each of the first sixteen."""
     return [[*each.place, str(each.kind), str(each.transport)] for each in candidates[:CANDIDATES]]
 
 
 def decode(value: object) -> list[Candidate] | None:
-    """A peer's candidates, each once; None where the value is not of that form or too long.
+    """Decode a peer's candidates, without duplicates. None if the value is malformed or too long.
 
-    Kinds and transports that are not known are skipped: a later version may have more.
+    Unknown kinds and transports are skipped, because a later version may have more.
     """
     if not isinstance(value, list) or len(value) > CANDIDATES:
         return None
@@ -136,7 +136,7 @@ def decode(value: object) -> list[Candidate] | None:
     return list(found)
 
 
-# One's own.
+# This node's candidates.
 
 
 def gather(
@@ -147,10 +147,10 @@ def gather(
     observed: Iterable[Place] = (),
     mapped: Iterable[Place] = (),
 ) -> list[Candidate]:
-    """A node's candidates, the likely ones first.
+    """Return a node's candidates, likely ones first.
 
-    `interfaces` are IP addresses of this machine, loopback among them (it is named where others
-    see us there, and else left out). What others see at an address of an interface is public.
+    `interfaces` are IP addresses of this machine. Loopback addresses among them count only if
+    others see this node there. An interface's address at which others see this node is public.
     """
     observed = list(observed)
     seen = {ip for ip, _ in observed}

@@ -1,14 +1,15 @@
-"""Connectivity checks between two peers: which pair of sockets and addresses carries both ways.
+"""Connectivity checks between two peers, to find a pair of sockets and addresses that works.
 
-In the spirit of ICE (RFC 8445), without I/O. Both sides send STUN Binding requests to all addresses
-of the other that may be probed, signed with a secret that the other gave over the link (RFC 8489,
-9.1: short-term credentials); who gets one answers it, and checks the address that it came from as
-well (peer-reflexive, 7.3.1.3), if something may be sent there. A pair works once a request was
-answered from where it was sent to. The controlling side waits a moment for better ones, then tells
-the other its choice in a request with USE-CANDIDATE, until that is answered.
+This follows the ideas of ICE (RFC 8445), without I/O. Both sides send STUN Binding requests to all
+addresses of the other that may be probed. A request is signed with a secret that the other side
+gave over the link (RFC 8489, 9.1: short-term credentials). The receiver replies, and also checks
+the address that the request came from (peer-reflexive, 7.3.1.3), if it may be sent to. A pair works
+once a request was answered from where it was sent to. The controlling side waits a moment for
+better pairs. Then it tells the other its choice in a request with USE-CANDIDATE, until that is
+answered.
 
-Other than in ICE there is one component, no foundations and no freezing; the roles are fixed by the
-peer ids; and a check may be a single shot, of which a birthday search makes many.
+Unlike ICE, there is one component, and there are no foundations and no freezing. The roles are
+fixed by the peer ids. A check may be a single shot, and a birthday search makes many of them.
 """
 
 from collections.abc import Callable
@@ -22,9 +23,9 @@ from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
 from .defaults import PunchLimits
 
 S = TypeVar("S")
-"""What names a socket here; hashable."""
+"""Identifies a socket; hashable."""
 
-_TRIGGER_S: Final = 0.02  # between two checks of one pair that the peer's requests cause
+_TRIGGER_S: Final = 0.02  # the least time between two checks of a pair caused by the peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Send(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[S]):
-    """The pair that both sides use. `rtt` in seconds, None where only the peer measured it."""
+    """The pair that both sides use. `rtt` is in seconds, None if only the peer measured it."""
 
     socket: S
     place: Place
@@ -53,24 +54,24 @@ class _Pair(Generic[S]):
         self.socket = socket
         self.place = place
         self.lan = lan
-        self.rtt: float | None = None  # set once it works
+        self.rtt: float | None = None  # set once the pair works
         self.sent = 0
         self.sent_at = -inf
-        self.at = inf  # of the next check
-        self.dead = False  # was chosen, and never confirmed
+        self.at = inf  # time of the next check
+        self.dead = False  # chosen, but never confirmed
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Smaller is better: the own network, IPv6 (no NAT's timer), the round trip."""
+        """Rank of a working pair, smaller is better: by local network, IPv6 and round trip."""
         return not self.lan, ":" not in self.place[0], self.rtt if self.rtt is not None else inf
 
 
 class Checks(Generic[S]):
-    """One attempt of one side.
+    """Checks of one side in one attempt.
 
-    `name` is the attempt's, the same on both sides; `secret` signs what comes in, `theirs` (known
-    once the peer has answered) what goes out. `may_probe(ip)` says whether an address may be sent
-    to at all, `spend(ip, now)` counts each datagram and may forbid it.
+    `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
+    once the peer has replied) outgoing ones. `may_probe(ip)` says whether an address may be sent to
+    at all. `spend(ip, now)` counts each datagram and may forbid it.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Checks(Generic[S]):
         self.secret = secret
         self.theirs: bytes | None = None
         self.chosen: Chosen[S] | None = None
-        self.heard = 0  # the peer's requests that were believed
-        self.refused = 0  # messages with a wrong key, from a wrong address, or heard before
-        self.mapped: dict[S, Place] = {}  # where the peer saw a socket of ours last
+        self.heard = 0  # authentic requests from the peer
+        self.refused = 0  # messages with a wrong key, from a wrong address, or repeated
+        self.mapped: dict[S, Place] = {}  # where the peer last saw each of our sockets
         self.proven: set[str] = set()
-        """IP addresses from which the peer has answered a check that went there."""
+        """IP addresses from which the peer has replied to a check."""
         self._may_probe = may_probe
         self._spend = spend
         self._entropy = entropy
@@ -111,10 +112,10 @@ class Checks(Generic[S]):
         self._nominate_at = inf
         self._out: list[Send[S]] = []
 
-    # What is to be checked.
+    # Checks to make.
 
     def pair(self, socket: S, place: Place, *, at: float, lan: bool = False) -> None:
-        """Check a pair from the time `at` on, again and again for some seconds."""
+        """Check a pair repeatedly for some seconds, beginning at the time `at`."""
         found = self._pairs.get((socket, place))
         if found is None:
             found = self._new_pair(socket, place, lan)
@@ -123,19 +124,19 @@ class Checks(Generic[S]):
             self._schedule(found, at)
 
     def shot(self, socket: S, place: Place, *, at: float) -> None:
-        """Check once, at the time `at`, out of the ordinary pace."""
+        """Check once, at the time `at`, without regard to the usual pace."""
         self._order += 1
         heappush(self._queue, (at, self._order, socket, place))
 
     def stop(self) -> None:
-        """Check nothing more; the peer's requests are still answered."""
+        """Make no more checks. The peer's requests are still answered."""
         self._queue.clear()
         for pair in self._pairs.values():
             pair.at = inf
         self._settle_at = self._nominate_at = inf
 
     def _forget_shots(self) -> None:
-        """There is a way: a search is over, before it has some router spoil a port."""
+        """Cancel a search because a pair works; more shots could make a router spoil a port."""
         self._queue = [item for item in self._queue if item[2:] in self._pairs]
         heapify(self._queue)
 
@@ -153,7 +154,7 @@ class Checks(Generic[S]):
 
     @property
     def due(self) -> float:
-        """When to call `take` again, infinity for never. Before `theirs` is known that is never."""
+        """When to call `take` again; infinite for never, as before `theirs` is known."""
         if self._out:
             return -inf
         if self.theirs is None:
@@ -162,12 +163,12 @@ class Checks(Generic[S]):
         return min(queued, self._settle_at, self._nominate_at)
 
     def _held_until(self) -> float:
-        """When the first of the queue may go: ordinary checks keep the pace."""
+        """Return when the first queued check may leave; ordinary checks keep the pace."""
         _, _, socket, place = self._queue[0]
         return self._paced_until if (socket, place) in self._pairs else -inf
 
     def take(self, now: float) -> list[Send[S]]:
-        """What is to be sent now."""
+        """Return the datagrams to send now."""
         if self.theirs is not None:
             self._check(now)
             if now >= self._settle_at:
@@ -183,7 +184,7 @@ class Checks(Generic[S]):
             pair = self._pairs.get((socket, place))
             if pair is None:
                 self._request(socket, place, now)
-            elif pair.at == at:  # else it was scheduled anew
+            elif pair.at == at:  # otherwise it was rescheduled
                 self._check_pair(pair, now)
 
     def _check_pair(self, pair: _Pair[S], now: float) -> None:
@@ -223,7 +224,7 @@ class Checks(Generic[S]):
         pair = self._choice
         if pair is None:
             self._nominate_at = inf
-        elif self._nominations >= self._limits.nominations:  # it works no longer: another one
+        elif self._nominations >= self._limits.nominations:  # it no longer works: choose another
             pair.dead = True
             self._nominate_at = inf
             self._choose_best(now)
@@ -236,10 +237,10 @@ class Checks(Generic[S]):
         self.stop()
         self.chosen = Chosen(pair.socket, pair.place, pair.rtt, pair.lan)
 
-    # What comes.
+    # Received messages.
 
     def receive(self, message: Message, data: bytes, source: Place, socket: S, now: float) -> bool:
-        """Take a STUN message. False where it is not of this attempt."""
+        """Take a STUN message. Return False if it does not belong to this attempt."""
         if message.kind is Kind.REQUEST:
             if message.username != self.name:
                 return False
@@ -255,8 +256,8 @@ class Checks(Generic[S]):
     def _on_request(
         self, message: Message, data: bytes, source: Place, socket: S, now: float
     ) -> None:
-        """Answers who has the key, once, and only where the peer may be. A request that somebody
-        sends again from elsewhere would otherwise have us send to an address of his choice."""
+        """Reply to an authentic request, once, and only at an address that may be probed. Otherwise
+        an attacker could replay a request and make us send to an address of its choice."""
         if not authentic(data, message, self.secret) or not self._may_probe(source[0]):
             self.refused += 1
             return
@@ -293,7 +294,7 @@ class Checks(Generic[S]):
     ) -> None:
         asked_by, asked, sent_at, use = sent
         if self.theirs is None or (socket, source) != (asked_by, asked):
-            self.refused += 1  # only where it was asked: RFC 8445, 7.2.5.2.1
+            self.refused += 1  # a reply counts only from the address asked: RFC 8445, 7.2.5.2.1
             return
         if not authentic(data, message, self.theirs):
             self.refused += 1

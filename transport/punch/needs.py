@@ -1,4 +1,4 @@
-"""What punching needs of the rest of the node, and nothing more."""
+"""Interfaces of the node that hole punching needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from .defaults import PunchLimits
 from .predict import Nat
 
 Socket = Datagrams | None
-"""A socket of the UDP port: None is the port itself (of whichever IP version fits)."""
+"""A socket of the UDP port. None is the port itself (of whichever IP version fits)."""
 
 OnStun = Callable[[bytes, Place, Datagrams], None]
 OnPipe = Callable[[Pipe, PeerId, bool, Way], None]
-"""`on_pipe(pipe, peer, client, way)`: there is a way to `peer`, and this side is the TLS client on
-it or not. Who answers there has still to prove that it is `peer`."""
+"""`on_pipe(pipe, peer, client, way)` receives a byte stream to `peer`. `client` says whether this
+side is the TLS client on it. The other end is not authenticated yet."""
 
 
 class Udp(Protocol):
@@ -37,7 +37,7 @@ class Udp(Protocol):
 
 
 class Serves(Protocol):
-    """The endpoint: whose it is, on which TCP port it listens, and who answers its calls."""
+    """The endpoint: its peer id, its TCP port, and registration of call handlers."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -49,7 +49,7 @@ class Serves(Protocol):
 
 
 class Channel(Protocol):
-    """The link over which both sides agree."""
+    """The link over which both sides make their agreement."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -61,9 +61,9 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What this node knows of itself. `observers` are UDP places of peers that answer Binding
-    requests, those at different IP addresses first; `seen_at` is when `candidates` were last true
-    of the UDP port, on the host's clock."""
+    """State of this node for punching. `observers` are UDP addresses of peers that answer Binding
+    requests, those at different IP addresses first. `seen_at` is when `candidates` last held for
+    the UDP port, on the host's clock."""
 
     nat: Nat
     candidates: Sequence[Candidate] = ()
@@ -72,25 +72,25 @@ class Own:
 
 
 class Knowledge(Protocol):
-    """What the node knows; asked anew in each attempt."""
+    """State of the node and its peers, queried in each attempt."""
 
     def own(self, peer: PeerId) -> Own:
-        """Of this node, for an attempt with `peer`."""
+        """Return this node's state, for an attempt with `peer`."""
         ...
 
     def seen(self, peer: PeerId) -> Seen:
-        """Of a peer, from others than itself."""
+        """Return what others than the peer say about its addresses."""
         ...
 
     def rtt(self, peer: PeerId) -> float | None:
-        """The round trip of the link to a peer, in seconds, where it is known."""
+        """Return the round trip of the link to a peer in seconds, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What all attempts share. `bind` is the IP address that fresh sockets are bound to, `extra`
-    are those that are open, `searching` names the attempts with a birthday search."""
+    """Objects that all attempts share. Fresh sockets are bound to the IP address `bind`; `extra`
+    holds the open ones. `searching` names the attempts with a birthday search."""
 
     host: Host
     udp: Udp | None

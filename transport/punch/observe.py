@@ -1,7 +1,7 @@
-"""Where others see a socket right now: a few Binding requests to peers that answer them, no I/O.
+"""Observation of where peers see a socket now, by a few Binding requests. No I/O.
 
-What was measured minutes ago may be over: a mapping is forgotten after half a minute of silence,
-and a NAT that counts has gone on counting.
+A measurement of some minutes ago may be outdated: a NAT forgets a mapping after half a minute of
+silence, and a counting NAT has moved on.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ RETRY_S: Final = (0.15, 0.25)
 
 
 class Asking(Generic[S]):
-    """Asks each (socket, observer) once, in this order, and twice again where nothing comes."""
+    """A set of questions: each (socket, observer) is asked once, and up to twice more."""
 
     def __init__(
         self, questions: Sequence[tuple[S, Place]], *, now: float, entropy: Callable[[int], bytes]
@@ -28,11 +28,11 @@ class Asking(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether every question is answered, or given up."""
+        """Whether every question is answered or abandoned."""
         return len(self._answers) == len(self._questions) or self._sent > len(RETRY_S) + 1
 
     def seen(self, socket: S) -> list[Place]:
-        """Where the observers see a socket, in the order in which they were asked."""
+        """Return where the observers see a socket, in the order in which they were asked."""
         return [
             self._answers[question]
             for question in self._questions.values()
@@ -40,7 +40,7 @@ class Asking(Generic[S]):
         ]
 
     def take(self, now: float) -> list[Send[S]]:
-        """What is to be sent now."""
+        """Return the requests to send now."""
         if now < self.due:
             return []
         self._sent += 1
@@ -52,8 +52,8 @@ class Asking(Generic[S]):
         ]
 
     def receive(self, message: Message, source: Place, socket: S) -> bool:
-        """Take a STUN answer; False where it is of no question of ours. Only the observer itself
-        is believed."""
+        """Take a STUN reply. Return False if it belongs to no question of ours. A reply counts only
+        from the observer that was asked."""
         question = self._questions.get(message.transaction)
         if question is None or message.kind is not Kind.SUCCESS:
             return False

@@ -1,4 +1,4 @@
-"""The offer that starts a round, and its answer: what each side tells the other over their link."""
+"""Encoding of the offer that starts a punching round, and of its answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _BEHAVIOURS: Final = {str(each): each for each in Behaviour}
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Where a NAT that counts stands: the last outer port of our IP address, and its step."""
+    """State of a counting NAT: the last outer port of our IP address, and its step."""
 
     ip: str
     last: int
@@ -29,11 +29,11 @@ class Counting:
 class Offer:
     """One side's part of a round.
 
-    `secret` signs what the other side sends to this one. `comb` are the outer places of fresh
-    sockets, in order, None where that was not seen. `rtt` is the link's, in seconds, as the
-    offering side knows it. `search` is where this side will send a search from, None where that is
-    its port itself. `thrifty`: the offering side wants no search made. `busy`: this side makes no
-    search in this round, since others are under way here.
+    `secret` signs what the other side sends to this one. `comb` are the outer addresses of fresh
+    sockets, in order, None for one that was not seen. `rtt` is the link's round trip in seconds,
+    as measured by the offering side. `search` is the source of this side's search, None if that
+    is its port itself. `thrifty`: the offering side wants no search. `busy`: this side makes no
+    search in this round, because others are running here.
     """
 
     name: bytes
@@ -50,12 +50,12 @@ class Offer:
 
     @property
     def places(self) -> list[Place]:
-        """Those of the comb that were seen."""
+        """The addresses of the comb that were seen."""
         return [place for place in self.comb if place is not None]
 
 
 def encode(offer: Offer) -> dict[str, Any]:
-    """The header of a call, or of its reply."""
+    """Return the header of a call, or of its reply."""
     nat = offer.nat
     header: dict[str, Any] = {
         "a": offer.name,
@@ -79,7 +79,7 @@ def encode(offer: Offer) -> dict[str, Any]:
 
 
 def decode(header: Mapping[str, Any]) -> Offer | None:
-    """A peer's offer or answer; None where anything is of a wrong type or out of bounds."""
+    """Decode a peer's offer or answer. None if anything has a wrong type or is out of bounds."""
     name, number, secret = header.get("a"), header.get("r"), header.get("k")
     if not isinstance(name, bytes) or len(name) != defaults.ATTEMPT_BYTES:
         return None
@@ -120,7 +120,7 @@ def _nat(value: object) -> Nat | None:
 
 
 def _seconds(value: object) -> float | None:
-    """A number of seconds, within reason; NaN is none."""
+    """Return a number of seconds if it is within bounds; NaN is not."""
     if type(value) not in (int, float) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST_RTT_S else None

@@ -1,4 +1,4 @@
-"""What came of an attempt, for a person and for whoever chooses the next one."""
+"""Outcome of an attempt, for people and for the code that decides on the next attempt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ class Result(StrEnum):
     REFUSED = "refused"
     NO_ANSWER = "no-answer"
     NOT_POSSIBLE = "not-possible"
-    NOT_NEEDED = "not-needed"  # another rung was there first
+    NOT_NEEDED = "not-needed"  # another method succeeded first
 
 
 @dataclass(frozen=True, slots=True)
 class RungOutcome:
-    """How one rung went. `reason` is a code where there is one to tell; `after` is seconds from
-    the first offer to a pipe."""
+    """Outcome of one strategy. `reason` is a code, or "". `after` is the time from the first offer
+    to a byte stream, in seconds."""
 
     result: Result
     reason: str = ""
@@ -28,7 +28,7 @@ class RungOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one attempt: `rungs` are "tcp", "udp" and "prediction"."""
+    """Outcome of one attempt. The keys of `rungs` are "tcp", "udp" and "prediction"."""
 
     peer: PeerId
     rungs: Mapping[str, RungOutcome] = field(default_factory=lambda: MappingProxyType({}))
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
-    """Every rung failed for the same reason."""
+    """Return an outcome in which every strategy failed for the same reason."""
     return Outcome(
         peer, dict.fromkeys(("tcp", "udp", "prediction"), RungOutcome(result, reason)), rounds
     )

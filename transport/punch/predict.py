@@ -1,18 +1,18 @@
-"""Ports that a NAT will give: which attempt makes sense between two NATs, and with which ports.
+"""Prediction of NAT ports: chooses the plan for two NATs, and the ports to try.
 
 A *hard* side gets another outer port for each peer (RFC 4787: address-dependent mapping, or worse;
-"symmetric"). The *easy* side's port is known. A hard side is reached where the other lets any
-port in; where it does not, the port has to be guessed:
+"symmetric"). The *easy* side's port is known. A hard side is reached if the other side accepts any
+port. If it does not, the port has to be guessed:
 
-- A NAT that counts is asked twice or more in a row; the next ports follow (`sequence`).
-- A NAT that draws is met by a birthday search (RFC 5128 3.4 calls it impractical for one socket):
-  the hard side opens N sockets, each sending to the easy side's port, and so has N ports of the
-  M = 64,512 that its NAT draws from open towards it; the easy side sends to k ports at random. The
-  chance that none of k different ports is one of the N is the product over i < k of
-  (M - N - i) / (M - i), at most (1 - N/M)^k. With N = 256 and k = 1,400: 99.6 % meet, and no
-  address gets more than the 1,500 datagrams that the budget allows.
-- Two hard sides that both draw would need N * k of about M * M = 4e9 for the same; that is not
-  attempted (`symmetric-both`). Two that both count walk through their ports in step.
+- A counting NAT is asked at least twice in a row. The next ports follow (`sequence`).
+- A random NAT is met by a birthday search (RFC 5128 3.4 calls it impractical for one socket). The
+hard side opens N sockets, each sending to the easy side's port. So N of the M = 64,512 ports that
+its NAT picks from are open towards the easy side, which sends to k random ports. The chance that
+none of k different ports is one of the N is the product over i < k of (M - N - i) / (M - i), at
+most (1 - N/M)^k. With N = 256 and k = 1,400, 99.6 % meet, and no address gets more than the 1,500
+datagrams that the budget allows.
+- Two hard sides with random ports would need N * k of about M * M = 4e9 for the same. That is not
+attempted (`symmetric-both`). Two counting sides walk through their ports in step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,8 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """What one side knows of what is in front of it. `preserves`: the outer port is the inner
-    one where that is free. `counts`: outer ports follow each other. `udp`: any gets out."""
+    """One side's knowledge of its NAT. `preserves`: the outer port equals the inner one if that is
+    free. `counts`: outer ports are consecutive. `udp`: any UDP gets out."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
     filtering: Behaviour = Behaviour.UNKNOWN
@@ -38,18 +38,18 @@ class Nat:
 
     @property
     def hard(self) -> bool:
-        """Whether a peer meets another port than others have seen."""
+        """Whether a peer sees another port than other peers have seen."""
         return self.mapping.symmetric
 
     @property
     def strict(self) -> bool:
-        """Whether a peer gets in only from the port that was sent to. The unknown counts as
-        strict: it is what most homes have."""
+        """Whether a peer gets in only from the port that was sent to. Unknown filtering counts as
+        strict, because most homes have that."""
         return self.filtering in (Behaviour.ADDRESS_AND_PORT_DEPENDENT, Behaviour.UNKNOWN)
 
     @classmethod
     def of(cls, verdict: Reachability) -> Self:
-        """From what was measured."""
+        """Return the NAT that was measured."""
         kind, pattern = verdict.udp, verdict.udp.allocation.pattern
         return cls(
             kind.mapping,
@@ -61,25 +61,25 @@ class Nat:
 
 
 class Plan(StrEnum):
-    """What one side does in a round, beside ordinary checks."""
+    """What one side does in a round besides ordinary checks."""
 
     CHECKS = "checks"  # nothing else is needed
-    COUNT = "count"  # we are hard, and our NAT counts: tell the peer where it stands
+    COUNT = "count"  # we are hard and our NAT counts: tell the peer its current port
     FOLLOW = "follow"  # the peer's NAT counts: try the next ports
     STEP = "step"  # both NATs count: walk in step
     OPEN = "open"  # we are hard: open many sockets
     SPRAY = "spray"  # the peer is hard: try many ports
     HOPELESS = "symmetric-both"
-    SPARED = "search-spared"  # only a search would do, and the path is not worth one
+    SPARED = "search-spared"  # only a search would help, and the path is not worth one
     BLOCKED = "udp-blocked"
 
 
 def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
-    """What our side does. The other side, asked the same with both turned round, fits to it.
+    """Return our side's plan. The other side computes the matching one, with both swapped.
     Without `search` no birthday search is made.
 
-    A hard side's port is not known to the other: so its own check has to come through, past
-    the other's filter, before there is one back.
+    A hard side's port is not known to the other side. So its own check has to pass the other's
+    filter before a reply can come back.
     """
     if not (mine.udp and theirs.udp):
         return Plan.BLOCKED
@@ -95,9 +95,9 @@ def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
 
 
 def _meet_though_hard(one: Nat, other: Nat) -> bool:
-    """Two hard sides, unpredicted. One must let everybody in at the port that observers saw, the
-    other must then let in an answer from another port than that; and one must have the same
-    port for all ports of its peer, or no answer ever comes from where was asked."""
+    """Whether two hard sides meet without prediction. One must accept any sender at the port that
+    observers saw. The other must accept a reply from another port than that. And one must use the
+    same port for all ports of its peer, or no reply ever comes from the address asked."""
     nats = one, other
     return (
         any(nat.filtering is Behaviour.ENDPOINT_INDEPENDENT for nat in nats)
@@ -107,10 +107,10 @@ def _meet_though_hard(one: Nat, other: Nat) -> bool:
 
 
 def step_of(ports: Sequence[int]) -> int | None:
-    """The step of a NAT that counts, from ports that it gave one after the other to one socket
-    (different destinations); None where they do not follow each other.
+    """Return the step of a counting NAT from ports that it gave successively to one socket (for
+    different destinations). None if they are not successive.
 
-    Flows of others take ports in between, so a step may be a multiple; the smallest is taken.
+    Other flows take ports in between, so a step may be a multiple. The smallest is returned.
     """
     steps = [b - a for a, b in pairwise(ports)]
     if not steps or not all(steps) or len({step > 0 for step in steps}) > 1:
@@ -121,24 +121,24 @@ def step_of(ports: Sequence[int]) -> int | None:
 
 
 def sequence(last: int, step: int, count: int = defaults.SEQUENCE) -> list[int]:
-    """The next `count` ports after `last` of a NAT that counts; those in range."""
+    """Return the next `count` ports of a counting NAT after `last`, wrapped into its range."""
     low, size = 65536 - defaults.NAT_PORTS, defaults.NAT_PORTS
     return [low + (last + step * i - low) % size for i in range(1, count + 1)]
 
 
 def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
-    """The probability that a birthday search succeeds, nothing being lost."""
+    """Return the probability that a birthday search succeeds if no packet is lost."""
     missed = 1.0
     for i in range(min(probes, ports)):
         missed *= max(0, ports - sockets - i) / (ports - i)
     return 1.0 - missed
 
 
-_WORD: Final = 4  # bytes of entropy a port
+_WORD: Final = 4  # bytes of entropy for each port
 
 
 def random_ports(entropy: Callable[[int], bytes], count: int) -> Iterator[int]:
-    """`count` different ports from 1024 up, drawn evenly."""
+    """Yield `count` different ports from 1024 up, uniformly distributed."""
     low, size = 65536 - defaults.NAT_PORTS, defaults.NAT_PORTS
     drawn: set[int] = set()
     while len(drawn) < min(count, size):

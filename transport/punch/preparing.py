@@ -1,4 +1,4 @@
-"""Before a round: where this side is seen right now, from its port and from fresh sockets."""
+"""Preparation of a round: finds out where observers see this side's port and fresh sockets now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +24,8 @@ _COMB_OBSERVERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One side's part of a round, before it is told. `fresh` are the sockets of `comb`, `aside` is
-    the one for a search, which will be seen at `search`; `busy`: no search can be made now."""
+    """One side's part of a round, before it is sent. `fresh` are the sockets of `comb`. `aside` is
+    the socket for a search, which will be seen at `search`. `busy`: no search can be made now."""
 
     nat: Nat
     candidates: Sequence[Candidate]
@@ -38,7 +38,7 @@ class Prepared:
 
 
 class Observing:
-    """Asks observers over the UDP port."""
+    """Observer questions over the UDP port: where are its sockets seen?"""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools
@@ -46,7 +46,8 @@ class Observing:
         self._asking: dict[Asking[Socket], trio.Event] = {}
 
     def receive(self, message: Message, source: Place, socket: Socket) -> bool:
-        """Take a STUN answer; False where it is nobody's here. `socket` None: the port's own."""
+        """Take a STUN reply. Return False if no question here waits for it. `socket` None means the
+        port's own socket."""
         for asking, changed in self._asking.items():
             if asking.receive(message, source, socket):
                 if asking.done:
@@ -55,7 +56,7 @@ class Observing:
         return False
 
     async def ask(self, questions: Sequence[tuple[Socket, Place]]) -> Asking[Socket]:
-        """Where observers see these sockets, as far as they answer within a second."""
+        """Return where observers see these sockets, as far as they reply within a second."""
         host = self._tools.host
         asking = Asking(questions, now=host.now(), entropy=host.entropy)
         answered = self._asking[asking] = trio.Event()
@@ -72,11 +73,11 @@ class Observing:
 
 
 def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
-    """Whether the own port may be seen elsewhere by now, or never was by several. A NAT that
-    counts has gone on, one that draws forgets an idle port; one that preserves ports does neither
-    harm."""
+    """Whether this node's port may be seen elsewhere by now, or has not been seen by several peers.
+    A counting NAT has moved on, and a random one forgets an idle port. A NAT that preserves ports
+    does neither."""
     if not own.nat.udp:
-        return False  # no observer would hear of it
+        return False  # no observer would receive the question
     if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
         return True
     if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
@@ -85,10 +86,12 @@ def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
 
 
 def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
-    """What observers see now, put in place of what was known; the NAT's kind with it, where the
-    views say more than `own` does. `views` are of the own port by different observers, `latest` of
-    a socket to which nobody had talked before: only such a one shows where a NAT stands that
-    counts, as an older one has ports of earlier times."""
+    """Return the node's candidates and NAT kind, updated by what observers see now.
+
+    `views` are of the port's own socket by different observers, `latest` of a fresh socket. Only
+    a fresh socket shows the current port of a counting NAT, because an older one has a port of
+    earlier times. The NAT's kind changes only if the views say more than `own` does.
+    """
     if not views:
         return Prepared(own.nat, own.candidates)
     nat, counting = own.nat, None
@@ -99,7 +102,7 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
         nat = replace(nat, mapping=hard, preserves=False, counts=step is not None)
         counting = Counting(*latest[-1], step) if step is not None else None
     elif nat.hard:
-        nat = replace(nat, counts=False)  # one view says nothing of a step
+        nat = replace(nat, counts=False)  # one view does not show a step
     elif nat.mapping is Behaviour.UNKNOWN and len(views) > 1:
         nat = replace(nat, mapping=Behaviour.ENDPOINT_INDEPENDENT)
     known = [
@@ -119,7 +122,7 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
 async def prepare(
     own: Own, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
 ) -> Prepared:
-    """With `look` the own port is observed anew, with `comb` fresh sockets are opened as well."""
+    """Prepare a round. With `look` observe the own port again, with `comb` open fresh sockets."""
     if observing is None or sockets is None or not own.observers:
         return Prepared(own.nat, own.candidates)
     fresh = await sockets.open(defaults.COMB) if comb else []
@@ -142,9 +145,9 @@ async def prepare(
 
 
 async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
-    """With a socket for a search, where the NAT keeps port numbers, so that nobody need be asked
-    where it will be seen. The port's own may be spoiled: what some peer sent too early has a router
-    that answers for itself lead all new flows of the port elsewhere (docs/spec/punch.md)."""
+    """Add a socket for a search if the NAT preserves ports, so that it is known where it will be
+    seen. The port's own socket may be spoiled: after a packet that came too early, a router that
+    replies itself may redirect all new flows of the port (docs/spec/punch.md)."""
     nat = mine.nat
     seen = [
         each.place[0]

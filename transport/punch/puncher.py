@@ -1,11 +1,11 @@
-"""Hole punching as a service of the node: offers made and answered, attempts run, pipes handed on.
+"""Hole punching as a service of the node: makes and answers offers, and runs the attempts.
 
     puncher = Puncher(host, endpoint, udp, knowledge, on_pipe)
     nursery.start_soon(puncher.run)
     outcome = await puncher.punch(link)
 
-The node gives it the STUN messages of its UDP port (`on_stun`), asks it about QUIC connections
-that were accepted (`arrived`), and about accepted TCP connections that say nothing (`is_client`).
+The node passes it the STUN messages of its UDP port (`on_stun`), and asks it about accepted QUIC
+connections (`arrived`) and about accepted TCP connections that stay silent (`is_client`).
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ async def _no_look(peer: PeerId) -> None:
 
 
 class Puncher:
-    """Registers `punch.offer` at the endpoint. `bind` is where fresh sockets are bound."""
+    """Service that registers `punch.offer` at the endpoint and binds fresh sockets at `bind`."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Puncher:
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
-        """`look(peer)` finds out where others see a peer, unless that is known."""
+        """`look(peer)` asks other nodes where they see a peer, unless that is known."""
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
-        """The last one with each peer, of the attempts that the peer offered too."""
+        """The latest outcome with each peer, including attempts that the peer offered."""
         self._host = host
         self._guard = guard or Guard()
         self._endpoint = endpoint
@@ -77,9 +77,9 @@ class Puncher:
             host, udp, lambda: endpoint.port, self.budget, self.limits, on_pipe, bind
         )
         self._observing = Observing(self._tools, udp) if udp is not None else None
-        self._attempts: dict[PeerId, Attempt] = {}  # that the peer takes part in
-        self._offered: dict[PeerId, Attempt] = {}  # whose first offer has no answer yet
-        self._news = trio.lowlevel.ParkingLot()  # an attempt has begun
+        self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
+        self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
+        self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
         self._asked: dict[PeerId, deque[float]] = {}
         self._kept: dict[Datagrams, QuicPipe] = {}
         self._nursery: trio.Nursery | None = None
@@ -99,9 +99,9 @@ class Puncher:
     # Making offers.
 
     async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
-        """Try for a direct path to the peer of a link; where an attempt is under way already, the
-        outcome of that one. A `thrifty` attempt makes no search, which costs 2,000 datagrams. Never
-        raises for what a peer does."""
+        """Try for a direct path to the peer of a link, and return the outcome. If an attempt is
+        under way already, wait for that. A `thrifty` attempt makes no search, which costs 2,000
+        datagrams. Never raises because of what a peer does."""
         running = self._attempts.get(link.peer) or self._offered.get(link.peer)
         if running is not None:
             return await self._outcome_of(running)
@@ -117,14 +117,14 @@ class Puncher:
             code = await self._rounds(attempt, link)
         except (CallRefused, LinkClosed) as error:
             code = error.code
-            if attempt.round > 1:  # the peer is done, perhaps as its pipe is there and ours is not
+            if attempt.round > 1:  # the peer may have ended it because its byte stream works
                 with trio.move_on_after(self.limits.last_round_s):
                     await attempt.settled.wait()
         finally:
             attempt.give_up()
             if self._offered.get(link.peer) is attempt:
                 del self._offered[link.peer]
-        if code == "glare":  # the peer's own offer, which crossed with ours, counts
+        if code == "glare":  # the peer's own offer crossed with ours, and wins
             return await self._wait_for_theirs(link.peer)
         outcome = await self._outcome_of(attempt)
         if code is not None and not outcome.worked:
@@ -132,7 +132,8 @@ class Puncher:
         return outcome
 
     async def _rounds(self, attempt: Attempt, link: Channel) -> str | None:
-        """Offer one round after the other until a pipe is there. The code of what ended it."""
+        """Offer rounds one after the other until a byte stream is open. Return the code of the
+        end."""
         rtt = self._knowledge.rtt(attempt.peer)
         for number in range(1, self.limits.rounds + 1):
             attempt.round = number
@@ -150,7 +151,7 @@ class Puncher:
             await attempt.begin(mine, theirs, now)
             with trio.move_on_after(self._span(attempt, number, rtt)):
                 await attempt.settled.wait()
-            if attempt.checks.chosen is not None:  # QUIC is about to begin
+            if attempt.checks.chosen is not None:  # the QUIC handshake is about to begin
                 with trio.move_on_after(self.limits.dial_s):
                     await attempt.settled.wait()
             if attempt.settled.is_set() or attempt.plan in FUTILE or attempt.searched:
@@ -158,7 +159,7 @@ class Puncher:
         return None
 
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
-        """Seconds of a round. A search needs longer, and so does the last try."""
+        """Return the length of a round in seconds; a search and the last try take longer."""
         limits = self.limits
         if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
             return limits.last_round_s + 2 * rtt
@@ -212,15 +213,15 @@ class Puncher:
     # Answering offers.
 
     async def offered(self, call: Call) -> Answer:
-        """The handler of `punch.offer`."""
+        """Handle a call of `punch.offer`."""
         offer = decode(call.header)
         if offer is None or call.payload:
-            return Refusal("bad-offer", "this is not an offer")
+            return Refusal("bad-offer", "malformed offer")
         if self._nursery is None:
             return Refusal("not-running", "not now")
         code = self._refusal_of(offer, call.peer)
         if code is not None:
-            return Refusal(code, "no attempt is begun")
+            return Refusal(code, "the offer is refused")
         attempt = self._attempts.get(call.peer)
         if attempt is not None:
             attempt.round = offer.round
@@ -234,7 +235,7 @@ class Puncher:
         mine = await self._prepare(attempt, offer.round)
         if self._nursery is None or attempt.over.is_set():
             return Refusal("over", "the attempt has ended")
-        # The answer needs half a round trip to get there: then both begin.
+        # The reply takes half a round trip to arrive, and then both sides begin.
         at = self._host.now() + min(offer.rtt / 2, self.limits.skew_s)
         end = attempt.give_up
         self._guard.start(self._nursery, call.peer, attempt.begin, mine, offer, at, end=end)
@@ -306,7 +307,7 @@ class Puncher:
         return outcome
 
     def _sweep(self) -> None:
-        """Close fresh sockets whose connection has ended; forget who asked long ago."""
+        """Close fresh sockets whose connection has ended, and forget old offers of peers."""
         for socket, pipe in list(self._kept.items()):
             if pipe.connection.ended and self._tools.udp is not None:
                 del self._kept[socket]
@@ -314,10 +315,10 @@ class Puncher:
         since = self._host.now() - self.limits.offers_s
         self._asked = {peer: asked for peer, asked in self._asked.items() if asked[-1] > since}
 
-    # What the node hands over.
+    # Events from the node.
 
     def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
-        """Take a STUN message of the UDP port; False where it is nobody's here."""
+        """Take a STUN message of the UDP port. Return False if it belongs to no attempt."""
         message = stun.decode(data)
         if message is None:
             return False
@@ -327,8 +328,8 @@ class Puncher:
         return any(each.receive(message, data, source, key) for each in self._all())
 
     def arrived(self, pipe: QuicPipe) -> PeerId | None:
-        """The peer of an accepted QUIC connection that came through a hole of ours; whose it is
-        must still be proven. None for an ordinary one."""
+        """Return the peer of an accepted QUIC connection that came through a hole of ours, None for
+        an ordinary one. The connection must still be authenticated."""
         for attempt in self._all():
             if attempt.expects(pipe.remote):
                 attempt.arrived(pipe)
@@ -340,15 +341,15 @@ class Puncher:
         return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
 
     def met(self, peer: PeerId, medium: str) -> None:
-        """The peer has proven itself on a direct path, by whichever way it came: what is tried
-        still is not needed any more. `medium` is "tcp" or "udp"."""
+        """Note that the peer is authenticated on a direct path of `medium` "tcp" or "udp", however
+        it came, so that attempts are no longer needed."""
         for attempt in (self._attempts.get(peer), self._offered.get(peer)):
             if attempt is not None:
                 attempt.met(medium)
 
     async def is_client(self, pipe: Pipe) -> bool:
-        """Whether this side is the TLS client on an accepted TCP connection. At once, unless it
-        comes from an address that is being punched. Raises what `Pipe.wait_readable` does."""
+        """Whether this side is the TLS client on an accepted TCP connection. Returns at once,
+        unless the address is being punched. Raises the errors of `Pipe.wait_readable`."""
         for attempt in self._all():
             if attempt.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
@@ -358,5 +359,5 @@ class Puncher:
         return False
 
     def _all(self) -> list[Attempt]:
-        """Those whose first offer has no answer yet as well: the peer may begin early."""
+        """Return all attempts, including unanswered ones: the peer may begin early."""
         return [*self._attempts.values(), *self._offered.values()]

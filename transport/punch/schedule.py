@@ -1,4 +1,4 @@
-"""What is checked in a round, and when: by the plan that both sides' NATs ask for. No I/O."""
+"""Schedule of a round's checks, by the plan for both sides' NATs. No I/O."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,26 +12,27 @@ from .offer import Offer
 from .predict import random_ports, sequence
 
 SPRAY_S: Final = 0.0007
-"""Between two shots of a birthday search, in seconds."""
+"""Time between two shots of a birthday search, in seconds."""
 FIRST_SHOTS: Final = 6 / 7
-"""The share of the easy side's shots that leave before the hard side's sockets begin, the rest
-after. Either may have a router that remembers a packet which came too early (docs/spec/punch.md):
-so each is the first once. More easy sides have one than hard sides."""
+"""Fraction of the easy side's shots that leave before the hard side's sockets begin; the rest
+leaves after. A router on either side may remember a packet that came too early
+(docs/spec/punch.md), so each side is the first once. More easy sides than hard sides have such a
+router."""
 OPEN_AFTER_S: Final = 0.95
 """When the hard side's sockets begin, in seconds."""
 AGAIN_S: Final = 1.4
-"""From the first shot of one of those sockets to its second, in seconds."""
+"""Time from the first shot of one of those sockets to its second, in seconds."""
 REST_AFTER_S: Final = 1.4
-"""When the rest of the easy side's shots begins."""
+"""When the rest of the easy side's shots begins, in seconds."""
 COUNT_AFTER_S: Final = 0.3
-"""How long the hard side of a NAT that counts lets the other be the first, in seconds."""
+"""How long the hard side with a counting NAT lets the other be the first, in seconds."""
 FOLLOW_S: Final = 0.002
 STEPS: Final = 24
-"""Pairs of ports that two NATs which count walk through."""
+"""Pairs of ports that two counting NATs walk through, a count."""
 
 
 def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> None:
-    """The port's own socket with every address."""
+    """Check every address from the port's own socket."""
     for each in remote:
         checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
 
@@ -46,12 +47,12 @@ def comb(
     *,
     first: bool,
 ) -> None:
-    """Fresh sockets, each with one of the other side's, begun one after the other: here from the
-    first to the last, there from the last to the first. So in one pair this side is early by six
-    steps and in another late by six, whatever the clocks are apart; where a packet that comes too
-    early spoils a port (docs/spec/punch.md), in some pair none does.
+    """Check fresh sockets in pairs, begun one after the other: on this side from the first to the
+    last, on the other from the last to the first. So in one pair this side is early by six steps,
+    and in another late by six, whatever the difference of the clocks. A packet that comes too
+    early may spoil a port (docs/spec/punch.md), and in some pair no packet comes too early.
 
-    A side without fresh sockets uses its port's own, of which the other knows the `main` place.
+    A side without fresh sockets uses its port's own, whose address `main` the other side knows.
     """
     count = max(len(mine), len(theirs))
     for i in range(count):
@@ -62,7 +63,7 @@ def comb(
 
 
 def targets(remote: Sequence[Candidate]) -> list[Place]:
-    """Where the peer's own port is seen from outside, IPv4: the places that matter to its NAT."""
+    """Return where the peer's own port is seen from outside over IPv4, which its NAT decides."""
     return [
         each.place
         for each in remote
@@ -80,7 +81,7 @@ def spray(
     entropy: Callable[[int], bytes],
     at: float,
 ) -> None:
-    """Random ports of the hard side's address: most now, some when its sockets are open."""
+    """Send to random ports of the hard side's address: most now, some when its sockets are open."""
     first = int(count * FIRST_SHOTS)
     for i, port in enumerate(random_ports(entropy, count)):
         begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
@@ -90,14 +91,14 @@ def spray(
 def open_many(
     checks: Checks[Socket], sockets: Sequence[Datagrams], place: Place, at: float
 ) -> None:
-    """From many sockets to the easy side's port, twice."""
+    """Send from many sockets to the easy side's port, twice."""
     for i, socket in enumerate(sockets):
         for begin in (at, at + AGAIN_S):
             checks.shot(socket, place, at=begin + i * SPRAY_S)
 
 
 def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """The next ports of the peer's NAT, twice."""
+    """Send to the next ports of the peer's NAT, twice."""
     counting = theirs.counting
     if counting is None:
         return
@@ -107,8 +108,8 @@ def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
 
 
 def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """The next ports of the peer's NAT in order: each of our packets takes one more of ours, so
-    that the two meet where both are as far."""
+    """Check the next ports of the peer's NAT in order. Each of our packets uses up one of our own
+    ports, so the two sides meet where both have come equally far."""
     counting = theirs.counting
     if counting is None:
         return
@@ -117,10 +118,11 @@ def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
 
 
 def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
-    """The places of one transport, each once."""
+    """Return the addresses of one transport without duplicates."""
     return list(dict.fromkeys(each.place for each in remote if each.transport is transport))
 
 
 def comb_step(round_: int) -> float:
-    """Seconds between two neighbours of the comb; later rounds are for clocks farther apart."""
+    """Return the seconds between two neighbours of the comb; later rounds allow for worse
+    clocks."""
     return defaults.COMB_STEP_S * (1.0 + 0.6 * max(0, round_ - 2))

@@ -1,4 +1,4 @@
-"""Fresh sockets beside the UDP port, for one attempt: all but the chosen one are closed."""
+"""Fresh sockets beside the UDP port for one attempt. All but the chosen one are closed."""
 
 import trio
 
@@ -8,7 +8,7 @@ from .needs import Tools, Udp
 
 
 class Sockets:
-    """The extra sockets of one attempt; `Tools.extra` holds those of all attempts."""
+    """Extra sockets of one attempt. `Tools.extra` holds those of all attempts."""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools
@@ -17,14 +17,14 @@ class Sockets:
         self._closed = False
 
     async def open(self, count: int) -> list[Datagrams]:
-        """Up to `count` new ones; fewer where the system gives no more."""
+        """Open up to `count` sockets, fewer if the system refuses, and return them."""
         found: list[Datagrams] = []
         for _ in range(count):
             try:
                 socket = await self._tools.host.datagrams(self._tools.bind, 0)
             except (HostError, OSError):
                 break
-            if self._closed:  # meanwhile
+            if self._closed:  # in the meantime
                 socket.close()
                 break
             try:
@@ -38,7 +38,7 @@ class Sockets:
         return found
 
     def close(self, *, keep: Datagrams | None) -> None:
-        """Close all but one, which the UDP port goes on serving."""
+        """Close all sockets but one, which the UDP port continues to serve."""
         self._closed = True
         for socket in self._open:
             if socket is not keep:
@@ -47,7 +47,7 @@ class Sockets:
 
 
 def discard(tools: Tools, udp: Udp, socket: Datagrams) -> None:
-    """Close one of them."""
+    """Close one extra socket."""
     tools.extra.discard(socket)
     udp.remove(socket)
     socket.close()

@@ -1,9 +1,10 @@
-"""TCP through two NATs: both sides dial each other from their listen ports at the same moment.
+"""TCP hole punching: both sides dial each other from their listen ports at the same moment.
 
-Each side's SYN opens its own NAT for the other's; where they cross, one connection comes of both
-(RFC 9293, 3.5, simultaneous open), where one is earlier and gets lost, the later one finds the way
-open and meets the earlier dial. A NAT that answers a premature SYN with a reset (RFC 5382 REQ-4
-forbids it, and routers whose own stack answers do it) ends the dial: it is tried again soon.
+Each side's SYN opens its own NAT for the other's. If they cross, they make one connection (RFC
+9293, 3.5, simultaneous open). If the earlier one gets lost, the later one finds the NAT open and
+meets the earlier dial. A NAT that answers a premature SYN with a reset ends the dial, which is
+tried again soon (RFC 5382 REQ-4 forbids such resets, but routers whose own stack replies send
+them).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +17,11 @@ from ..datagrams import Place
 from ..pipe import Pipe
 from .defaults import PunchLimits
 
-_AGAIN_S: Final = (0.95, 2.0, 4.0)  # before the kernel's further SYNs, each after the one before
+_AGAIN_S: Final = (0.95, 2.0, 4.0)  # pauses before the kernel repeats a SYN
 
 
 class Dials(Protocol):
-    """What is used of the host."""
+    """The part of the host that dialling uses."""
 
     def entropy(self, size: int) -> bytes: ...
 
@@ -30,20 +31,20 @@ class Dials(Protocol):
 
 
 class TcpEnd(StrEnum):
-    """How dialling one side's addresses ended."""
+    """Outcome of dialling one side's addresses."""
 
     WORKED = "worked"
     REFUSED = "refused"  # resets only
     NO_ANSWER = "no-answer"
     BUDGET = "budget"
-    NOWHERE = "nowhere"  # no address may be dialled
+    NOWHERE = "nowhere"  # there is no address that may be dialled
 
 
 class Dialling:
-    """Dials some places from one port, all at once, until one answers, and a moment longer.
+    """Dials to several addresses from one port at once, until a moment after the first success.
 
-    `deliver(stream, place)` is called for each connection. In the own network an address may
-    belong to somebody else than the peer: so the first connection need not be the right one.
+    `deliver(stream, place)` is called for each connection. A private address may belong to another
+    machine than the peer, so the first connection need not be the right one.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Dialling:
         self._ends: set[TcpEnd] = set()
 
     async def run(self, places: Sequence[Place]) -> TcpEnd:
-        """Returns when all is tried, the time is over, or a moment after the first success."""
+        """Dial until all tries or the time are used up, or a moment after the first success."""
         if not places:
             return TcpEnd.NOWHERE
         self._scope.deadline = trio.current_time() + self._limits.tcp_s
@@ -86,14 +87,14 @@ class Dialling:
             await trio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Drawn, so that two sides whose routers both answer with resets do not miss each other
-        for ever: their SYNs have to cross on the way."""
+        """Return a random pause, so that two sides whose routers both send resets do not miss each
+        other forever: their SYNs have to cross on the way."""
         low, high = self._limits.tcp_retry_s
         return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
     async def _try(self, place: Place) -> TcpEnd:
-        """One dial, with the SYNs that the kernel repeats: a dial that is given up for a new one
-        may have been about to succeed."""
+        """Dial once, and wait for the SYNs that the kernel repeats: a dial that is abandoned for a
+        new one may have been about to succeed."""
         if not self._spend(place[0]):
             return TcpEnd.BUDGET
         end = TcpEnd.NO_ANSWER
@@ -114,7 +115,7 @@ class Dialling:
             stream = await self._host.connect(*place, source_port=self._port)
         except ConnectionRefusedError:
             return TcpEnd.REFUSED
-        except OSError:  # no route, or the peer's own dial came to the listener meanwhile
+        except OSError:  # no route, or the peer's own dial has reached the listener meanwhile
             return TcpEnd.NO_ANSWER
         now = trio.current_time()
         self._scope.deadline = min(self._scope.deadline, now + self._limits.grace_s)
@@ -123,12 +124,12 @@ class Dialling:
 
 
 async def stays_silent(pipe: Pipe, limits: PunchLimits) -> bool:
-    """Whether who dialled our listener waits for us to speak first.
+    """Whether the peer that dialled our listener waits for us to speak first.
 
-    Of an ordinary inbound connection the dialler is the TLS client. Where both have dialled, the
-    client is who has the smaller peer id, also where its own dial came to nothing and the other's
-    got through to its listener. The other side cannot know that; but it stays silent, and an
-    ordinary dialler does not. Raises what `Pipe.wait_readable` does.
+    The dialler of an ordinary connection is the TLS client. If both sides have dialled, the
+    client is the side with the smaller peer id, even if its own dial failed and the other's
+    reached its listener. The other side cannot know that, so it stays silent, which an ordinary
+    dialler does not. Raises the errors of `Pipe.wait_readable`.
     """
     with trio.move_on_after(limits.first_byte_s):
         await pipe.wait_readable()

@@ -1,1 +1,1 @@
-"""What others see of this node: its address, the kind of its NAT, and who can dial it."""
+"""Reachability of this node: its address seen from outside, the kind of its NAT, and dial-backs."""

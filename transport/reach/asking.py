@@ -1,4 +1,4 @@
-"""The asker of dial-backs: names an address to a peer, pays where it has to, and listens."""
+"""Client of dial-backs: asks a peer to dial an address of this node, pays if asked, and listens."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from .dialback import Awaited, Wanted
 
 
 class Peer(Protocol):
-    """A link, as far as it is needed here."""
+    """A link, as far as dial-backs need it."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -33,7 +33,7 @@ class Peer(Protocol):
 
 
 async def ask(link: Peer, wanted: Wanted) -> bool:
-    """Whether the peer says that it has sent. Raises nothing: a no is an answer as well."""
+    """Ask for a dial-back. Return whether the peer says that it has sent. Never raises."""
     try:
         reply = await link.call("reach.dialback", wanted.header, timeout=defaults.DIALBACK_S)
         size = reply.header.get("pay")
@@ -53,7 +53,7 @@ async def ask(link: Peer, wanted: Wanted) -> bool:
 async def dialled_back(
     host: Host, link: Peer, awaited: Awaited, transport: str, place: Place
 ) -> bool | None:
-    """Whether a dial-back to an address of ours arrived; None where the peer sent none."""
+    """Whether a dial-back to an address of this node arrived; None if the peer sent none."""
     nonce = host.entropy(defaults.NONCE_BYTES)
     arrived = trio.Event()
     awaited.expect(nonce, lambda _: arrived.set())

@@ -1,10 +1,10 @@
-"""May this node dial an address because a peer asks for it? And did what we asked for arrive?
+"""Dial-backs: the server's decision whether to dial an address, and the asker's pending nonces.
 
-The idea is AutoNAT v2's (libp2p specification, `autonat/autonat-v2.md`): a peer names one of its
-addresses and a nonce, a server dials that address from a port of its own that nobody knows and
-says the nonce, and the peer recognises it. So that nobody uses servers to hit a victim, an
-address at which the server does not itself see the asker costs the asker more bytes than
-the victim gets, and rates bound the rest.
+The idea is that of AutoNAT v2 (libp2p specification, `autonat/autonat-v2.md`). A peer names one of
+its addresses and a nonce. A server dials that address from a fresh port of its own and sends the
+nonce, which the peer recognizes. Servers must not be usable to attack a victim. So an address at
+which the server does not itself see the asker costs the asker more bytes than the victim gets, and
+rate limiters bound the rest.
 """
 
 from collections import OrderedDict
@@ -30,32 +30,32 @@ class Wanted:
 
     @property
     def header(self) -> dict[str, Any]:
-        """As the header of a call."""
+        """The header of a call that asks for it."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
 def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
-    """What a peer's call asks for; None for what is malformed."""
+    """Parse a peer's call. None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
     if transport not in ("tcp", "udp") or type(nonce) is not bytes:
         return None
     if len(nonce) != defaults.NONCE_BYTES or type(port) is not int or not 0 < port < 65536:
         return None
-    if type(ip) is not str or plain_ip(ip) != ip:  # one spelling: they are compared as texts
+    if type(ip) is not str or plain_ip(ip) != ip:  # canonical, because they are compared as text
         return None
     return Wanted(transport, (ip, port), nonce)
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The dial-back may be done."""
+    """The dial-back may be made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """First so many bytes."""
+    """The asker must first pay this many bytes."""
 
     size: int
 
@@ -75,7 +75,7 @@ class _Demand:
 
 
 class Gate:
-    """The server's decision. Everything it keeps is bounded."""
+    """The server's decisions. All its state is bounded."""
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
         everybody = Rate(defaults.ALL_BURST, defaults.ALL_PER_S)
@@ -95,21 +95,21 @@ class Gate:
         paid: int,
         now: float,
     ) -> Go | Pay | No:
-        """`seen` are the IP addresses at which this node itself sees the asker (none where it comes
-        through a relay), `own` those of this node, `paid` the bytes that came with the request.
-        """
+        """Decide on a request. `seen` are the IP addresses at which this node itself sees the asker
+        (none if it comes through a relay), `own` those of this node, `paid` the bytes that came
+        with the request."""
         ip, port = wanted.place
         if not may_dial_port(port):
             return No("forbidden", f"port {port} is not dialled")
         if ip not in seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")
         if ":" in ip and not any(":" in each and is_public(each) for each in own):
-            return No("no-way", "this node has no IPv6 address")  # before it asks for pay
+            return No("no-way", "this node has no IPv6 address")  # before it demands payment
         if ip not in seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip in seen else self._foreign
         if not self._askers.take(peer, now) or not targets.take(ip, now):
-            return No("busy", "too many dial-backs of late")
+            return No("busy", "too many recent dial-backs")
         return Go()
 
     def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
@@ -133,13 +133,13 @@ class Gate:
 
 
 class Awaited:
-    """The asker's side: nonces that may arrive, and from where they did."""
+    """Nonces that the asker waits for."""
 
     def __init__(self) -> None:
         self._arrived: OrderedDict[bytes, Callable[[Place], None]] = OrderedDict()
 
     def expect(self, nonce: bytes, arrived: Callable[[Place], None]) -> None:
-        """Call `arrived` with the source once the nonce comes."""
+        """Call `arrived` with the source once the nonce arrives."""
         self._arrived[nonce] = arrived
         if len(self._arrived) > defaults.AWAITED:
             self._arrived.popitem(last=False)
@@ -148,7 +148,7 @@ class Awaited:
         self._arrived.pop(nonce, None)
 
     def on_nonce(self, nonce: bytes, source: Place) -> bool:
-        """Whether somebody waits for it."""
+        """Pass on an arrived nonce. Return whether it was expected."""
         found = self._arrived.get(nonce)
         if found is None:
             return False
@@ -156,7 +156,7 @@ class Awaited:
         return True
 
     def on_connection(self, first: bytes, source: Place) -> bool:
-        """The first bytes of an accepted TCP connection: whether they are a dial-back of ours."""
+        """Whether the first bytes of an accepted TCP connection are a dial-back to this node."""
         size = 1 + defaults.NONCE_BYTES
         if first[:1] != defaults.DIALBACK_BYTE or len(first) < size:
             return False

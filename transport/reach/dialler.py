@@ -1,4 +1,4 @@
-"""The server of dial-backs: takes the call, asks the `Gate`, dials from a new port."""
+"""Server of dial-backs: takes calls, asks the `Gate`, and dials from a new port."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,12 +13,12 @@ from .dialback import Gate, No, Pay, Wanted, parse_wanted
 from .stun import Kind, Message
 
 SeenAt = Callable[[PeerId], Sequence[str]]
-"""The IP addresses at which this node itself sees a peer, none where it comes through a relay."""
+"""Returns the IP addresses at which this node itself sees a peer; none if it is relayed."""
 
 
 class Dialler:
-    """Answers `reach.dialback` (docs/spec/reach.md). `outside` are public IP addresses at which
-    others see this node: who dials them from here meets its own router, as only neighbours do."""
+    """Server of `reach.dialback` (docs/spec/reach.md). `outside` returns public IP addresses at
+    which others see this node. A dial to one of them from here would only reach its own router."""
 
     def __init__(
         self, host: Host, seen_at: SeenAt, outside: Callable[[], Iterable[str]] = tuple
@@ -30,8 +30,8 @@ class Dialler:
         self._under_way = 0
 
     async def serve(self, call: Call) -> Reply | Refusal:
-        """The reply comes when all has been sent. It does not say what the other end did: this
-        node is nobody's port scanner."""
+        """Handle a call. The reply comes when all has been sent, and does not say how the other end
+        reacted, so that this node cannot be used as a port scanner."""
         wanted = parse_wanted(call.header)
         if wanted is None:
             return Refusal("bad-request", "a dial-back needs transport, ip, port and nonce")
@@ -59,13 +59,13 @@ class Dialler:
         return await (self._by_tcp(wanted) if wanted.transport == "tcp" else self._by_udp(wanted))
 
     async def _by_tcp(self, wanted: Wanted) -> bool:
-        """Connect, say the nonce, and leave; nothing that is answered is read."""
+        """Connect, send the nonce, and hang up. Any reply is ignored."""
         with trio.move_on_after(defaults.CONNECT_S):
             try:
                 stream = await self._host.connect(*wanted.place)
             except ConnectionError:
                 return True
-            except OSError:  # no way there from this node
+            except OSError:  # this node has no route to the address
                 return False
             try:
                 await stream.send_all(defaults.DIALBACK_BYTE + wanted.nonce)

@@ -1,7 +1,7 @@
-"""What was found about this node's way to the internet, in sentences for its owner.
+"""Findings about this node's connection to the internet, as sentences for its owner.
 
-Pure: `shoal doctor` shows what this returns. Every sentence rests on something that was measured by
-this node or told by peers; where too few peers were there to tell, it says so.
+Pure: `shoal doctor` shows what this returns. Every sentence is based on a measurement by this node
+or on what peers reported. If too few peers could report, it says so.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,8 +14,8 @@ from .reachability import Answer, Behaviour, Dialled, Ipv6, Pattern, Reachabilit
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A code for programs, a sentence for people, and what the owner could change ("" where
-    nothing is to be done)."""
+    """A code for programs, a sentence for people, and what the owner could change ("" if nothing
+    need be done)."""
 
     code: str
     sentence: str
@@ -23,7 +23,7 @@ class Finding:
 
 
 class Rung(StrEnum):
-    """The ways to reach another node, the best first."""
+    """The strategies to reach another node, best first."""
 
     LAN = "lan"
     PUBLIC = "public"
@@ -37,8 +37,8 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PortMap:
-    """What port mapping came to: `protocol` ("PCP", "NAT-PMP", "UPnP") where the router mapped a
-    port, `refused` in the router's words, or neither: no router answered."""
+    """Result of port mapping: `protocol` ("PCP", "NAT-PMP", "UPnP") if the router mapped a port,
+    `refused` in the router's words, or neither if no router answered."""
 
     protocol: str = ""
     refused: str = ""
@@ -46,10 +46,10 @@ class PortMap:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that the findings rest on. `port` is this node's TCP and UDP port. `portmap` is None
-    where nothing was tried. `worked` are the rungs by which a link was made since the start,
-    `failed` those that were tried without any success. `relays` are nodes that said that they
-    relay, a count, `relays_443` those of them on TCP 443; `linked` counts the linked peers."""
+    """The basis of all findings. `port` is this node's TCP and UDP port. `portmap` is None if
+    mapping was not tried. `worked` are the strategies by which a link was made since the start,
+    `failed` those that were tried without any success. `relays` counts nodes that offer to
+    relay, `relays_443` those of them on TCP 443. `linked` counts the linked peers."""
 
     reach: Reachability
     port: int
@@ -62,7 +62,7 @@ class Situation:
 
 
 def findings(now: Situation) -> list[Finding]:
-    """Everything worth saying, the most important first."""
+    """Return all findings, the most important first."""
     return [
         *_few_peers(now),
         *_public(now),
@@ -137,7 +137,7 @@ _MAPPINGS = {
     'connection (address- and port-dependent mapping, "symmetric")',
 }
 _FILTERINGS = {
-    Behaviour.ENDPOINT_INDEPENDENT: "once this node has sent anything, anybody may answer "
+    Behaviour.ENDPOINT_INDEPENDENT: "once this node has sent anything, any computer may answer "
     '(endpoint-independent filtering, "full cone")',
     Behaviour.ADDRESS_DEPENDENT: "only computers that this node has sent to may answer "
     '(address-dependent filtering, "restricted cone")',
@@ -176,7 +176,7 @@ def _nat(now: Situation) -> Iterator[Finding]:
         count = len(kind.dissenters)
         yield Finding(
             "dissent",
-            f"{count} of {kind.answered} peers saw something else than the others; it was outvoted",
+            f"{count} of {kind.answered} peers saw something else; the majority counts",
         )
 
 
@@ -199,7 +199,7 @@ def _portmap(now: Situation) -> Iterator[Finding]:
         if now.reach.public is False:
             yield Finding(
                 "mapped-in-vain",
-                "but strangers still do not get in there",
+                "but strangers still cannot connect there",
                 "look for a second router or a firewall in the way",
             )
     elif found.refused:
@@ -245,11 +245,11 @@ def _ipv6(now: Situation) -> Iterator[Finding]:
         )
 
 
-# The ladder.
+# The strategies.
 
 
 class Hope(StrEnum):
-    """Whether a rung works from here."""
+    """Whether a strategy works from here."""
 
     WORKS = "works"
     LIKELY = "likely"
@@ -260,7 +260,8 @@ class Hope(StrEnum):
 
 
 def ladder(now: Situation) -> dict[Rung, Hope]:
-    """Every rung: what was seen to work works; else what the measurements promise."""
+    """Return the prospects of every strategy: proven success or failure, else a prediction from
+    the measurements."""
     reach = now.reach
     promised = {
         Rung.LAN: Hope.UNKNOWN,
@@ -281,7 +282,8 @@ def _hope(known: bool | None) -> Hope:
 
 
 def _own_address(now: Situation) -> Hope:
-    """Who gets in at a port that the router mapped does not get in at an address of ours."""
+    """Return the prospects of this node's own address. Success at a port that the router mapped
+    does not count for it."""
     if now.portmap is not None and now.portmap.protocol and now.reach.public:
         return Hope.WORKS if now.reach.udp.mapping is Behaviour.NONE else Hope.NO
     return _hope(now.reach.public)
@@ -302,7 +304,8 @@ def _punch(mapping: Behaviour) -> Hope:
 
 
 def _prediction(reach: Reachability) -> Hope:
-    """Only a symmetric NAT needs it; random ports are found only by who is not symmetric."""
+    """Return the prospects of prediction. Only a symmetric NAT needs it. Random ports are found
+    only if the other side's NAT is not symmetric."""
     kind = reach.udp
     if kind.blocked:
         return Hope.NO

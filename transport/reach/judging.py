@@ -1,8 +1,8 @@
-"""From what observers said to what a NAT does. Pure; one liar among three changes nothing.
+"""Judgement of a NAT from the reports of observers. Pure; one liar among three changes nothing.
 
 An observer can lie about what it saw, so a mapping is judged by the majority of observers at
-different IP addresses. What arrives from somewhere it was not asked to come from cannot be
-lied about: it passed the filter. So filtering is judged by what passed.
+different IP addresses. A datagram from an unexpected source cannot be faked: it has passed the
+filter. So filtering is judged by which datagrams passed.
 """
 
 from collections import Counter
@@ -14,25 +14,26 @@ from . import defaults
 from .reachability import Allocation, Behaviour, Pattern
 
 View = tuple[Place | None, Place | None]
-"""Where one observer saw a socket of ours come from, at its first and at its second port."""
+"""Where one observer saw a socket of ours, at the observer's first and second port."""
 
 
 def mapping_of(views: Mapping[str, View], own: Iterable[Place]) -> Behaviour:
-    """RFC 5780, 4.3. `views` by the observer's IP address, `own` are the socket's addresses."""
+    """Return the mapping (RFC 5780, 4.3). `views` are by the observer's IP address; `own` are the
+    socket's addresses."""
     seen = {ip: first for ip, (first, _) in views.items() if first is not None}
     two = [(first == second) for first, second in views.values() if first and second]
     same, differ = two.count(True), two.count(False)
     agreed = consensus(seen.values())
     if agreed is not None and (len(seen) > 1 or agreed in own):
         return Behaviour.NONE if agreed in own else Behaviour.ENDPOINT_INDEPENDENT
-    if len(seen) < 2:  # one address cannot tell a dependence on it
+    if len(seen) < 2:  # a single address cannot show a dependence on it
         return Behaviour.ADDRESS_AND_PORT_DEPENDENT if differ else Behaviour.UNKNOWN
-    # Without a second port nobody knows; the stricter one promises nothing that is not so.
+    # Without a second port this is unknown. The stricter one promises nothing that is not so.
     return Behaviour.ADDRESS_DEPENDENT if same > differ else Behaviour.ADDRESS_AND_PORT_DEPENDENT
 
 
 def consensus(seen: Iterable[Place]) -> Place | None:
-    """The place that more than half of the observers saw."""
+    """Return the address that more than half of the observers saw, or None."""
     votes = Counter(seen)
     if not votes:
         return None
@@ -41,9 +42,9 @@ def consensus(seen: Iterable[Place]) -> Place | None:
 
 
 def filtering_of(strangers: Sequence[bool], known: Sequence[bool]) -> Behaviour:
-    """RFC 5780, 4.4: from whom datagrams passed. `strangers`: for each peer that was never sent to
-    and says it has sent, whether that came; `known`: the same from another port of peers
-    that were sent to."""
+    """Return the filtering (RFC 5780, 4.4). `strangers` says, for each peer that the socket never
+    sent to and that says it has sent, whether its datagram passed. `known` says the same for
+    datagrams from another port of peers that were sent to."""
     if any(strangers):
         return Behaviour.ENDPOINT_INDEPENDENT
     if any(known):
@@ -52,7 +53,7 @@ def filtering_of(strangers: Sequence[bool], known: Sequence[bool]) -> Behaviour:
 
 
 def allocation_of(made: Sequence[tuple[int, int]]) -> Allocation:
-    """From (inner port, outer port) of new mappings, in the order of their making."""
+    """Return the allocation from (inner port, outer port) of new mappings, in order of creation."""
     if not made:
         return Allocation()
     if 2 * sum(inner == outer for inner, outer in made) > len(made):
@@ -64,10 +65,10 @@ def allocation_of(made: Sequence[tuple[int, int]]) -> Allocation:
 
 
 def _line(ports: Sequence[int]) -> int:
-    """The step of the line on which most ports lie; 0 where they lie on none.
+    """Return the step of the line on which most ports lie, or 0 if there is none.
 
-    Each pair draws a line, and the one with most ports near it counts, so that a few ports
-    that somebody lied about move nothing. 8 ports make 28 pairs.
+    Each pair of ports defines a line, and the one with most ports near it wins, so that a few
+    false ports change nothing. 8 ports make 28 pairs.
     """
     best: tuple[int, int] = 0, 0
     for a, b in combinations(range(len(ports)), 2):
@@ -82,11 +83,11 @@ def _line(ports: Sequence[int]) -> int:
 
 
 def _apart(a: int, b: int) -> int:
-    """From port a to port b by the shorter way around."""
+    """Return the distance from port a to port b, by the shorter way around."""
     return (b - a + 32768) % 65536 - 32768
 
 
 def public_ip_of(seen: Iterable[Place]) -> str | None:
-    """The IP address at which more than half of the observers saw us."""
+    """Return the IP address at which more than half of the observers saw us, or None."""
     agreed = consensus((ip, 0) for ip, _ in seen)
     return agreed[0] if agreed else None

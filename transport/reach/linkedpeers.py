@@ -1,4 +1,4 @@
-"""The peers that are linked: where this node sees them, and what they offer it."""
+"""Linked peers, as seen by reachability: where this node sees them, and what they offer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -20,14 +20,14 @@ _NOT_THEIRS = ("relayed", "webrtc", "none")
 
 
 class Link(asking.Peer, Protocol):
-    """A link, as far as it is needed here."""
+    """A link, as far as this module needs it."""
 
     @property
     def status(self) -> LinkStatus: ...
 
 
 class Links(Protocol):
-    """The endpoint, as far as it is needed here."""
+    """The endpoint, as far as this module needs it."""
 
     @property
     def port(self) -> int: ...
@@ -42,7 +42,7 @@ class Links(Protocol):
 
 
 class LinkedPeers:
-    """What linked peers offer is asked when it is needed, and remembered for a while."""
+    """Linked peers and their offers, which are queried when needed and cached for a while."""
 
     def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None, guard: Guard) -> None:
         self._host = host
@@ -64,12 +64,12 @@ class LinkedPeers:
         return self._endpoint.link(peer)
 
     def places(self) -> frozenset[tuple[PeerId, str]]:
-        """Who is linked, and seen where."""
+        """Return the linked peers, each with the main IP address at which it is seen."""
         peers = [link.peer for link in self._endpoint.links()]
         return frozenset((peer, ip) for peer in peers for ip in self.seen_at(peer)[:1])
 
     def known(self) -> list[LinkedPeer]:
-        """Those whose offer is known."""
+        """Return the linked peers whose offer is known."""
         return [
             LinkedPeer(peer, seen[0], self._offers[peer][0], tuple(seen[1:]))
             for link in self._endpoint.links()
@@ -77,7 +77,7 @@ class LinkedPeers:
         ]
 
     async def ask(self) -> list[LinkedPeer]:
-        """Ask those whose offer is not known of late; all that are known then."""
+        """Query peers whose offer is unknown or outdated. Return all peers with a known offer."""
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
         self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
         seen = [LinkedPeer(peer, ips[0], Offer()) for peer, (_, ips) in places.items() if ips]

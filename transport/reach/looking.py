@@ -1,4 +1,4 @@
-"""Where observers see the node's own UDP port: Binding requests from it."""
+"""Queries to observers about where they see this node's own UDP port."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from .stun import Message
 
 
 class StunPort(Protocol):
-    """The node's one UDP port, as far as it is needed here (`transport/udp/port.py`)."""
+    """The node's UDP port, as far as this module needs it (`transport/udp/port.py`)."""
 
     @property
     def port(self) -> int: ...
@@ -21,7 +21,7 @@ class StunPort(Protocol):
 
 
 class Looker:
-    """Asks observers from the port, one after the other, and matches their answers."""
+    """Sender of Binding requests to observers from the port, which matches their replies."""
 
     def __init__(self, host: Host, udp: StunPort) -> None:
         self._host = host
@@ -29,8 +29,8 @@ class Looker:
         self._open: dict[bytes, _Look] = {}
 
     def on_answer(self, message: Message, source: Place) -> bool:
-        """A Binding response that came to the port: whether it answers a question of ours. It is
-        believed only from where the question went."""
+        """Take a Binding response from the port. Return whether it answers a question of ours. It
+        counts only from the address that was asked."""
         look = self._open.get(message.transaction)
         if look is None or not self._is_from(look, source):
             return False
@@ -42,8 +42,8 @@ class Looker:
         return look.to == source
 
     async def look(self, observers: Sequence[Place]) -> list[Place | None]:
-        """Where each observer sees the port, in their order; None where one did not answer. They
-        are asked in this order, at most 2 s."""
+        """Return where each observer sees the port, in their order; None without a reply. Takes at
+        most about 2 s."""
         looks = [_Look(to) for to in observers]
         async with trio.open_nursery() as nursery:
             for look in looks:
@@ -65,7 +65,7 @@ class Looker:
 
 
 class _Look:
-    """One question and its answer."""
+    """One question and its reply."""
 
     __slots__ = ("answered", "seen", "to")
 

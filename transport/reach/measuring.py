@@ -1,4 +1,4 @@
-"""One measurement of how others reach this node, with all that it asks of peers."""
+"""One measurement of how others reach this node, with all questions to peers that it needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKin
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What port mapping got: outer places of our TCP and UDP port, and the router's own outer IP
-    address as the router tells it."""
+    """Result of port mapping: outer addresses of our TCP and UDP port, and the router's own outer
+    IP address as the router reports it."""
 
     tcp: Place | None = None
     udp: Place | None = None
@@ -31,14 +31,14 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """This node's ports; `udp` None: it has none."""
+    """This node's ports. `udp` is None if it has no UDP port."""
 
     tcp: int
     udp: int | None
 
 
 class Measurement:
-    """Asks `linked`, whose dial-backs arrive at `awaited`."""
+    """One measurement. It asks `linked` peers, whose dial-backs arrive at `awaited`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Measurement:
         self._own = tuple(item.address for item in host.interfaces())
 
     async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
-        """What the NAT does with UDP."""
+        """Return what the NAT does with UDP."""
 
         async def ask_back(request: Request) -> bool:
             link = self._linked.link(request.peer)
@@ -71,11 +71,11 @@ class Measurement:
 
         try:
             return await classify(self._host, observers(known), self._own, ask_back)
-        except HostError:  # no socket to be had: nothing is known
+        except HostError:  # no socket is available, so nothing is known
             return UdpKind()
 
     async def complete(self, so_far: Reachability, known: Sequence[LinkedPeer]) -> Reachability:
-        """Have all addresses dialled, and say the rest."""
+        """Have all addresses dialled, and add the results and conclusions."""
         places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
         found: dict[tuple[str, Place], Dialled] = {}
         able = spread([each for each in known if each.offer.dials and is_public(each.ip)])
@@ -97,7 +97,7 @@ class Measurement:
         return replace(so_far, dialled=dialled, cgn=self._cgn(so_far), ipv6=self._ipv6(dialled))
 
     def _places(self, so_far: Reachability) -> Iterator[tuple[str, Place]]:
-        """Where others may get in: at the router's ports, where peers see us, at our own."""
+        """Yield addresses to try: the router's ports, where peers see us, and our own."""
         if self._mapped.tcp is not None and is_public(self._mapped.tcp[0]):
             yield "tcp", self._mapped.tcp
         if self._mapped.udp is not None and is_public(self._mapped.udp[0]):
@@ -137,7 +137,7 @@ class Measurement:
     async def _dial(
         self, transport: str, place: Place, able: Sequence[LinkedPeer], at_once: int
     ) -> list[bool]:
-        """What came of the dial-backs of the first few peers that sent any."""
+        """Return the results of dial-backs by the first few peers that sent any."""
         answers: list[bool] = []
 
         async def ask(each: LinkedPeer) -> None:
@@ -156,8 +156,8 @@ class Measurement:
         return answers
 
     def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> Answer:
-        """All who dial back are known to the NAT, as they are linked: where its filter lets in who
-        is known, only a forwarded port shows that strangers get in."""
+        """Judge an address. All peers that dial back are linked, so the NAT knows them. If its
+        filter accepts known peers, only a forwarded port proves that strangers get in."""
         if not answers:
             return Answer.UNKNOWN
         if not any(answers):
@@ -168,7 +168,7 @@ class Measurement:
         return Answer.REACHED
 
     def _cgn(self, so_far: Reachability) -> bool | None:
-        """Whether what our router takes for the internet is another NAT's inside."""
+        """Whether the router's outer address is inside another NAT."""
         wan = self._mapped.wan
         if wan is not None:
             outside = so_far.udp.public_ip or (so_far.tcp_place or (None, 0))[0]

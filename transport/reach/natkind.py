@@ -1,12 +1,12 @@
-"""Finds out what the NAT before this node does with UDP, by asking peers what they see.
+"""Classification of the NAT in front of this node, by asking peers what they see.
 
-As RFC 5780 does it, but that the servers are ordinary peers. Fresh sockets of ours, which nobody
-else has ever talked to, ask observers where they come from: the first socket all of them, the
-others one observer each. Then, over the links that are there, peers are asked to send to what was
-seen: from another port (who may pass that was sent to?), and peers to whom that socket has never
-sent (who may pass at all?).
+It works like RFC 5780, but the servers are ordinary peers. Fresh sockets, which no peer has ever
+talked to, ask observers where they see them: the first socket asks all observers, the others one
+each. Then peers are asked over their links to send to the address that was seen. Known peers send
+from another port, and show whether a known address passes the filter. Peers to which the socket has
+never sent show whether any address passes.
 
-The `Classifier` does no I/O: times and datagrams in, `Ask`s and `Request`s out.
+The `Classifier` does no I/O: it takes times and datagrams, and returns `Ask`s and `Request`s.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +30,7 @@ from .stun import Kind, Message
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A peer that answers Binding requests: its IP address, and its ports there (one or two)."""
+    """A peer that answers Binding requests: its IP address, and its one or two ports there."""
 
     peer: PeerId
     ip: str
@@ -52,7 +52,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A peer to be asked, over its link, to send `nonce` to `place` from a new port of its own."""
+    """A peer to ask, over its link, to send `nonce` to `place` from a new port of its own."""
 
     peer: PeerId
     place: Place
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(slots=True)
 class _Question:
-    """One Binding request, repeated until it is answered."""
+    """One Binding request, which is repeated until it is answered."""
 
     socket: int
     observer: Observer
@@ -78,27 +78,27 @@ class _Question:
 
 @dataclass(slots=True)
 class _Back:
-    """One dial-back. `stranger`: the socket has never sent to that peer."""
+    """One dial-back. `stranger` says that the socket has never sent to that peer."""
 
     socket: int
     peer: PeerId
     stranger: bool
     until: float = inf
-    sent: bool = False  # the peer says so
+    sent: bool = False  # whether the peer says that it has sent
     passed: bool = False
 
 
 @dataclass(slots=True)
 class _Socket:
-    """What one of our sockets has done: its local port, and whom it sent to."""
+    """State of one of our sockets: its local port, and the addresses to which it has sent."""
 
     port: int
     places: set[Place] = field(default_factory=set)
 
 
 class Classifier:
-    """One measurement. `ports` are the local ports of `defaults.PROBE_SOCKETS` fresh sockets,
-    `own` the addresses of this machine, `observers` at different IP addresses."""
+    """One classification. `ports` are the local ports of `defaults.PROBE_SOCKETS` fresh sockets.
+    `own` are the addresses of this machine. `observers` are at different IP addresses."""
 
     def __init__(
         self,
@@ -116,11 +116,12 @@ class Classifier:
         self._questions: dict[bytes, _Question] = {}
         self._backs: dict[bytes, _Back] = {}
         self._requests: list[Request] = []
-        self._asked_back: set[int] = set()  # sockets whose dial-backs are on their way
+        self._asked_back: set[int] = set()  # sockets whose dial-backs have been requested
         self._plan(now)
 
     def _plan(self, now: float) -> None:
-        """First ports before second ones: a NAT's numbers are read in the order of asking."""
+        """Plan first ports before second ones, because a NAT's ports are read in the order of
+        asking."""
         first = [(0, each, each.places[0]) for each in self._observers]
         second = [(0, each, place) for each in self._observers for place in each.places[1:]]
         single = [
@@ -144,13 +145,13 @@ class Classifier:
 
     @property
     def wake_at(self) -> float:
-        """When `poll` has something to do at the latest."""
+        """The latest time at which `poll` has something to do."""
         dues = [each.due for each in self._questions.values() if each.open]
         waits = [each.until for each in self._backs.values() if not each.passed]
         return min([*dues, *waits], default=inf)
 
     def poll(self, now: float) -> list[Ask | Request]:
-        """What to do now. Call it at `wake_at`, and after everything that came."""
+        """Return what to do now. Call it at `wake_at`, and after every received event."""
         found: list[Ask | Request] = [
             ask for each in self._questions.values() if (ask := self._repeat(each, now))
         ]
@@ -165,15 +166,15 @@ class Classifier:
         if not question.open or question.due > now:
             return None
         question.sent += 1
-        if question.sent > len(defaults.RETRY_S):  # the last wait is over
+        if question.sent > len(defaults.RETRY_S):  # the last wait has ended
             return None
         question.due = now + defaults.RETRY_S[question.sent - 1]
         return Ask(question.socket, question.data, question.to)
 
-    # What comes.
+    # Received datagrams.
 
     def on_datagram(self, socket: int, data: bytes, source: Place) -> None:
-        """A datagram on one of the sockets; what nobody asked for is dropped."""
+        """Take a datagram from one of the sockets; drop it unless it was asked for."""
         message = stun.decode(data)
         if message is None:
             return
@@ -190,7 +191,8 @@ class Classifier:
             question.seen = message.mapped
 
     def _is_from(self, question: _Question, socket: int, source: Place) -> bool:
-        """Answers count from where the request went: a stranger's guess or echo does not."""
+        """Whether a reply comes from the address that was asked, so that strangers cannot forge
+        it."""
         return question.socket == socket and question.to == source
 
     def _on_back(self, socket: int, nonce: bytes, source: Place) -> None:
@@ -199,14 +201,15 @@ class Classifier:
             back.passed = True
 
     def _passes_anew(self, back: _Back, source: Place) -> bool:
-        """From where the socket was sending to, anything passes: that would prove nothing."""
+        """Whether a datagram proves something: from an address that the socket sends to, any
+        passes."""
         places = self._sockets[back.socket].places
         if back.stranger:
             return source[0] not in {ip for ip, _ in places}
         return source not in places
 
     def on_sent(self, nonce: bytes, now: float, *, sent: bool) -> None:
-        """The peer of a request says that it has sent, or would not, or said nothing."""
+        """Note whether the peer of a request says that it has sent."""
         back = self._backs.get(nonce)
         if back is not None:
             back.sent = sent
@@ -215,7 +218,8 @@ class Classifier:
     # Dial-backs.
 
     def _ask_back(self, now: float) -> None:
-        """Once a socket's questions are settled, its mapping is known and peers may send to it."""
+        """Request dial-backs to a socket once its questions are settled, so that its mapping is
+        known."""
         for socket in range(len(self._sockets)):
             mine = [each for each in self._questions.values() if each.socket == socket]
             if socket in self._asked_back or any(each.open for each in mine):
@@ -253,10 +257,10 @@ class Classifier:
         self._backs[nonce] = _Back(socket, peer, stranger, until)
         self._requests.append(Request(peer, place, nonce))
 
-    # The verdict.
+    # Results.
 
     def result(self) -> UdpKind:
-        """What was found so far; everything, once `done`."""
+        """Return what has been found so far; complete once `done`."""
         views = self._views()
         seen = [first for first, _ in views.values() if first is not None]
         own = {(ip, self._sockets[0].port) for ip in self._own}
@@ -276,13 +280,13 @@ class Classifier:
         )
 
     def _blocked(self, asked: int) -> bool | None:
-        """A single observer that is silent may be down itself: two must be."""
+        """Whether UDP is blocked. A single silent observer may be down, so two must be silent."""
         if any(each.seen is not None for each in self._questions.values()):
             return False
         return True if asked > 1 else None
 
     def _views(self) -> dict[str, View]:
-        """Where the first socket was seen, by the observer's IP address."""
+        """Return where the first socket was seen, by the observer's IP address."""
         seen = {each.to: each.seen for each in self._questions.values() if each.socket == 0}
         return {
             each.ip: (seen.get(each.places[0]), seen.get(each.places[-1]))
@@ -299,11 +303,11 @@ class Classifier:
         )
 
     def _made(self, mapping: Behaviour) -> list[tuple[int, int]]:
-        """(inner port, outer port) of each mapping that was made, in order.
+        """Return (inner port, outer port) of each new mapping, in order.
 
-        A socket that asked several observers has one mapping, one for each IP address, or one
-        for each place, as the mapping's kind says; where one, its most common view counts. What
-        dissenters say is left out.
+        A socket that asked several observers has one mapping in all, for each IP address, or for
+        each address and port, depending on the mapping's kind. The most common view of a mapping
+        counts, and the views of dissenters are left out.
         """
         groups: dict[tuple[int, object], list[Place]] = {}
         dissenters = self._dissenters(mapping)
@@ -317,7 +321,7 @@ class Classifier:
         ]
 
     def _dissenters(self, mapping: Behaviour) -> tuple[PeerId, ...]:
-        """Who saw another place than the majority of at least three saw."""
+        """Return the peers whose view differs from that of a majority of at least three."""
         views = self._views()
         seen = {each.peer: views[each.ip][0] for each in self._observers}
         agreed = consensus(place for place in seen.values() if place is not None)
@@ -333,7 +337,7 @@ def _depends(mapping: Behaviour, to: Place) -> object:
 
 
 def _apart(observers: Sequence[Observer]) -> list[Observer]:
-    """One observer for each IP address, in their order."""
+    """Return one observer for each IP address, in their order."""
     found: dict[str, Observer] = {}
     for each in observers:
         if each.ports:

@@ -1,7 +1,7 @@
-"""A volunteer's answers to "where do you see me?": Binding requests on its UDP port.
+"""A volunteer's replies to Binding requests, which tell peers where it sees them.
 
-It must not amplify an attack. An answer is never larger than its request, goes to the address that
-the request came from, and contains only that address. Answers are rate-limited by source and in
+It must not amplify an attack. A reply is never larger than its request, goes to the address that
+the request came from, and contains only that address. Replies are rate-limited by source and in
 all.
 """
 
@@ -13,7 +13,7 @@ from .stun import Kind, Message
 
 
 class Responder:
-    """Requests in, answers out."""
+    """Responder to Binding requests."""
 
     def __init__(self, rates: SourceRates | None = None) -> None:
         self.answered = 0
@@ -24,10 +24,10 @@ class Responder:
         self._rates = rates
 
     def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
-        """The answer to a datagram, decoded as `message`; None where there is none.
+        """Return the reply to a datagram that was decoded as `message`, or None.
 
-        Requests with a user name or an integrity attribute are somebody else's: those are the
-        checks of hole punching (RFC 8445), on the same port.
+        Requests with a user name or an integrity attribute are not meant for it: they are checks of
+        hole punching (RFC 8445) on the same port.
         """
         if message.kind is not Kind.REQUEST or message.username or message.integrity:
             return None
@@ -46,7 +46,7 @@ class Responder:
         return answer
 
     def _fits(self, data: bytes, source: Place) -> bool:
-        """Looked at before the rates: what cannot be answered uses nothing up."""
+        """Whether a request can be answered. Checked first, so that others use up no rate."""
         return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
 
 

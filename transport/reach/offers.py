@@ -1,6 +1,6 @@
-"""What peers offer to each other: on which UDP ports they observe, and whether they dial back.
+"""Offers of peers: on which UDP ports they observe, and whether they dial back.
 
-The wire form of `reach.observe` (docs/spec/reach.md), and the choice among those that offer.
+This has the wire form of `reach.observe` (docs/spec/reach.md), and the choice among peers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,19 +14,19 @@ from .natkind import Observer
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Up to two UDP ports on which a peer answers Binding requests; whether it dials back."""
+    """Up to two UDP ports on which a peer answers Binding requests, and whether it dials back."""
 
     ports: tuple[int, ...] = ()
     dials: bool = False
 
     @property
     def header(self) -> dict[str, Any]:
-        """As the header of a reply."""
+        """The header of a reply with this offer."""
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
 def parse_offer(header: Mapping[str, Any]) -> Offer:
-    """What a peer's reply offers; what is malformed offers nothing."""
+    """Parse the offer in a peer's reply. Malformed parts offer nothing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:
         ports = []
@@ -37,8 +37,8 @@ def parse_offer(header: Mapping[str, Any]) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class LinkedPeer:
-    """A linked peer: the IP address at which this node reaches it, what it offers, and the address
-    of the other IP version, where a path of the link goes by that as well."""
+    """A linked peer: the IP address at which this node reaches it, its offer, and the address of
+    the other IP version if a path of the link uses that as well."""
 
     peer: PeerId
     ip: str
@@ -51,19 +51,20 @@ class LinkedPeer:
 
 
 def observers(peers: Iterable[LinkedPeer]) -> list[Observer]:
-    """Those that can tell what the internet sees, far apart from each other first."""
+    """Return the peers that can tell what the internet sees, spread over networks."""
     able = [each for each in peers if each.offer.ports and can_observe(each.ip)]
     return [each.observer for each in spread(able)]
 
 
 def can_observe(ip: str) -> bool:
-    """A neighbour on the LAN sees what no NAT has touched. (NATs are IPv4's.)"""
+    """Whether a peer sees our NAT's outside: not on the LAN, and over IPv4, which NATs
+    translate."""
     return ":" not in ip and is_public(ip)
 
 
 def spread(peers: Sequence[LinkedPeer]) -> list[LinkedPeer]:
-    """First one of each region (`place.region`), then a second one of each, and so on: who owns one
-    network shall not make the majority."""
+    """Sort peers: first one of each region (`place.region`), then a second one of each, and so on,
+    so that the owner of one network cannot be the majority."""
     rank: dict[str, int] = {}
     ranked = []
     for each in peers:

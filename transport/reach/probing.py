@@ -1,4 +1,4 @@
-"""The classifier with sockets: a measurement of this node's NAT."""
+"""Measurement of this node's NAT: runs the classifier on real sockets."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -11,14 +11,14 @@ from .natkind import Ask, Classifier, Observer, Request
 from .reachability import UdpKind
 
 AskBack = Callable[[Request], Awaitable[bool]]
-"""Ask a peer for a dial-back; whether it says that it has sent. Raises nothing."""
+"""Asks a peer for a dial-back. Returns whether it says that it has sent. Never raises."""
 
 
 async def classify(
     host: Host, observers: Sequence[Observer], own: Collection[str], ask_back: AskBack
 ) -> UdpKind:
-    """What the NAT does with UDP over IPv4. Takes 1 to 4 s where observers answer. Raises
-    HostError where no socket can be had."""
+    """Return what the NAT does with UDP over IPv4. Takes 1 to 4 s if observers reply. Raises
+    HostError if no socket is available."""
     sockets: list[Datagrams] = []
     try:
         for _ in range(defaults.PROBE_SOCKETS):

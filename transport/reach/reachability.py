@@ -1,4 +1,4 @@
-"""What is known of how others reach this node: the verdict, as values."""
+"""Values that describe how others reach this node: NAT behaviour, dial-backs, addresses."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,10 +8,10 @@ from ..identity import PeerId
 
 
 class Behaviour(StrEnum):
-    """On what a NAT's mapping or filtering depends (RFC 4787, 4.1 and 5; RFC 5780, 3).
+    """Kind of a NAT's mapping or filtering (RFC 4787, 4.1 and 5; RFC 5780, 3).
 
     As a mapping, `NONE` says that addresses are not translated. As a filtering,
-    `ENDPOINT_INDEPENDENT` says that anybody may send to a mapping, or that nothing filters.
+    `ENDPOINT_INDEPENDENT` says that any host may send to a mapping, or that nothing filters.
     """
 
     UNKNOWN = "unknown"
@@ -22,12 +22,12 @@ class Behaviour(StrEnum):
 
     @property
     def symmetric(self) -> bool:
-        """As a mapping: whether each destination sees another port."""
+        """Whether, as a mapping, each destination sees another port."""
         return self in (Behaviour.ADDRESS_DEPENDENT, Behaviour.ADDRESS_AND_PORT_DEPENDENT)
 
 
 class Pattern(StrEnum):
-    """How a NAT chooses the outer port of a new mapping."""
+    """A NAT's choice of the outer port of a new mapping."""
 
     UNKNOWN = "unknown"
     PRESERVING = "preserving"
@@ -37,7 +37,7 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The pattern, and for a sequential one the step from one mapping to the next, in ports."""
+    """A NAT's port allocation. `delta` is the step of a sequential one, in ports."""
 
     pattern: Pattern = Pattern.UNKNOWN
     delta: int = 0
@@ -45,9 +45,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class UdpKind:
-    """What the `Classifier` found. `blocked` None: nobody to tell; `answered` counts observers
-    with different IP addresses that answered, `asked` those that were asked. `ports` are the
-    outer ports of new mappings in the order of their making. `dissenters` said otherwise than the
+    """Result of the `Classifier`. `blocked` is None if no observer could tell. `asked` counts the
+    observers with different IP addresses that were asked, `answered` those that replied. `ports`
+    are the outer ports of new mappings in order of creation. `dissenters` differ from the
     majority of at least three."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
@@ -62,19 +62,19 @@ class UdpKind:
 
 
 class Answer(StrEnum):
-    """What came of the dial-backs to one address."""
+    """Result of the dial-backs to one address."""
 
     REACHED = "reached"
     REACHED_BY_KNOWN = "reached-by-known"
-    """Only who this node had talked to before got in, past a filter that lets those in."""
+    """Only peers that this node had talked to got in, through a filter that accepts those."""
     NOT_REACHED = "not-reached"
     UNKNOWN = "unknown"
-    """Nobody could be asked."""
+    """No peer could be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """An address of this node, and whether peers that dialled it got here. `asked` counts them."""
+    """An address of this node, and the result for the `asked` peers that dialled it."""
 
     transport: str  # "tcp" or "udp"
     place: Place
@@ -87,19 +87,19 @@ class Ipv6(StrEnum):
 
     NONE = "none"
     UNKNOWN = "unknown"
-    """There is one, and no peer that could try it."""
+    """There is one, but no peer that could try it."""
     FILTERED = "filtered"
     OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """How others reach this node, as far as peers could tell.
+    """The ways in which others reach this node, as far as peers could tell.
 
-    `udp_place` and `tcp_place` are where the node's own port is seen from outside, by most
-    observers (None: by nobody, or by each at another place). `udp_places` is every view of
-    the UDP port, in the order in which the observers were asked. `cgn` says whether a further
-    NAT stands behind the router's own (None: unknown).
+    `udp_place` and `tcp_place` are where most observers see the node's own port (None: no
+    observer sees it, or each sees it elsewhere). `udp_places` are all views of the UDP port, in
+    the order in which the observers were asked. `cgn` says whether there is another NAT behind
+    the router's own (None: unknown).
     """
 
     udp: UdpKind = UdpKind()
@@ -115,12 +115,12 @@ class Reachability:
 
     @property
     def observers(self) -> int:
-        """Peers at different IP addresses that told what they see."""
+        """Number of observers at different IP addresses that replied."""
         return self.udp.answered
 
     @property
     def public(self) -> bool | None:
-        """Whether strangers can dial this node at some address; None where nobody tried. Behind a
+        """Whether strangers can dial this node at some address; None if no peer tried. Behind a
         symmetric NAT there is no address to try."""
         answers = {item.answer for item in self.dialled}
         if Answer.REACHED in answers:
@@ -130,7 +130,7 @@ class Reachability:
         return False if self.udp.mapping.symmetric and not answers else None
 
     def reached(self, transport: str) -> tuple[Place, ...]:
-        """Addresses at which strangers got in, by "tcp" or "udp"."""
+        """Return the addresses at which strangers got in, by "tcp" or "udp"."""
         return tuple(
             item.place
             for item in self.dialled

@@ -1,4 +1,4 @@
-"""`Reach`: observes for others, dials back for others, and knows how others reach this node."""
+"""Reachability service of a node: measures how others reach it, and answers their questions."""
 
 from dataclasses import replace
 from math import inf
@@ -24,11 +24,11 @@ from .volunteer import Volunteer
 
 
 class Reach:
-    """One for each node. `udp` is the node's UDP port, None where it has none.
+    """The service of one node. `udp` is the node's UDP port, or None.
 
-    `volunteer`: answer Binding requests and dial back for peers. `seen_at` says at which IP
-    address this node sees a peer, and None for one that it only reaches through others; without it
-    the links' own status is asked.
+    `volunteer`: answer Binding requests and dial back for peers. `seen_at` returns the IP
+    addresses at which this node sees a peer, none for one that it reaches only through others.
+    Without it the links' own status is used.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Reach:
         self._turn = 0
         self._changed = trio.lowlevel.ParkingLot()
         self._linked = trio.Event()
-        self._news = trio.Event()  # something that a measurement depends on is another one
+        self._news = trio.Event()  # set when something has changed that a measurement depends on
         self._measuring = trio.Lock()
         endpoint.on_link(lambda _: self._linked.set())
 
     def _outside(self) -> set[str]:
-        """Public IP addresses at which others see this node."""
+        """Return the public IP addresses at which others see this node."""
         known = self.reachability
         found = {*known.udp_places, known.udp_place, known.tcp_place, *self._mapped_places()}
         return {place[0] for place in found if place is not None}
@@ -74,7 +74,7 @@ class Reach:
     def _mapped_places(self) -> list[Place]:
         return [place for place in (self._mapped.tcp, self._mapped.udp) if place is not None]
 
-    # What others use.
+    # Used by other components.
 
     @property
     def measuring(self) -> bool:
@@ -82,7 +82,7 @@ class Reach:
         return self._measuring.locked()
 
     async def changed(self, version: int) -> int:
-        """Wait until `version` is beyond this one; what it is then."""
+        """Wait until `version` is higher than this one, and return it."""
         await trio.lowlevel.checkpoint()
         while self.version <= version:
             await self._changed.park()
@@ -91,8 +91,8 @@ class Reach:
     def observed_tcp(
         self, observer: PeerId, observer_ip: str, place: Place, local_port: int
     ) -> None:
-        """A peer's hello says that it sees a connection, which this node dialled from `local_port`
-        to `observer_ip`, come from `place`."""
+        """Note that a peer's hello reports where it sees a connection that this node dialled, from
+        `local_port` to `observer_ip`."""
         now, port = self._host.now(), self._endpoint.port
         before = self._views.place(port, now)
         self._views.add(observer, observer_ip, place, local_port, now)
@@ -101,12 +101,12 @@ class Reach:
             self._news.set()
 
     def dialback_arrived(self, first: bytes, source: Place) -> bool:
-        """An accepted TCP connection began with `first` (17 bytes are needed): whether that is a
-        dial-back to this node. The caller closes the connection, whatever it is."""
+        """Whether an accepted TCP connection that began with `first` (at least 17 bytes) is a
+        dial-back to this node. The caller closes the connection in any case."""
         return self._awaited.on_connection(first, source)
 
     def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
-        """STUN that came to the UDP port, by `socket`: whether it was for this service."""
+        """Take a STUN message of the UDP port. Return whether it was for this service."""
         message = stun.decode(data)
         if message is None or self._udp is None:
             return False
@@ -118,18 +118,18 @@ class Reach:
         return answer is not None and self._udp.send(answer, source, socket)
 
     def port_mapped(self, mapped: Mapped) -> None:
-        """Port mapping came to this: it is tried out."""
+        """Note the result of port mapping, which the next measurement tries out."""
         if mapped != self._mapped:
             self._mapped = mapped
             self._news.set()
 
     def observers(self) -> list[Place]:
-        """UDP places of linked peers that answer Binding requests, far apart from each other
-        first; of those whose offer is known."""
+        """Return UDP addresses of linked peers that are known to answer Binding requests, spread
+        over networks."""
         return [each.places[0] for each in observers(self._peers.known())]
 
     async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
-        """Where up to `count` observers see the UDP port now, in the order of asking."""
+        """Return where up to `count` observers see the UDP port now, in the order of asking."""
         if self._looker is None:
             return []
         seen = await self._looker.look(self.observers()[:count])
@@ -154,7 +154,7 @@ class Reach:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Volunteer; measure once there are links, every 30 min, and when something changed."""
+        """Volunteer, and measure: once there are links, every 30 min, and after changes."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._volunteer.run)
             nursery.start_soon(self._watch_addresses)
@@ -179,8 +179,9 @@ class Reach:
                 return
 
     def _pause(self) -> float:
-        """Until the next measurement; soon where somebody could have dialled back and had no time
-        for it, as when many nodes join at once. (IPv6 may have nobody who could.)"""
+        """Return the time to the next measurement, in seconds. It is short if a peer could have
+        dialled back but was busy, as when many nodes join at once. Over IPv6 there may be no such
+        peer, so it does not count."""
         known = self.reachability
         unknown = known.observers > 0 and any(
             each.answer is Answer.UNKNOWN and ":" not in each.place[0] for each in known.dialled
@@ -188,7 +189,7 @@ class Reach:
         return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
     async def _watch_addresses(self) -> None:
-        """An interface came or went: the NAT before this node may be another one."""
+        """Measure again if an interface comes or goes, because there may be another NAT."""
         before = self._host.interfaces()
         while True:
             await trio.sleep(defaults.INTERFACES_S)
@@ -198,8 +199,8 @@ class Reach:
                 self._news.set()
 
     async def _watch_port(self) -> None:
-        """One observer after the other tells where it sees the port. If it is elsewhere now, others
-        are asked too: one alone is not believed."""
+        """Ask one observer after the other where it sees the port. If it is elsewhere now, ask
+        others too, because one alone is not trusted."""
         while True:
             await trio.sleep(defaults.LOOK_S)
             there, known = self.observers(), self.reachability.udp_place
@@ -222,7 +223,7 @@ class Reach:
             too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             if self.measuring or known.measured_at is None or not too_few:
-                continue  # new peers would add nothing
+                continue  # new peers would not add information
             if self._peers.places() - self._could_ask:
                 self._news.set()
 
@@ -247,7 +248,7 @@ class Reach:
         places = await self.look()
         now = self._host.now()
         own = [item.address for item in self._host.interfaces()]
-        found = replace(  # what dialling shows takes longer; until then the last one counts
+        found = replace(  # results of dialling take longer; until then the previous ones stay
             self.reachability,
             udp=kind,
             udp_place=consensus(places),

@@ -1,8 +1,8 @@
-"""STUN's Binding method as bytes (RFC 8489), with the attributes of RFC 5780 and of ICE (RFC 8445).
+"""STUN's Binding method as bytes (RFC 8489), with attributes of RFC 5780 and ICE (RFC 8445).
 
-What comes from the network is parsed within bounds and becomes a `Message` or nothing. A message
-is not believed for being well-formed: an answer is matched by its transaction id and its source,
-and where both ends share a key, by `authentic`.
+Input from the network is parsed within bounds and becomes a `Message` or None. A well-formed
+message is not yet trusted: a reply is matched by its transaction id and its source, and if both
+ends share a key, by `authentic`.
 """
 
 import hmac
@@ -28,7 +28,7 @@ _ATTRIBUTE: Final = struct.Struct("!HH")
 _BINDING: Final = 0x0001
 _CLASS_BITS: Final = 0x0110
 _OPTIONAL: Final = 0x8000
-"""Types from here on may be skipped by who does not know them (RFC 8489, 14)."""
+"""Types from here on may be skipped by a receiver that does not know them (RFC 8489, 14)."""
 
 # Attribute types (RFC 8489, 18.3; RFC 5780, 7; RFC 8445, 16.1).
 _MAPPED_ADDRESS: Final = 0x0001
@@ -54,16 +54,16 @@ _UNDERSTOOD: Final = frozenset(
         _INTEGRITY_SHA256, _XOR_MAPPED_ADDRESS, _PRIORITY, _USE_CANDIDATE, _PADDING,
     }
 )  # fmt: skip
-"""Types below `_OPTIONAL` that a receiver need not refuse. CHANGE-REQUEST is not one of them: no
-observer of ours answers from elsewhere on the word of an unauthenticated datagram."""
+"""Types below `_OPTIONAL` that a receiver need not refuse. CHANGE-REQUEST is not one of them: our
+observers never reply from elsewhere because an unauthenticated datagram says so."""
 
 
 _SEALS: Final = {True: (_INTEGRITY_SHA256, "sha256", 32), False: (_INTEGRITY, "sha1", 20)}
-"""The integrity attributes: type, hash, bytes of the value (RFC 8489, 14.5 and 14.6)."""
+"""The integrity attributes: type, hash, and size in bytes (RFC 8489, 14.5 and 14.6)."""
 
 
 class Kind(IntEnum):
-    """The class of a message: its two bits in the type field (RFC 8489, 5)."""
+    """Class of a message: two bits of its type field (RFC 8489, 5)."""
 
     REQUEST = 0x0000
     INDICATION = 0x0010
@@ -73,7 +73,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """Where a received message's MESSAGE-INTEGRITY attribute begins, and which it is."""
+    """Offset of a received message's integrity attribute, and whether it is the SHA-256 one."""
 
     offset: int
     sha256: bool
@@ -83,11 +83,11 @@ class Integrity:
 class Message:
     """One Binding message. Absent attributes are None.
 
-    `transaction` has 12 bytes, `priority` is of 32 bits, `controlled` and `controlling` are
-    tie-breakers of 64 bits, `error` is (code from 300 to 699, reason). `padding` is the number
-    of bytes of a PADDING attribute. `unknown` are the types that a receiver did not know but would
-    have to: a request with any is answered by `refuse_unknown`, everything else is dropped.
-    Attributes behind the integrity are not covered by it and so are ignored.
+    `transaction` has 12 bytes, `priority` 32 bits. `controlled` and `controlling` are tie-breakers
+    of 64 bits. `error` is (code from 300 to 699, reason). `padding` is the size of a PADDING
+    attribute in bytes. `unknown` are mandatory types that this receiver does not know: a request
+    with any is answered by `refuse_unknown`, other messages are dropped. Attributes after the
+    integrity are not covered by it, and therefore ignored.
     """
 
     kind: Kind
@@ -109,14 +109,14 @@ class Message:
 
 
 def is_stun(data: bytes) -> bool:
-    """Whether a datagram can be STUN at all, by its first bytes (RFC 8489, 6.3; RFC 9443)."""
+    """Whether a datagram can be STUN, by its first bytes (RFC 8489, 6.3; RFC 9443)."""
     return len(data) >= _HEADER.size and data[0] < 4 and data[4:8] == COOKIE.to_bytes(4)
 
 
 def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -> bytes:
-    """The bytes of a message, with a FINGERPRINT, and MESSAGE-INTEGRITY-SHA256 where a short-term
-    key (RFC 8489, 9.1.1: the password) is given; without `sha256` the older MESSAGE-INTEGRITY,
-    the only one that browsers know. `integrity` and `fingerprint` are not read."""
+    """Return the bytes of a message, with a FINGERPRINT. With a short-term key (RFC 8489, 9.1.1:
+    the password) it has MESSAGE-INTEGRITY-SHA256; without `sha256` the older MESSAGE-INTEGRITY,
+    the only one that browsers know. `integrity` and `fingerprint` of `message` are ignored."""
     body = b"".join(_attribute(kind, value) for kind, value in _values(message))
     if key is not None:
         kind, name, size = _SEALS[sha256]
@@ -127,12 +127,13 @@ def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -
 
 
 def request(transaction: bytes) -> bytes:
-    """A Binding request, padded so that no answer is larger (`observer.py`)."""
+    """Return a Binding request, padded so that no reply is larger (`observer.py`)."""
     return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
 def decode(data: bytes) -> Message | None:
-    """A Binding message; None for what is none, or is malformed, or has a wrong FINGERPRINT."""
+    """Return a Binding message; None if it is another one, malformed, or has a wrong
+    FINGERPRINT."""
     if not is_stun(data) or len(data) > defaults.STUN_BYTES:
         return None
     kind, length, _, transaction = _HEADER.unpack_from(data)
@@ -147,8 +148,8 @@ def decode(data: bytes) -> Message | None:
 
 
 def authentic(data: bytes, message: Message, key: bytes) -> bool:
-    """Whether `message`, decoded from `data`, was made by who has the key. False without an
-    integrity attribute. Both MESSAGE-INTEGRITY-SHA256 and the older one with SHA-1 are known."""
+    """Whether `message`, decoded from `data`, was made with this key. False without an integrity
+    attribute. Both MESSAGE-INTEGRITY-SHA256 and the older one with SHA-1 are accepted."""
     where = message.integrity
     if where is None:
         return False
@@ -160,7 +161,7 @@ def authentic(data: bytes, message: Message, key: bytes) -> bool:
 
 
 def refuse_unknown(request: Message) -> Message:
-    """The answer to a request with attributes that are not understood (RFC 8489, 6.3.1)."""
+    """Return the reply to a request with unknown mandatory attributes (RFC 8489, 6.3.1)."""
     return Message(
         Kind.ERROR,
         request.transaction,
@@ -218,7 +219,7 @@ def _plain(place: Place) -> bytes:
 
 
 def _xored(place: Place, transaction: bytes) -> bytes:
-    """RFC 8489, 14.2: so that no NAT that rewrites addresses in payloads finds it."""
+    """Encode an address masked, so that NATs do not rewrite it (RFC 8489, 14.2)."""
     plain = _plain(place)
     mask = COOKIE.to_bytes(4) + transaction
     port = int.from_bytes(plain[2:4]) ^ COOKIE >> 16
@@ -230,14 +231,14 @@ def _xored(place: Place, transaction: bytes) -> bytes:
 
 
 class _Reader:
-    """Reads the attributes of one message into `fields`. Raises ValueError for malformed ones."""
+    """Reader of one message's attributes into `fields`. Raises ValueError for malformed ones."""
 
     def __init__(self, data: bytes, transaction: bytes) -> None:
         self.fields: dict[str, Any] = {}
         self._data = data
         self._transaction = transaction
         self._unknown: list[int] = []
-        self._sealed = False  # an integrity attribute came: what follows is not covered by it
+        self._sealed = False  # an integrity attribute was read, which does not cover what follows
 
     def read(self) -> None:
         position, end = _HEADER.size, len(self._data)
@@ -270,13 +271,14 @@ class _Reader:
             return
         elif kind in _READERS:
             name, read = _READERS[kind]
-            if name not in self.fields:  # of several the first counts (RFC 8489, 14)
+            if name not in self.fields:  # the first one counts (RFC 8489, 14)
                 self.fields[name] = read(value, self._transaction)
         elif kind < _OPTIONAL and kind not in _UNDERSTOOD:
             self._unknown.append(kind)
 
     def _integrity(self, kind: int, value: bytes, position: int) -> None:
-        """Of the two the stronger one counts: it comes last, and covers all that was taken."""
+        """Note an integrity attribute. The stronger kind counts: it comes last and covers all
+        before."""
         sha256 = kind == _INTEGRITY_SHA256
         if len(value) != _SEALS[sha256][2]:
             raise ValueError("an integrity attribute of a wrong size")

@@ -1,7 +1,7 @@
-"""Where peers saw this node's TCP connections come from, and what that says of the NAT.
+"""Views of this node's TCP connections by peers, and what they tell about its NAT.
 
-A peer's hello says it for the connection that it accepted. Only connections that this node itself
-dialled tell anything: of others the peer knows just the address at which it dialled.
+A peer's hello contains its view of the connection that it accepted. Only connections that this node
+dialled count. On others, the peer knows just the address that it dialled.
 """
 
 from collections import OrderedDict
@@ -31,8 +31,9 @@ class TcpViews:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def add(self, observer: PeerId, ip: str, place: Place, port: int, now: float) -> None:
-        """`observer`, at the public IPv4 address `ip`, saw a connection from our local `port` come
-        from `place`. Others tell nothing of the NAT to the internet, and are left out."""
+        """Note that `observer`, at the public IPv4 address `ip`, saw a connection from our local
+        `port` come from `place`. Views over IPv6 or on private networks do not concern the NAT and
+        are skipped."""
         if ":" in ip or ":" in place[0] or not is_public(ip) or not 0 < place[1] < 65536:
             return
         self._seen.pop(ip, None)
@@ -41,22 +42,22 @@ class TcpViews:
             self._seen.popitem(last=False)
 
     def clear(self) -> None:
-        """The way to the internet is another one now."""
+        """Forget all views, because the route to the internet has changed."""
         self._seen.clear()
 
     def mapping(self, port: int, own: Collection[str], now: float) -> Behaviour:
-        """Of connections from our listen port."""
+        """Return the NAT's mapping of connections from our listen port."""
         views: dict[str, View] = {
             ip: (seen.place, None) for ip, seen in self._fresh(now) if seen.port == port
         }
         return mapping_of(views, [(ip, port) for ip in own])
 
     def place(self, port: int, now: float) -> Place | None:
-        """Where most observers saw connections from our listen port."""
+        """Return where most observers saw connections from our listen port, or None."""
         return consensus(seen.place for _, seen in self._fresh(now) if seen.port == port)
 
     def preserves(self, now: float) -> bool | None:
-        """Whether most connections kept their port, whichever that was."""
+        """Whether most connections kept their local port; None without views."""
         kept = [seen.place[1] == seen.port for _, seen in self._fresh(now)]
         return 2 * sum(kept) > len(kept) if kept else None
 

@@ -1,4 +1,4 @@
-"""What a node does for others: tells them where it sees them, and dials back."""
+"""Services of a node for other nodes' measurements: tells where it sees them, and dials back."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -19,15 +19,15 @@ from .stun import Message
 
 
 class Handles(Protocol):
-    """The endpoint, as far as it is needed here."""
+    """The endpoint, as far as this module needs it."""
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
 
 class Volunteer:
-    """Answers `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
+    """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
-    Not `willing`, it says so to who asks, and does nothing else.
+    If it is not `willing`, it offers nothing and does nothing.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Volunteer:
             endpoint.handle("reach.dialback", Dialler(host, seen_at, outside).serve)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the second port, by which askers tell on what a mapping depends. Nothing rests on
-        it: without a socket for it there is just none."""
+        """Serve a second port, which shows askers what a mapping depends on. The port is optional:
+        if there is no socket for it, it is left out."""
         if not self._willing or self._udp is None:
             task_status.started()
             return
@@ -78,7 +78,7 @@ class Volunteer:
                         socket.send(answer, source)
 
     def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
-        """The answer to a Binding request on the node's UDP port."""
+        """Return the reply to a Binding request on the node's UDP port, or None."""
         if not self._willing:
             return None
         return self._responder.answer(data, message, source, self._host.now())

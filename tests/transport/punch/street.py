@@ -59,11 +59,11 @@ NATS: Mapping[str, Nat] = {
         f"{m}m-{f}f": Nat(_SHORT[m], _SHORT[f], preserves=m == "ei") for m in _SHORT for f in _SHORT
     },
 }
-"""What `reach` finds out of each kind."""
+"""The result of `reach` for each kind of NAT."""
 
 
 class FakeEndpoint:
-    """Who a node is, and who answers its calls."""
+    """An endpoint: its peer id, and its call handlers."""
 
     def __init__(self, peer: str, port: int = PORT) -> None:
         self.peer = PeerId(peer)
@@ -76,7 +76,7 @@ class FakeEndpoint:
 
 @dataclass
 class FakeLink:
-    """Calls to another endpoint; `there` and `back` are seconds one way."""
+    """Calls to another endpoint. `there` and `back` are the delays in seconds."""
 
     mine: PeerId
     other: FakeEndpoint
@@ -116,7 +116,7 @@ class FakeLink:
 
 @dataclass
 class Got:
-    """A pipe that came of it."""
+    """A byte stream that resulted from punching."""
 
     pipe: Pipe
     client: bool
@@ -126,7 +126,7 @@ class Got:
 
 
 class Side:
-    """One node: its home, its ports, its puncher. `knowledge` is itself."""
+    """One node: its home, ports and puncher. It is its own `knowledge`."""
 
     def __init__(self, world: World, name: str, kind: str, link: LinkSpec, **knobs: Any) -> None:
         self.gate: Gateway | None = None
@@ -199,7 +199,7 @@ class Side:
         await self._look(nursery)
 
     async def _look(self, nursery: trio.Nursery) -> None:
-        """Ask the observers, as `reach` does: by UDP and by TCP, from the listen ports."""
+        """Ask the observers like `reach`: over UDP and TCP, from the listen ports."""
         for number, place in enumerate(self.observers):
             data = encode(Message(Kind.REQUEST, bytes([number] * 12), padding=64))
             for _ in range(8):
@@ -250,7 +250,7 @@ class Side:
             self._take(pipe, client, Way.PUNCHED)
 
     async def _talk(self, got: Got) -> None:
-        """The client speaks first, the server answers: as TLS does."""
+        """Let the client speak first and the server reply, like TLS."""
         with suppress(OSError, trio.ClosedResourceError, trio.BrokenResourceError):
             if got.client:
                 got.pipe.write_ready(memoryview(b"ping"))
@@ -282,7 +282,7 @@ class Street:
         knobs: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
         names: tuple[str, str] = ("anna", "bert"),
     ) -> None:
-        """With `skew` the second side begins so many seconds after the first, negative: before."""
+        """`skew` is how much later than the first side the second begins, in seconds."""
         self.world = World(seed=seed)
         self.limits = limits
         self.a = Side(self.world, names[0], kinds[0], links[0], **knobs[0])
@@ -293,7 +293,7 @@ class Street:
             side.udp_works, side.tcp_works = udp, tcp
             side.link = FakeLink(side.endpoint.peer, other.endpoint, other.computer)
             side.observers = [(host.addresses()[0], PORT) for host in self._watchers]
-        # The one that answers waits half a round trip of the link, as it is told.
+        # The answering side waits for half of the round trip that the offer states.
         self.a.claims_rtt = self.b.claims_rtt = 0.08 + 2 * max(skew, 0.0)
         self.a.link.back += max(-skew, 0.0)
 
@@ -341,7 +341,7 @@ class Street:
 
 @dataclass
 class Met:
-    """What came of `meet`: the outcome of who offered, whether both can talk, after how long."""
+    """Result of `meet`: the offering side's outcome, whether both can talk, and the duration."""
 
     outcome: Outcome
     connected: bool
@@ -350,7 +350,7 @@ class Met:
 
 
 def meet(kinds: tuple[str, str], **settings: Any) -> Met:
-    """The first side offers; whether both ends of a pipe then talk to each other."""
+    """Let the first side offer. Return whether both ends of a byte stream can then talk."""
 
     async def body(street: Street) -> Met:
         began = trio.current_time()

@@ -1,4 +1,4 @@
-"""One attempt's way from its first round to what came of it."""
+"""One attempt, from its first round to its outcome."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,7 +20,7 @@ from tests.transport.punch.street import APD, EI, Street, meet
 
 
 def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
-    """An attempt of `anna` whose peer never says anything."""
+    """An attempt of `anna` with a silent peer."""
 
     async def main(street: Street) -> Any:
         side = street.a
@@ -44,7 +44,7 @@ def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
     return Street(("linux-drop", "linux-drop"), **settings).run(main)
 
 
-def test_it_ends_by_itself() -> None:
+def test_an_attempt_ends_by_itself() -> None:
     async def body(attempt: Attempt) -> None:
         began = trio.current_time()
         await attempt.over.wait()
@@ -54,7 +54,7 @@ def test_it_ends_by_itself() -> None:
     alone(body)
 
 
-def test_given_up_it_ends_at_once() -> None:
+def test_an_abandoned_attempt_ends_at_once() -> None:
     async def body(attempt: Attempt) -> None:
         attempt.give_up()
         await trio.testing.wait_all_tasks_blocked()
@@ -63,7 +63,7 @@ def test_given_up_it_ends_at_once() -> None:
     alone(body)
 
 
-def test_the_peer_on_another_way_ends_it_after_a_moment() -> None:
+def test_another_path_to_the_peer_ends_the_attempt_after_a_moment() -> None:
     async def body(attempt: Attempt) -> None:
         attempt.met("tcp")
         began = trio.current_time()
@@ -77,8 +77,8 @@ def test_the_peer_on_another_way_ends_it_after_a_moment() -> None:
     alone(body)
 
 
-def test_nothing_of_a_hard_side_goes_before_the_easy_side_has_begun() -> None:
-    """A packet that comes too early would have some routers lead all that follows elsewhere."""
+def test_a_hard_side_sends_nothing_before_the_easy_side() -> None:
+    """A packet that comes too early would make some routers redirect all later ones."""
 
     async def body(attempt: Attempt) -> None:
         place = next(iter(attempt._seen.vouched)), 4001
@@ -94,7 +94,7 @@ def test_nothing_of_a_hard_side_goes_before_the_easy_side_has_begun() -> None:
     alone(body)
 
 
-def test_who_comes_where_nobody_else_gets_in_came_through_our_hole() -> None:
+def test_a_peer_that_gets_in_where_others_cannot_came_through_our_hole() -> None:
     async def body(attempt: Attempt) -> None:
         ip = next(iter(attempt._seen.vouched))
         theirs = Offer(attempt.name, 1, bytes(20), Nat(), [])
@@ -109,7 +109,7 @@ def test_who_comes_where_nobody_else_gets_in_came_through_our_hole() -> None:
     alone(body)
 
 
-def test_what_each_plan_says_of_prediction() -> None:
+def test_the_outcome_of_prediction_for_each_plan() -> None:
     async def body(attempt: Attempt) -> None:
         for plan, result, reason in (
             (Plan.CHECKS, Result.NOT_NEEDED, ""),
@@ -127,7 +127,7 @@ def test_what_each_plan_says_of_prediction() -> None:
     alone(body)
 
 
-def test_no_round_begins_once_it_is_over() -> None:
+def test_no_round_begins_once_the_attempt_has_ended() -> None:
     async def body(attempt: Attempt) -> None:
         theirs = Offer(b"12345678", 1, b"k" * 20, Nat(), [])
         attempt.give_up()
@@ -137,7 +137,7 @@ def test_no_round_begins_once_it_is_over() -> None:
     alone(body)
 
 
-def test_a_link_that_loses_much_takes_longer_and_is_crossed() -> None:
+def test_a_lossy_link_takes_longer_but_works() -> None:
     lossy = LinkSpec(up=PipeSpec(delay=0.02, loss=0.1), down=PipeSpec(delay=0.02, loss=0.1))
     for seed in range(10):
         met = meet(("linux-drop", "linux-drop"), links=(lossy, lossy), seed=seed, tcp=False)

@@ -1,4 +1,4 @@
-"""No address gets more than its share, whoever names it."""
+"""No address gets more packets than its budget allows."""
 
 from collections import deque
 
@@ -18,7 +18,7 @@ def test_1500_datagrams_to_one_address_in_ten_minutes() -> None:
     assert budget.datagram("11.0.0.2", 500.0), "others have their own"
 
 
-def test_no_window_ever_has_more() -> None:
+def test_no_window_exceeds_the_budget() -> None:
     budget = Budget(LIMITS)
     recent: deque[float] = deque()
     now, most = 0.0, 0
@@ -32,7 +32,7 @@ def test_no_window_ever_has_more() -> None:
     assert most == 1500
 
 
-def test_what_was_spent_comes_back() -> None:
+def test_spent_budget_returns_after_the_window() -> None:
     budget = Budget(LIMITS)
     assert all(budget.syn("11.0.0.1", 0.0) for _ in range(60))
     assert not budget.syn("11.0.0.1", 599.0)
@@ -50,11 +50,11 @@ def _aimed_at_a_line(budget: Budget) -> int:
     return sum(budget.syn(f"2600:1:2:{n % 256:x}::{n:x}", 0.0) for n in range(2000))
 
 
-def test_a_home_s_networks_are_one_target_too() -> None:
+def test_the_networks_of_a_home_are_one_target_too() -> None:
     assert _aimed_at_a_line(Budget(LIMITS)) == 2 * LIMITS.target_syns
 
 
-def test_without_that_each_of_them_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_larger_networks_each_of_them_is_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.transport.defaults.TARGETS_SIX", ((64, 1),))
     targets.cache_clear()
     found = _aimed_at_a_line(Budget(LIMITS))
@@ -62,18 +62,18 @@ def test_without_that_each_of_them_is_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert found == 2000
 
 
-def test_memory_is_bounded_and_a_live_target_is_never_forgotten() -> None:
+def test_memory_is_bounded_and_active_targets_are_never_forgotten() -> None:
     budget = Budget(LIMITS)
     assert all(budget.datagram("11.0.0.1", 0.0) for _ in range(1500))
     for n in range(3000):  # an attacker's way to have it forgotten
         budget.datagram(f"12.{n >> 8}.{n & 255}.1", 1.0)
     assert len(budget._datagrams) == LIMITS.targets
     assert not budget.datagram("11.0.0.1", 2.0)
-    assert budget.datagram("13.0.0.1", 700.0), "and room is made once a window is over"
+    assert budget.datagram("13.0.0.1", 700.0), "and old targets are forgotten after a window"
     assert len(budget._datagrams) == 2  # the address and its network
 
 
-def test_what_is_left() -> None:
+def test_the_budget_that_is_left() -> None:
     budget = Budget(LIMITS)
     assert budget.datagrams_left("11.0.0.1", 0.0) == 1500
     budget.datagram("11.0.0.1", 0.0)
@@ -82,12 +82,12 @@ def test_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("most", [10, 10**9])
-def test_the_twin_without_a_budget_goes_on(most: int) -> None:
+def test_without_a_budget_sending_continues(most: int) -> None:
     budget = Budget(PunchLimits(target_datagrams=most))
     assert sum(budget.datagram("11.0.0.1", 0.0) for _ in range(5000)) == min(most, 5000)
 
 
-def test_few_datagrams_where_only_the_peer_says_that_it_is() -> None:
+def test_unvouched_addresses_get_few_datagrams() -> None:
     budget = Budget(LIMITS)
     each, total = int(LIMITS.unseen[0]), int(LIMITS.unseen_total[0])
     assert sum(budget.unseen("2600::1", 0.0) for _ in range(100)) == each

@@ -1,4 +1,4 @@
-"""Which addresses are believed to be a peer's, and how they travel."""
+"""Candidates: which addresses of a peer are trusted, and their encoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ VICTIM, PEER = "93.184.216.34", "11.0.0.1"
 ONE = Candidate((PEER, 4001), Kind.OBSERVED, Transport.UDP)
 
 
-def test_what_is_sent_arrives() -> None:
+def test_candidates_round_trip() -> None:
     found = [ONE, Candidate(("2600::1", 443), Kind.PUBLIC, Transport.TCP)]
     assert decode(encode(found)) == found
     assert len(encode([ONE] * 40)) == 16
@@ -50,7 +50,7 @@ def test_what_is_sent_arrives() -> None:
         ["11.0.0.1"],
     ],
 )
-def test_what_is_not_of_that_form_is_refused(value: object) -> None:
+def test_malformed_candidates_are_refused(value: object) -> None:
     assert decode(value) is None
 
 
@@ -66,12 +66,12 @@ def test_an_offer_of_10_000_addresses_is_refused_unread() -> None:
     assert decode(many) is None and many.read == 0
 
 
-def test_kinds_of_later_versions_are_skipped_and_doubles_dropped() -> None:
+def test_unknown_kinds_and_duplicates_are_dropped() -> None:
     value = [[PEER, 4001, "teleported", "udp"], *[[PEER, 4001, "observed", "udp"]] * 2]
     assert decode(value) == [ONE]
 
 
-def test_an_address_has_one_spelling() -> None:
+def test_addresses_are_in_canonical_spelling() -> None:
     assert decode([["::ffff:11.0.0.1", 4001, "observed", "udp"]]) == [ONE]
     assert not may_probe("::ffff:11.0.0.1", Seen(["::ffff:11.0.0.1", PEER]))
 
@@ -104,12 +104,12 @@ def test_an_address_has_one_spelling() -> None:
         ("somewhere", Seen(["somewhere"]), False),
     ],
 )
-def test_who_may_be_probed(ip: str, seen: Seen, allowed: bool) -> None:
+def test_addresses_that_may_be_probed(ip: str, seen: Seen, allowed: bool) -> None:
     assert may_probe(ip, seen) is allowed
 
 
 @pytest.mark.parametrize(("port", "allowed"), [(22, 0), (53, 0), (443, 1), (1023, 0), (1024, 1)])
-def test_ports_of_services_stay_untouched(port: int, allowed: int) -> None:
+def test_ports_of_system_services_are_not_probed(port: int, allowed: int) -> None:
     one = Candidate((PEER, port), Kind.OBSERVED, Transport.TCP)
     assert len(probeable([one], Seen([PEER]))) == allowed
 
@@ -122,7 +122,7 @@ def test_without_the_filter_a_victim_would_be_probed(monkeypatch: pytest.MonkeyP
     assert probeable(aimed, Seen([PEER])) == aimed
 
 
-def test_own_addresses() -> None:
+def test_this_node_s_candidates() -> None:
     here = ["127.0.0.1", "::1", "192.168.1.2", "fe80::5%eth0", "fe80::5", "2600::2"]
     found = gather(
         Transport.UDP, 4001, here, observed=[(PEER, 5000)], mapped=[(PEER, 4001), (PEER, 5000)]
@@ -155,13 +155,13 @@ def test_loopback_is_named_where_others_see_us_there() -> None:
         ("::ffff:11.0.0.1", 4001, Transport.UDP, False),
     ],
 )
-def test_what_is_checked_though_only_the_peer_named_it(
+def test_unvouched_candidates_that_are_checked(
     ip: str, port: int, transport: Transport, checked: bool
 ) -> None:
     one = Candidate((ip, port), Kind.PUBLIC, transport)
     assert unseen([one], Seen([PEER, "2600::8"])) == [one] * checked
 
 
-def test_only_the_first_few_of_them() -> None:
+def test_only_the_first_few_unvouched_candidates_are_checked() -> None:
     many = [Candidate((f"2600::{n}", 4001), Kind.PUBLIC, Transport.UDP) for n in range(1, 9)]
     assert unseen(many, Seen([PEER])) == many[:2]

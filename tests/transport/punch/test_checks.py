@@ -40,7 +40,7 @@ def take(
 
 
 class Wire:
-    """Two sides and what is between them: `lost(source, to)` says what does not arrive."""
+    """Two sides and the network between them. `lost(source, to)` says what is lost."""
 
     def __init__(self, a: Checks[str], b: Checks[str], delay: float = 0.03) -> None:
         self.sides = {A: a, B: b}
@@ -50,7 +50,7 @@ class Wire:
         self.now = 0.0
 
     def run(self, until: float) -> None:
-        """In steps of a millisecond."""
+        """Run in steps of a millisecond."""
         while self.now < until:
             self.now = round(self.now + 0.001, 6)
             for place, checks in self.sides.items():
@@ -79,7 +79,7 @@ def test_both_choose_the_pair_that_works() -> None:
         assert checks.refused == 0 and checks.due == inf
 
 
-def test_one_direction_alone_is_no_way() -> None:
+def test_a_pair_has_to_work_in_both_directions() -> None:
     wire = both()
     wire.lost = lambda source, to: to == A
     wire.sides[A].pair("main", B, at=0.0)
@@ -89,8 +89,8 @@ def test_one_direction_alone_is_no_way() -> None:
     assert wire.sides[B].heard > 5 and wire.sides[A].heard == 0
 
 
-def test_a_check_from_elsewhere_is_checked_too() -> None:
-    """A symmetric NAT's port is learnt from what comes from it."""
+def test_the_source_of_a_check_is_checked_too() -> None:
+    """A symmetric NAT's port is learnt from its packets."""
     wire = both()
     hard = ("11.0.0.2", 50123)
     checks = wire.sides[A]
@@ -102,8 +102,8 @@ def test_a_check_from_elsewhere_is_checked_too() -> None:
     assert found is not None and found.kind is Kind.REQUEST
 
 
-def test_the_peer_may_be_early_by_much() -> None:
-    """What comes before the answer to the offer is answered; checks wait for the secret."""
+def test_the_peer_may_be_much_too_early() -> None:
+    """Early requests are answered, but checks wait for the peer's secret."""
     checks = side(True)
     checks.theirs = None
     early = Message(Kind.REQUEST, b"t" * 12, username=NAME)
@@ -115,7 +115,7 @@ def test_the_peer_may_be_early_by_much() -> None:
     assert len(checks.take(0.2)) == 1
 
 
-def test_the_own_network_before_ipv6_before_the_fastest() -> None:
+def test_the_lan_comes_before_ipv6_and_that_before_the_fastest() -> None:
     checks = side(True, may_probe=lambda ip: True)
     near, six, fast = ("192.168.1.9", 4001), ("2600::1", 4001), ("11.0.0.2", 4001)
 
@@ -137,7 +137,7 @@ def test_the_own_network_before_ipv6_before_the_fastest() -> None:
     assert checks.mapped["main"] == A
 
 
-def test_the_choice_is_told_until_it_is_confirmed_and_given_up_for_the_next() -> None:
+def test_the_choice_is_repeated_until_confirmed_or_replaced() -> None:
     wire = both(limits=replace(PunchLimits(), nominations=3))
     second = ("11.0.0.3", 4001)
     wire.sides[second] = wire.sides[B]  # the same computer at another address
@@ -167,7 +167,7 @@ def test_only_one_side_chooses() -> None:
     assert served.chosen is not None and served.chosen.rtt is None
 
 
-def test_pace() -> None:
+def test_checks_keep_the_pace() -> None:
     checks = side(True)
     for port in range(5000, 5060):
         checks.pair("main", ("11.0.0.2", port), at=0.0)
@@ -179,7 +179,7 @@ def test_pace() -> None:
     assert 40 < sent < 24 + 0.5 / 0.02 + 2
 
 
-def test_shots_keep_their_own_time() -> None:
+def test_shots_ignore_the_pace() -> None:
     checks = side(True)
     for i in range(1400):
         checks.shot("main", ("11.0.0.2", 2000 + i), at=i * 0.001)
@@ -187,7 +187,7 @@ def test_shots_keep_their_own_time() -> None:
     assert checks.due == inf
 
 
-def test_a_search_is_over_when_the_peer_is_heard() -> None:
+def test_a_search_ends_when_the_peer_is_heard() -> None:
     checks = side(False)
     for i in range(1400):
         checks.shot("main", ("11.0.0.2", 2000 + i), at=1.0 + i * 0.001)
@@ -206,20 +206,20 @@ def request(key: bytes, transaction: bytes = b"t" * 12, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("key", [b"wrong" * 4, None])
-def test_who_has_not_the_key_gets_no_answer(key: bytes | None) -> None:
+def test_requests_with_a_wrong_key_get_no_reply(key: bytes | None) -> None:
     checks = side(False)
     data = encode(Message(Kind.REQUEST, b"t" * 12, username=NAME, use_candidate=True), key)
     assert take(checks, Send("main", data, B), A, 0.0)
     assert checks.take(0.0) == [] and checks.chosen is None and checks.refused == 1
 
 
-def test_the_twin_with_the_right_key_is_answered() -> None:
+def test_a_request_with_the_right_key_gets_a_reply() -> None:
     checks = side(False)
     take(checks, Send("main", request(KEYS[1]), B), A, 0.0)
     assert len(checks.take(0.0)) == 2
 
 
-def test_our_own_checks_sent_back_to_us_are_nobodys() -> None:
+def test_our_own_checks_sent_back_to_us_are_ignored() -> None:
     checks = side(True)
     checks.pair("main", B, at=0.0)
     sent = checks.take(0.0)[0]
@@ -227,13 +227,13 @@ def test_our_own_checks_sent_back_to_us_are_nobodys() -> None:
     assert checks.take(0.01) == [] and checks.refused == 1
 
 
-def test_another_attempt_s_checks_are_not_taken() -> None:
+def test_checks_of_another_attempt_are_ignored() -> None:
     checks = side(False)
     data = encode(Message(Kind.REQUEST, b"t" * 12, username=b"other..."), KEYS[1])
     assert not take(checks, Send("main", data, B), A, 0.0)
 
 
-def test_a_request_that_is_sent_again_is_not_answered_again() -> None:
+def test_a_replayed_request_is_not_answered_again() -> None:
     checks = side(False)
     for source in (A, A, ("11.0.0.9", 4001)):
         take(checks, Send("main", request(KEYS[1]), B), source, 0.0)
@@ -242,7 +242,7 @@ def test_a_request_that_is_sent_again_is_not_answered_again() -> None:
 
 
 def test_a_request_from_where_the_peer_cannot_be_is_not_answered() -> None:
-    """Or whoever overhears a check could aim our answers, and our checks, at anybody."""
+    """Otherwise an eavesdropper could aim our replies and checks at a victim."""
     checks = side(False)
     take(checks, Send("main", request(KEYS[1]), B), VICTIM, 0.0)
     assert checks.take(0.0) == [] and checks.refused == 1
@@ -262,9 +262,7 @@ def test_no_pair_or_shot_goes_where_the_peer_cannot_be() -> None:
     ("key", "source", "socket"),
     [(b"wrong" * 4, B, "main"), (KEYS[1], VICTIM, "main"), (KEYS[1], B, "other")],
 )
-def test_an_answer_counts_from_where_was_asked_with_the_key(
-    key: bytes, source: Place, socket: str
-) -> None:
+def test_a_reply_needs_the_right_source_and_key(key: bytes, source: Place, socket: str) -> None:
     checks = side(True)
     checks.pair("main", B, at=0.0)
     asked = decode(checks.take(0.0)[0].data)
@@ -279,7 +277,7 @@ def test_an_answer_counts_from_where_was_asked_with_the_key(
     assert checks.take(0.1)[0].to == B
 
 
-def test_everything_is_counted_and_a_spent_budget_silences() -> None:
+def test_all_datagrams_count_and_a_spent_budget_stops_them() -> None:
     spent: list[str] = []
 
     def spend(ip: str, now: float) -> bool:
@@ -318,8 +316,8 @@ def test_an_error_response_and_strange_messages_do_nothing() -> None:
     assert checks.chosen is None and checks.due == 0.05
 
 
-def test_only_an_answer_proves_where_the_peer_is() -> None:
-    """The peer can send a request with a false source, but cannot answer what it never got."""
+def test_only_a_reply_proves_where_the_peer_is() -> None:
+    """The peer can forge a request's source, but cannot reply to a check it never received."""
     wire = both()
     wire.lost = lambda source, to: to == A
     wire.sides[A].pair("main", B, at=0.0)

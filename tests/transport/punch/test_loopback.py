@@ -31,7 +31,7 @@ def loopback_clock() -> trio.testing.MockClock:
 
 
 class Node:
-    """A node on loopback; `transport` says which candidates it names."""
+    """A node on loopback. `transport` selects the candidates that it names."""
 
     def __init__(self, name: str, transport: Transport) -> None:
         self.endpoint = FakeEndpoint(name)
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def peer(self) -> PeerId:
-        """As a link to the other: whose it is."""
+        """The peer, as for a link to the other node."""
         return self.other.endpoint.peer
 
     async def call(
@@ -117,7 +117,9 @@ class Node:
 
 
 @pytest.mark.parametrize("transport", list(Transport))
-async def test_they_meet(transport: Transport, loopback_clock: trio.testing.MockClock) -> None:
+async def test_two_punchers_meet(
+    transport: Transport, loopback_clock: trio.testing.MockClock
+) -> None:
     a, b = Node("anna", transport), Node("bert", transport)
     a.other, b.other = b, a
     async with trio.open_nursery() as nursery:
@@ -133,7 +135,7 @@ async def test_they_meet(transport: Transport, loopback_clock: trio.testing.Mock
         nursery.cancel_scope.cancel()
 
 
-async def test_an_offer_of_a_stranger_s_handwriting_is_refused(
+async def test_a_malformed_offer_over_a_real_link_is_refused(
     loopback_clock: trio.testing.MockClock,
 ) -> None:
     node = Node("anna", Transport.UDP)

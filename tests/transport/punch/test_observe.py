@@ -35,7 +35,7 @@ def test_views_come_in_the_order_of_the_questions() -> None:
     assert asked.seen("other") == [("11.0.0.1", 3)]
 
 
-def test_what_is_unanswered_is_asked_twice_again() -> None:
+def test_unanswered_questions_are_repeated_twice() -> None:
     asked = asking(("main", X), ("main", Y))
     first = asked.take(0.0)
     answer(asked, first[0], ("11.0.0.1", 1))
@@ -45,7 +45,7 @@ def test_what_is_unanswered_is_asked_twice_again() -> None:
     assert asked.seen("main") == [("11.0.0.1", 1)]
 
 
-def test_only_the_observer_itself_is_believed_and_only_once() -> None:
+def test_only_the_first_reply_of_the_observer_itself_counts() -> None:
     asked = asking(("main", X))
     (send,) = asked.take(0.0)
     answer(asked, send, ("66.6.6.6", 6), source=Y)

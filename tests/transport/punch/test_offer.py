@@ -1,4 +1,4 @@
-"""Offers as they travel: typed and bounded."""
+"""Encoding of offers: typed and bounded."""
 
 from dataclasses import replace
 from math import inf, nan
@@ -25,13 +25,13 @@ OFFER = Offer(
 )
 
 
-def test_what_is_sent_arrives() -> None:
+def test_offers_round_trip() -> None:
     header = msgpack.unpackb(msgpack.packb(encode(OFFER)))
     assert decode(header) == OFFER
     assert OFFER.places == [("11.0.0.1", 5000), ("11.0.0.1", 5001)]
 
 
-def test_a_busy_side_says_so() -> None:
+def test_a_busy_side_is_marked() -> None:
     busy = replace(OFFER, busy=True, thrifty=True)
     assert decode(encode(busy)) == busy
     assert decode(encode(OFFER) | {"w": 1}) is None
@@ -85,12 +85,12 @@ def test_the_largest_offer_is_small() -> None:
         {"f": ["nowhere", 4001]},
     ],
 )
-def test_anything_else_is_none(changed: dict[str, Any]) -> None:
+def test_malformed_offers_are_none(changed: dict[str, Any]) -> None:
     assert decode(encode(OFFER) | changed) is None
 
 
 @pytest.mark.parametrize("name", ["a", "r", "k", "n", "c", "t"])
-def test_nothing_may_be_missing(name: str) -> None:
+def test_incomplete_offers_are_none(name: str) -> None:
     header = encode(OFFER)
     del header[name]
     assert decode(header) is None

@@ -1,4 +1,4 @@
-"""Which plan for which NATs; which ports."""
+"""Plans for pairs of NATs, and predicted ports."""
 
 from random import Random
 
@@ -55,7 +55,7 @@ def test_plan(mine: Nat, theirs: Nat, expected: Plan) -> None:
     assert plan(mine, theirs) is expected
 
 
-def test_without_a_search_all_else_stays() -> None:
+def test_without_a_search_other_plans_are_unchanged() -> None:
     for mine in (*NATS.values(), COUNTS):
         for theirs in (*NATS.values(), COUNTS):
             full = plan(mine, theirs)
@@ -63,7 +63,7 @@ def test_without_a_search_all_else_stays() -> None:
             assert plan(mine, theirs, search=False) is spared
 
 
-def test_both_sides_plans_fit_to_each_other() -> None:
+def test_the_plans_of_both_sides_match() -> None:
     partner = {Plan.OPEN: Plan.SPRAY, Plan.COUNT: Plan.FOLLOW}
     partner |= {b: a for a, b in partner.items()}
     nats = [*NATS.values(), COUNTS, Nat(AD, APD, counts=True)]
@@ -96,7 +96,7 @@ def test_sequence_stays_in_range() -> None:
     assert sequence(1025, -1, 3) == [1024, 65535, 65534]
 
 
-def test_the_probability_is_what_a_draw_gives() -> None:
+def test_the_probability_matches_a_simulation() -> None:
     luck, runs, ports, sockets, probes = Random(1), 2000, 6000, 60, 150
     hits = sum(
         not set(luck.sample(range(ports), sockets)).isdisjoint(luck.sample(range(ports), probes))
@@ -107,14 +107,14 @@ def test_the_probability_is_what_a_draw_gives() -> None:
     assert meets(1, 1400) < 0.03, "one socket is not enough"
 
 
-def test_random_ports_are_different_and_of_the_whole_range() -> None:
+def test_random_ports_are_different_and_cover_the_range() -> None:
     ports = list(random_ports(Random(1).randbytes, 1400))
     assert len(set(ports)) == 1400 and min(ports) >= 1024
     assert min(ports) < 1300 and max(ports) > 65200
     assert list(random_ports(Random(1).randbytes, -5)) == []
 
 
-def test_from_what_was_measured() -> None:
+def test_the_nat_follows_from_the_measurement() -> None:
     kind = UdpKind(APD, APD, Allocation(Pattern.SEQUENTIAL, 1))
     assert Nat.of(Reachability(udp=kind)) == COUNTS
     public = Nat.of(Reachability(udp=UdpKind(Behaviour.NONE, EI)))

@@ -1,4 +1,4 @@
-"""What is told in a round: where this side is seen now."""
+"""Preparation of a round: where this side is seen now."""
 
 import pytest
 import trio
@@ -35,11 +35,11 @@ def own(nat: Nat, seen_at: float | None = 0.0) -> Own:
         (Nat(udp=False), None, False),  # no observer would hear of it
     ],
 )
-def test_what_has_to_be_looked_at_again(nat: Nat, seen_at: float | None, stale: bool) -> None:
+def test_when_a_port_has_to_be_observed_again(nat: Nat, seen_at: float | None, stale: bool) -> None:
     assert is_stale(own(nat, seen_at), 100.0, PunchLimits()) is stale
 
 
-def test_what_is_seen_now_takes_the_place_of_what_was() -> None:
+def test_new_views_replace_old_ones() -> None:
     found = renewed(own(Nat()), [("11.0.0.1", 5000)] * 3)
     new = Candidate(("11.0.0.1", 5000), Kind.OBSERVED, Transport.UDP)
     assert found.candidates == [new, TCP, LAN]
@@ -47,21 +47,21 @@ def test_what_is_seen_now_takes_the_place_of_what_was() -> None:
     assert renewed(own(Nat()), []) == Prepared(Nat(), [OLD, TCP, LAN])
 
 
-def test_different_views_make_it_a_hard_side() -> None:
+def test_different_views_make_a_side_hard() -> None:
     views = [("11.0.0.1", 5000), ("11.0.0.1", 9000)]
     found = renewed(own(Nat()), views, [("11.0.0.1", 700), ("11.0.0.1", 60000)])
     assert found.nat.hard and not found.nat.counts and found.counting is None
 
 
-def test_one_other_view_among_many_does_not() -> None:
-    """A router of its own mind may lead one flow elsewhere, and one observer may lie."""
+def test_a_single_different_view_does_not_make_a_side_hard() -> None:
+    """A router may redirect a single flow, and a single observer may lie."""
     views = [("11.0.0.1", 9000), *[("11.0.0.1", 5000)] * 2]
     found = renewed(own(Nat(EI, APD, preserves=True)), views)
     assert not found.nat.hard and found.nat.preserves
     assert [each.place[1] for each in found.candidates[:2]] == [5000, 9000]
 
 
-def test_a_fresh_socket_shows_where_a_nat_stands_that_counts() -> None:
+def test_a_fresh_socket_shows_the_state_of_a_counting_nat() -> None:
     views = [("11.0.0.1", 5000), ("11.0.0.1", 5002)]  # of earlier times
     latest = [("11.0.0.1", 5100 + i) for i in range(3)]
     found = renewed(own(Nat(APD, APD, counts=True)), views, latest)
@@ -92,7 +92,7 @@ def test_over_the_network_with_a_comb() -> None:
     assert len(found.comb) == COMB
 
 
-def test_observers_that_say_nothing_cost_a_moment() -> None:
+def test_silent_observers_cost_only_a_moment() -> None:
     async def body(street: Street) -> float:
         street.a.observers = [("11.99.0.1", 1)]
         side = street.a
@@ -110,7 +110,7 @@ def test_observers_that_say_nothing_cost_a_moment() -> None:
     assert Street(("linux-drop", "public")).run(body) < 1.0
 
 
-def test_without_udp_or_observers_what_is_known_is_told() -> None:
+def test_without_udp_or_observers_the_known_state_is_offered() -> None:
     mine = own(Nat())
     found = trio.run(lambda: prepare(mine, None, None, look=True, comb=True))
     assert found == Prepared(Nat(), mine.candidates)
@@ -121,7 +121,7 @@ def test_without_udp_or_observers_what_is_known_is_told() -> None:
     [
         (Nat(EI, APD, preserves=True), True),
         (Nat(EI, Behaviour.UNKNOWN, preserves=True), True),
-        (Nat(EI, APD), False),  # nobody knows at which port it would be seen
+        (Nat(EI, APD), False),  # its port outside would be unknown
         (Nat(EI, EI, preserves=True), False),  # nothing is searched from there
         (Nat(APD, APD, preserves=True), False),
         (Nat(Behaviour.NONE, EI, preserves=True), False),

@@ -1,4 +1,4 @@
-"""Two whole punchers over the simulated internet: each rung, each way to fail, hostile peers."""
+"""Two whole punchers over the simulated internet: strategies, failures, hostile peers."""
 
 from functools import partial
 from random import Random
@@ -29,7 +29,7 @@ async def punch(side: Side) -> Outcome:
 
 
 def offers(side: Side, **changed: Any) -> Call:
-    """An offer of a peer called `bert` as it would send it."""
+    """Return an offer such as a peer called `bert` would send."""
     peer = side.endpoint.peer
     header = wire.encode(
         wire.Offer(b"12345678", 1, b"k" * 20, NATS["linux-drop"], side.other.own(peer).candidates)
@@ -58,20 +58,20 @@ def test_tcp_alone_connects_two_homes_at_once() -> None:
     assert met.street.a.got[0].pipe.medium == "tcp"
 
 
-def test_without_either_nothing_works() -> None:
-    """The twin of both: with the rungs off no other way connects them."""
+def test_without_udp_and_tcp_nothing_works() -> None:
+    """Twin of both: with these strategies off nothing connects them."""
     met = meet(HOMES, udp=False, tcp=False)
     assert not met.connected and not met.outcome.worked
 
 
 @pytest.mark.parametrize("kinds", [("udp-blocked", "public"), ("public", "udp-blocked")])
-def test_where_udp_is_blocked_it_says_so(kinds: tuple[str, str]) -> None:
+def test_blocked_udp_is_reported(kinds: tuple[str, str]) -> None:
     met = meet(kinds, tcp=False)
     assert not met.connected
     assert met.outcome.rungs["udp"].reason == "udp-blocked"
 
 
-def test_what_the_firewall_blocks_leaves_the_other_rung() -> None:
+def test_the_strategy_that_the_firewall_allows_works() -> None:
     no_udp = frozenset((TCP, port) for port in range(1024, 65536))
     met = meet(HOMES, knobs=({"allow": no_udp}, {}))
     assert met.connected and met.street.a.got[0].pipe.medium == "tcp"
@@ -82,14 +82,14 @@ def test_what_the_firewall_blocks_leaves_the_other_rung() -> None:
 
 @pytest.mark.parametrize("names", [("anna", "bert"), ("bert", "anna")])
 @pytest.mark.parametrize("skew", [0.15, -0.15])
-def test_whoever_offers_and_is_early(names: tuple[str, str], skew: float) -> None:
+def test_either_side_may_offer_and_be_early(names: tuple[str, str], skew: float) -> None:
     for udp in (True, False):
         met = meet(("public", "linux-drop"), names=names, skew=skew, udp=udp, tcp=not udp)
         assert met.connected
         assert met.street.a.worked[0].client is (names[0] == "anna")
 
 
-def test_a_router_that_remembers_early_packets_is_passed_in_the_second_round() -> None:
+def test_the_second_round_passes_a_router_that_remembers_early_packets() -> None:
     met = meet(("linux-drop", "linux-accept"), skew=0.15, tcp=False)
     assert met.connected and met.outcome.rounds == 2
     one = meet(("linux-drop", "linux-accept"), skew=0.15, tcp=False, limits=PunchLimits(rounds=1))
@@ -107,7 +107,7 @@ def test_a_birthday_search_finds_a_symmetric_nat_s_port() -> None:
     assert len(met.street.a.puncher._tools.extra) == 1, "of 256 sockets the one in use is left"
 
 
-def test_the_twin_without_the_search_does_not_find_it() -> None:
+def test_without_the_search_the_port_is_not_found() -> None:
     street = Street(("linux-random", "linux-drop"), tcp=False)
 
     async def body(street: Street) -> Outcome:
@@ -136,7 +136,7 @@ def test_a_thrifty_attempt_makes_no_search() -> None:
     assert Street(HOMES, tcp=False).run(thrifty).worked
 
 
-def test_two_random_symmetric_nats_are_told_why_not() -> None:
+def test_two_random_symmetric_nats_get_the_reason() -> None:
     met = meet(("linux-random", "apdm-apdf"))
     assert not met.connected
     rung = met.outcome.rungs["prediction"]
@@ -154,8 +154,8 @@ COUNTS = {"ports": "sequential"}
         (("apdm-apdf", "apdm-apdf"), (COUNTS, COUNTS)),
     ],
 )
-def test_a_nat_that_counts_is_predicted(kinds: tuple[str, str], knobs: Any) -> None:
-    """Though nobody knew that it counts before."""
+def test_a_counting_nat_is_predicted(kinds: tuple[str, str], knobs: Any) -> None:
+    """It was not known before that the NAT counts."""
 
     async def body(street: Street) -> Outcome:
         for side, knob in ((street.a, knobs[0]), (street.b, knobs[1])):
@@ -166,7 +166,7 @@ def test_a_nat_that_counts_is_predicted(kinds: tuple[str, str], knobs: Any) -> N
     assert outcome.rungs["prediction"].result is Result.WORKED
 
 
-def test_an_unknown_symmetric_nat_is_found_out_in_time() -> None:
+def test_an_unknown_symmetric_nat_is_detected_in_time() -> None:
     async def body(street: Street) -> Outcome:
         street.a.nat = street.b.nat = Nat()
         return await punch(street.a)
@@ -174,7 +174,7 @@ def test_an_unknown_symmetric_nat_is_found_out_in_time() -> None:
     assert Street(("apdm-apdf", "linux-drop"), tcp=False).run(body).worked
 
 
-def test_the_own_network_is_preferred() -> None:
+def test_the_local_network_is_preferred() -> None:
     street = Street(("linux-drop", "public"))
     street.b.computer = street.world.host("neighbour", behind=street.a.gate)
     street.a.link.computer = street.b.computer
@@ -228,7 +228,7 @@ def test_two_offers_that_cross_are_one_attempt() -> None:
     assert len(outcomes) == 2 and all(outcome.worked for outcome in outcomes)
 
 
-def test_who_asks_again_meanwhile_gets_the_same_attempt() -> None:
+def test_a_second_caller_gets_the_same_attempt() -> None:
     async def body(street: Street) -> list[Outcome]:
         found: list[Outcome] = []
 
@@ -244,13 +244,13 @@ def test_who_asks_again_meanwhile_gets_the_same_attempt() -> None:
     assert all(outcome.worked for outcome in Street(HOMES).run(body))
 
 
-def test_the_outcome_is_kept_on_both_sides() -> None:
+def test_both_sides_store_the_outcome() -> None:
     met = meet(HOMES)
     for side in (met.street.a, met.street.b):
         assert side.puncher.outcomes[side.other.endpoint.peer].worked
 
 
-def test_a_peer_that_does_not_answer_the_offer() -> None:
+def test_an_offer_without_a_reply_fails() -> None:
     async def body(street: Street) -> Outcome:
         async def never(call: Call) -> Reply:
             await trio.sleep_forever()
@@ -267,7 +267,7 @@ def test_a_peer_that_does_not_answer_the_offer() -> None:
     }
 
 
-def test_all_ends_in_time_and_nothing_is_left_open() -> None:
+def test_attempts_end_in_time_and_leave_nothing_open() -> None:
     async def body(street: Street) -> None:
         began = trio.current_time()
         outcome = await punch(street.a)
@@ -280,14 +280,14 @@ def test_all_ends_in_time_and_nothing_is_left_open() -> None:
     Street(("linux-random", "linux-random")).run(body)
 
 
-def test_searches_at_a_time_are_bounded() -> None:
+def test_concurrent_searches_are_bounded() -> None:
     met = meet(("linux-random", "linux-drop"), tcp=False, limits=PunchLimits(searches=0))
     assert not met.connected
     rung = met.outcome.rungs["prediction"]
     assert (rung.result, rung.reason) == (Result.NOT_POSSIBLE, "busy")
 
 
-def test_cancelling_at_any_time_leaves_nothing() -> None:
+def test_cancelling_at_any_time_leaves_nothing_open() -> None:
     for tenths in range(0, 30, 3):
 
         async def body(street: Street, after: float = tenths / 10) -> None:
@@ -317,7 +317,7 @@ def test_sockets_of_connections_that_have_ended_are_closed() -> None:
 
 
 def refused(kinds: tuple[str, str], *calls: dict[str, Any]) -> list[str | None]:
-    """What `anna` answers to these offers of `bert`, one after the other; None: yes."""
+    """Return the codes of `anna`'s replies to successive offers of `bert`; None: accepted."""
 
     async def body(street: Street) -> list[str | None]:
         found: list[str | None] = []
@@ -346,7 +346,7 @@ def test_offers_out_of_turn_are_refused() -> None:
     assert codes == ["no-such-attempt", None, "busy", "busy", "busy", None, None, "busy"]
 
 
-def test_a_peer_may_not_ask_all_the_time() -> None:
+def test_the_rate_of_offers_is_bounded() -> None:
     async def body(street: Street) -> list[str | None]:
         codes: list[str | None] = []
         for n in range(12):
@@ -362,7 +362,7 @@ def test_a_peer_may_not_ask_all_the_time() -> None:
     assert codes == [None] * 8 + ["too-often"] * 4
 
 
-def test_attempts_at_a_time_are_bounded() -> None:
+def test_concurrent_attempts_are_bounded() -> None:
     async def body(street: Street) -> list[str | None]:
         codes: list[str | None] = []
         for n in range(6):
@@ -420,7 +420,7 @@ def aimed(
     return hits
 
 
-def test_nobody_is_hit_whom_only_the_peer_named() -> None:
+def test_an_address_that_only_the_peer_named_gets_nothing() -> None:
     assert aimed(HOMES) == {"udp": 0, "tcp": 0}
     assert aimed(HOMES, same_site=True) == {"udp": 0, "tcp": 0}
 
@@ -435,18 +435,18 @@ def test_an_ipv6_address_that_only_the_peer_named_gets_a_few_small_datagrams() -
     assert hits["tcp"] == 0
 
 
-def test_the_twin_one_that_a_third_node_vouches_for_gets_more() -> None:
+def test_an_ipv6_address_that_a_third_node_vouches_for_gets_more() -> None:
     hits = aimed(SIX, six=True, offered=4, open_=True)
     assert hits["udp"] > 100 and hits["tcp"] > 0
 
 
-def test_the_twin_a_vouched_address_is_hit_within_the_budget() -> None:
+def test_a_vouched_address_gets_packets_within_the_budget() -> None:
     hits = aimed(HOMES, open_=True)
     assert 1000 < hits["udp"] <= 1500 and 0 < hits["tcp"] <= 120
 
 
-def test_the_hit_is_bounded_over_many_offers() -> None:
-    """The same victim in offer after offer, ten minutes long: never above the budget."""
+def test_packets_are_bounded_over_many_offers() -> None:
+    """Offers name the same victim for ten minutes, without exceeding the budget."""
     limits = PunchLimits()
 
     async def body(street: Street) -> int:
@@ -475,7 +475,7 @@ def test_the_hit_is_bounded_over_many_offers() -> None:
     assert 1300 < Street(HOMES, limits=limits).run(body) <= 1500
 
 
-def test_a_reply_that_is_none_ends_the_attempt() -> None:
+def test_a_malformed_reply_ends_the_attempt() -> None:
     for answer in ({}, {"c": "?"}, {"a": b"87654321"}):
 
         async def body(street: Street, answer: dict[str, Any] = answer) -> Outcome:
@@ -489,7 +489,7 @@ def test_a_reply_that_is_none_ends_the_attempt() -> None:
         assert Street(HOMES).run(body).rungs["udp"].reason == "bad-answer"
 
 
-def test_stun_of_strangers_is_left_to_others() -> None:
+def test_stun_of_strangers_is_not_taken() -> None:
     async def body(street: Street) -> None:
         puncher = street.a.puncher
         assert not puncher.on_stun(b"\0" * 20, ("11.0.0.9", 1), object())  # type: ignore[arg-type]
@@ -498,12 +498,12 @@ def test_stun_of_strangers_is_left_to_others() -> None:
     Street(HOMES).run(body)
 
 
-def test_it_is_the_same_again() -> None:
+def test_a_run_is_reproducible() -> None:
     first, second = (meet(("linux-random", "linux-drop"), seed=5) for _ in range(2))
     assert first.seconds == second.seconds and first.outcome == second.outcome
 
 
-# Everybody with everybody.
+# All kinds of NAT with each other.
 
 TABLE = (
     "public",
@@ -526,7 +526,7 @@ def show(met: Met) -> tuple[Any, ...]:
 @pytest.mark.long
 @pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
 def test_the_whole_table_by_udp(skew: float) -> None:
-    """All that can be is direct: 60 of 64, and the four others say why not."""
+    """60 of 64 pairs become direct, and the other four report the reason."""
     for a in TABLE:
         for b in TABLE:
             met = meet((a, b), skew=skew, tcp=False)
@@ -538,7 +538,7 @@ def test_the_whole_table_by_udp(skew: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("skew", [0.0, 0.15, -0.15])
 def test_the_whole_table_by_tcp(skew: float) -> None:
-    """A hard side is reached where the other lets any port in, and nowhere else."""
+    """A hard side is reached only if the other side accepts any port."""
     for a in TABLE:
         for b in TABLE:
             met = meet((a, b), skew=skew, udp=False)
@@ -548,7 +548,7 @@ def test_the_whole_table_by_tcp(skew: float) -> None:
 
 @pytest.mark.long
 def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
-    """Nine kinds of mapping and filtering that are hard, with each other."""
+    """Nine hard kinds of mapping and filtering, with each other."""
     kinds = [f"{m}m-{f}f" for m in ("ad", "apd") for f in ("ei", "ad", "apd")]
     for a in kinds:
         for b in kinds:
@@ -557,8 +557,8 @@ def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
 
 
 @pytest.mark.long
-def test_lossy_homes() -> None:
-    """In 99 of 100 and more, what can be direct is direct (a birthday search: see its odds)."""
+def test_punching_works_between_lossy_homes() -> None:
+    """At least 99 of 100 possible direct paths are made (birthday searches by their odds)."""
     luck, tried, worked, seconds = Random(7), 0, 0, []
     easy = [kind for kind in NATS if plan(NATS["linux-drop"], NATS[kind]) is Plan.CHECKS]
     links = ["fibre", "cable", "dsl", "lte", "cable+bad-wifi"]
@@ -577,7 +577,7 @@ def test_lossy_homes() -> None:
 
 
 @pytest.mark.long
-def test_a_birthday_search_meets_as_often_as_it_says() -> None:
+def test_a_birthday_search_succeeds_as_often_as_predicted() -> None:
     met = [meet(("linux-random", "linux-drop"), seed=seed, tcp=False) for seed in range(150)]
     assert sum(each.connected for each in met) >= 147  # of 99.6 %, but for a chance of 2 %
 
@@ -587,7 +587,7 @@ def test_a_row_of_the_table() -> None:
         assert meet(("linux-drop", kind)).connected, kind
 
 
-def test_candidates_of_a_mapped_port_say_so() -> None:
+def test_a_mapped_port_is_a_mapped_candidate() -> None:
     mapped = Candidate(("11.0.0.1", 4001), Kind.MAPPED, Transport.TCP)
     assert wire.decode(wire.encode(wire.Offer(b"12345678", 1, b"k" * 20, Nat(), [mapped])))
 
@@ -597,7 +597,7 @@ def test_candidates_of_a_mapped_port_say_so() -> None:
 
 def search(*, busy_s: float, deaf: bool = False) -> tuple[Outcome, int]:
     """Return the outcome and how many datagrams `anna` sent. Two other searches keep `bert` busy
-    for the first seconds. If `deaf`, `anna` does not hear of that."""
+    for the first seconds. If `deaf`, `anna` does not learn that."""
 
     async def body(street: Street) -> tuple[Outcome, int]:
         searching = street.b.puncher._tools.searching
@@ -632,7 +632,7 @@ def test_a_search_waits_until_both_sides_can_make_it() -> None:
     assert outcome.rungs["prediction"].result is Result.WORKED and outcome.rounds == 2
 
 
-def test_without_that_one_side_searches_alone_and_finds_nothing() -> None:
+def test_without_waiting_one_side_searches_alone_and_finds_nothing() -> None:
     outcome, sent = search(busy_s=1.0, deaf=True)
     assert not outcome.worked and sent > 1000
 

@@ -1,4 +1,4 @@
-"""What is checked when, by plan."""
+"""The schedule of checks for each plan."""
 
 from collections.abc import Sequence
 from random import Random
@@ -18,7 +18,7 @@ HARD = "11.0.0.2"
 
 
 class FakeSocket:
-    """Stands for a socket; nothing is sent."""
+    """A fake socket, which sends nothing."""
 
     port = 1
 
@@ -50,8 +50,8 @@ def sockets(count: int) -> Sequence[Socket]:
 
 
 @pytest.mark.parametrize("skew", [-0.15, -0.1, -0.03, 0.0, 0.05, 0.12, 0.15])
-def test_in_some_pair_of_the_comb_nobody_is_early(skew: float) -> None:
-    """Whatever the clocks are apart, two first packets cross within 30 ms of way."""
+def test_in_some_pair_of_the_comb_no_side_is_early(skew: float) -> None:
+    """At any difference of the clocks, two first packets cross within 30 ms of way."""
     firsts = []
     for first, offset in ((True, 0.0), (False, skew)):
         checks = new()
@@ -68,7 +68,7 @@ def test_in_some_pair_of_the_comb_nobody_is_early(skew: float) -> None:
     assert min(apart) < -0.03 + abs(skew) and max(apart) > 0.03 - abs(skew)
 
 
-def test_who_has_no_comb_uses_its_own_port() -> None:
+def test_a_side_without_comb_uses_its_own_port() -> None:
     checks = new()
     places: list[Place | None] = [(HARD, 5000), None, (HARD, 5002)]
     schedule.comb(checks, [], places, (HARD, 4001), 0.0, 0.02, first=True)
@@ -92,7 +92,7 @@ def test_the_spray_is_within_the_budget_and_its_sockets_come_between() -> None:
     assert len(sent(many, 10.0)) == 512
 
 
-def test_following_a_nat_that_counts() -> None:
+def test_following_a_counting_nat() -> None:
     checks = new()
     offer = Offer(b"attempt!", 1, b"", Nat(), counting=Counting(HARD, 5000, 2))
     schedule.follow(checks, offer, 0.0)

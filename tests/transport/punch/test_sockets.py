@@ -32,7 +32,7 @@ class FakeSocket:
 
 
 class FakeWorld:
-    """A host that has so many sockets, and a UDP port that serves them."""
+    """A host with at most `most` sockets, and a UDP port that serves them."""
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most
@@ -74,19 +74,19 @@ async def test_all_but_the_one_in_use_are_closed() -> None:
     assert not world.served and not tools.extra
 
 
-async def test_where_the_system_has_no_more_there_are_fewer() -> None:
+async def test_fewer_sockets_are_opened_if_the_system_refuses() -> None:
     sockets, _ = make(FakeWorld(most=3))
     assert len(await sockets.open(256)) == 3
 
 
-async def test_none_is_opened_once_the_attempt_is_over() -> None:
+async def test_no_socket_is_opened_once_the_attempt_has_ended() -> None:
     world = FakeWorld()
     sockets, tools = make(world)
     sockets.close(keep=None)
     assert await sockets.open(3) == [] and not tools.extra and not world.served
 
 
-async def test_none_is_opened_where_the_port_is_closing() -> None:
+async def test_no_socket_is_opened_if_the_port_is_closing() -> None:
     world = FakeWorld()
     world.closing = True
     sockets, tools = make(world)

@@ -1,4 +1,4 @@
-"""Dialling many places from one port; who speaks first."""
+"""TCP punching: dials from one port, and which side speaks first."""
 
 import errno
 from collections.abc import Callable
@@ -20,7 +20,7 @@ THERE, ELSEWHERE = ("11.0.0.2", 4001), ("11.0.0.3", 4001)
 
 
 class FakeNet:
-    """What each dial meets: seconds until it is refused, or until it stands."""
+    """The scripted results of dials: seconds until each is refused or connects."""
 
     def __init__(self, meets: Callable[[Place, int], tuple[str, float]]) -> None:
         self.meets = meets
@@ -66,7 +66,7 @@ async def dial(
     return await dialling.run(places), got, trio.current_time() - began
 
 
-async def test_from_the_listen_port_until_one_stands(
+async def test_dials_leave_from_the_listen_port_until_one_connects(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     net = FakeNet(lambda place, n: ("stream", 0.1 if place == THERE else 9.0))
@@ -76,15 +76,15 @@ async def test_from_the_listen_port_until_one_stands(
     assert {source for _, _, source in net.dials} == {4001}
 
 
-async def test_a_second_one_that_stands_soon_is_delivered_too(
+async def test_a_second_connection_soon_after_is_delivered_too(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The first may be another machine of the own network, at the same address as the peer's."""
+    """The first may be another machine on the local network with the peer's address."""
     net = FakeNet(lambda place, n: ("stream", 0.001 if place == THERE else 0.2))
     assert (await dial(net, THERE, ELSEWHERE))[1] == [THERE, ELSEWHERE]
 
 
-async def test_a_reset_is_tried_again_soon_and_at_drawn_times(
+async def test_resets_are_retried_soon_at_random_times(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     net = FakeNet(lambda place, n: ("refused" if n < 6 else "stream", 0.05))
@@ -103,7 +103,7 @@ async def test_a_reset_is_tried_again_soon_and_at_drawn_times(
         ("stream", 1e9, TcpEnd.NO_ANSWER),
     ],
 )
-async def test_bounded_in_tries_and_time(
+async def test_tries_and_time_are_bounded(
     what: str, after: float, end: TcpEnd, autojump_clock: trio.testing.MockClock
 ) -> None:
     net = FakeNet(lambda place, n: (what, after))
@@ -129,7 +129,7 @@ async def test_a_spent_budget_ends_the_dial_before_its_next_syn(
     assert len(net.dials) == dials and seconds == pytest.approx(took, abs=0.3)
 
 
-async def test_nowhere_to_dial() -> None:
+async def test_without_addresses_nothing_is_dialled() -> None:
     assert (await dial(FakeNet(lambda place, n: ("refused", 0.0))))[0] is TcpEnd.NOWHERE
 
 
@@ -139,10 +139,10 @@ def loopback_clock() -> trio.testing.MockClock:
 
 
 @pytest.mark.parametrize("speaks", [True, False])
-async def test_who_dialled_speaks_first_or_waits(
+async def test_a_dialler_speaks_first_or_waits(
     speaks: bool, loopback_clock: trio.testing.MockClock
 ) -> None:
-    """Over loopback: an ordinary dialler says its TLS hello at once."""
+    """Over loopback, an ordinary dialler sends its TLS hello at once."""
     host = RealHost()
     listener = await host.listen(LOOPBACK, 0)
     stream = await host.connect(LOOPBACK, listener.socket.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A node behind a gateway, and observers on the internet: without links, as the tests hold all."""
+"""A node behind a gateway, and observers on the internet, called directly without links."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -56,7 +56,7 @@ class Volunteer:
         return self.responder.answer(data, message, source, self.host.now())
 
     async def send_back(self, request: Request) -> bool:
-        """A dial-back from a new port."""
+        """Dial back from a new port."""
         socket = await self.computer.run(self.host.datagrams, "0.0.0.0", 0)
         for _ in range(3):
             message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
@@ -67,7 +67,7 @@ class Volunteer:
 
 
 class Liar(Volunteer):
-    """Says that everybody comes from another port, and never dials back."""
+    """Observer that reports a false port for every peer, and never dials back."""
 
     def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
         false = source[0], 1024 + (source[1] * 7) % 60000
@@ -87,7 +87,7 @@ async def kind_of(
     *,
     meanwhile: Callable[[], Awaitable[Any]] | None = None,
 ) -> UdpKind:
-    """What the classifier says of the way from `computer`."""
+    """Classify the NAT in front of `computer`."""
     async with trio.open_nursery() as nursery:
         for volunteer in volunteers:
             await volunteer.open(nursery)

@@ -26,7 +26,7 @@ DIALBACK_PORT = 4002  # until the endpoint tells dial-backs apart itself
 
 
 class Doors:
-    """The endpoint as `Reach` sees it, but that dial-backs come to another port."""
+    """The endpoint as `Reach` sees it, except that dial-backs come to another port."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -46,7 +46,7 @@ class Doors:
 
 
 class Node:
-    """One node; `reach` measures, and its peers answer."""
+    """One node, whose `reach` measures and answers peers."""
 
     def __init__(
         self, computer: Computer, number: int, *, volunteer: bool = True, six: bool = False
@@ -115,8 +115,8 @@ class Node:
         return await self.computer.run(self.reach.measure)
 
     async def show_tcp(self, other: "Node") -> None:
-        """Dial from the listen port, and hear from the other where that was seen: what the hello
-        will say."""
+        """Dial from the listen port, and note where the other node sees it, like its hello will
+        report."""
         port = DIALBACK_PORT
         stream = await self.computer.run(self._connect, other.ip, port)
         await trio.sleep(0.2)
@@ -154,12 +154,12 @@ def on_the_internet(
 
 
 async def measured(world: World, node: Node, peers: list[Node]) -> Reachability:
-    """What a node finds that has linked to all `peers`."""
+    """Link a node to all `peers`, and return its measurement."""
     async with running(node, *peers):
         for peer in peers:
             await node.dial(peer)
             await node.show_tcp(peer)
         found: Reachability = await node.measure()
-        # Nobody dialled back from a port that it listens on.
+        # No peer dialled back from a port on which it listens.
         assert not {PORT, DIALBACK_PORT} & {port for _, port in node.came_from}
     return found

@@ -1,4 +1,4 @@
-"""The asker of dial-backs, before peers that answer whatever they like."""
+"""The asker of dial-backs, and peers with arbitrary replies."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.transport.reach.swarm import PORT, Node, measured, on_the_internet
 
 
 class Odd(Node):
-    """Answers `reach.observe` and `reach.dialback` with what it was given."""
+    """Answers `reach.observe` and `reach.dialback` with prepared replies."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -44,7 +44,7 @@ class Odd(Node):
         {"udp": {4001: 4002}},
     ],
 )
-async def test_odd_offers_are_none(world: World, offer: dict[str, Any]) -> None:
+async def test_malformed_offers_offer_nothing(world: World, offer: dict[str, Any]) -> None:
     node, odd = Node(world.host("node"), 1), Odd(world.host("odd"), 2)
     odd.offer = offer
     found = await measured(world, node, [odd])
@@ -63,7 +63,7 @@ async def test_odd_offers_are_none(world: World, offer: dict[str, Any]) -> None:
         ({}, 0),
     ],
 )
-async def test_odd_prices_are_not_paid(world: World, reply: dict[str, Any], most: int) -> None:
+async def test_invalid_prices_are_not_paid(world: World, reply: dict[str, Any], most: int) -> None:
     node, odd = Node(world.host("node"), 1), Odd(world.host("odd"), 2)
     odd.reply = reply
     found = await measured(world, node, [odd])
@@ -71,8 +71,8 @@ async def test_odd_prices_are_not_paid(world: World, reply: dict[str, Any], most
     assert {item.answer for item in found.dialled} == {Answer.UNKNOWN}
 
 
-async def test_who_claims_to_have_dialled_does_not_outvote_who_did(world: World) -> None:
-    """What arrived has arrived."""
+async def test_false_claims_of_dial_backs_do_not_outvote_real_ones(world: World) -> None:
+    """An arrived dial-back is proof."""
     node = Node(world.host("node"), 1)
     odd = Odd(world.host("odd"), 2)
     odd.reply = {"sent": True}

@@ -1,4 +1,4 @@
-"""Who may have what dialled; and no node is a reflector."""
+"""Rules for dial-backs, so that no node is a reflector."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_malformed(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
-def test_where_the_asker_is_seen_is_dialled_at_once(transport: str) -> None:
+def test_an_address_where_the_asker_is_seen_is_dialled_at_once(transport: str) -> None:
     assert ask(gate(), wanted(transport=transport)) == Go()
 
 
@@ -66,14 +66,14 @@ def test_an_address_seen_by_another_path_of_the_link_is_free() -> None:
     assert [ask(gate(), wanted(ip), seen=seen) for ip in seen] == [Go(), Go()]
 
 
-def test_nobody_pays_for_what_has_no_way_there() -> None:
-    """A server without IPv6 took 65 kB and then said that it had sent nothing."""
+def test_a_server_without_a_route_demands_no_payment() -> None:
+    """A server without IPv6 once took 65 kB and then reported that it had sent nothing."""
     answer = ask(gate(), wanted("2a00:2::9"), own=["11.0.1.1", "::1", "fe80::1"])
     assert isinstance(answer, No) and answer.code == "no-way"
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "192.168.1.7", "100.64.0.9", "fd00::1", "::1"])
-def test_a_private_address_only_where_the_asker_is_seen(ip: str) -> None:
+def test_private_addresses_are_dialled_only_where_the_asker_is_seen(ip: str) -> None:
     assert isinstance(ask(gate(), wanted(ip)), No)
     assert isinstance(ask(gate(), wanted(ip), seen=[]), No)
     assert isinstance(ask(gate(), wanted(ip), paid=10**6), No)
@@ -98,7 +98,7 @@ def test_a_private_address_only_where_the_asker_is_seen(ip: str) -> None:
         "11.0.1.1",  # this node itself
     ],
 )
-def test_never(ip: str) -> None:
+def test_forbidden_addresses_are_never_dialled(ip: str) -> None:
     assert isinstance(ask(gate(), wanted(ip)), No)
 
 
@@ -108,7 +108,7 @@ def test_ports_that_are_not_dialled(port: int) -> None:
     assert ask(gate(), wanted(port=443)) == Go()
 
 
-def test_elsewhere_it_has_to_pay_first() -> None:
+def test_other_addresses_cost_a_payment_first() -> None:
     at = gate()
     demand = ask(at, wanted(VICTIM))
     assert isinstance(demand, Pay)
@@ -120,7 +120,7 @@ def test_elsewhere_it_has_to_pay_first() -> None:
     assert isinstance(ask(at, wanted(VICTIM), paid=again.size), Pay)  # one payment, one dial
 
 
-def test_an_asker_pays_for_several_addresses_side_by_side() -> None:
+def test_an_asker_may_pay_for_several_addresses_at_once() -> None:
     at = gate()
     places = [f"93.184.{number}.34" for number in range(defaults.OWN_PLACES)]
     demands = [ask(at, wanted(place)) for place in places]
@@ -135,11 +135,11 @@ def test_an_asker_pays_for_several_addresses_side_by_side() -> None:
 
 
 def test_a_peer_that_is_seen_nowhere_pays() -> None:
-    """It came through a relay, whose address is not its own."""
+    """It came through a relay, whose address is not the peer's."""
     assert isinstance(ask(gate(), wanted(), seen=[]), Pay)
 
 
-def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
+def test_unsolicited_wrong_or_late_payments_do_not_count() -> None:
     at = gate()
     demand = ask(at, wanted(VICTIM), paid=100_000)
     assert isinstance(demand, Pay)
@@ -149,7 +149,7 @@ def test_paying_unasked_or_for_something_else_or_late_is_nothing() -> None:
     assert isinstance(ask(at, wanted(VICTIM), PeerId("other"), paid=100_000), Pay)
 
 
-def test_the_price_is_drawn_between_its_bounds() -> None:
+def test_the_price_is_random_within_its_bounds() -> None:
     least, most = defaults.PAYMENT_BYTES
     for draw in b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\2\3\4":
         demand = ask(Gate(lambda _, draw=draw: draw), wanted(VICTIM))  # type: ignore[misc]
@@ -158,24 +158,24 @@ def test_the_price_is_drawn_between_its_bounds() -> None:
 
 
 def hit_without_paying(victim: str = VICTIM) -> int:
-    """Dials that reach a victim, of 10,000 demands of 100 askers who pay nothing."""
+    """Return how many dials reach a victim if 100 askers make 10,000 requests without paying."""
     at = gate()
     return sum(
         ask(at, wanted(victim), PeerId(str(n % 100)), now=n / 100) == Go() for n in range(10000)
     )
 
 
-def test_no_reflector() -> None:
+def test_a_server_is_no_reflector() -> None:
     assert hit_without_paying() == 0
 
 
-def test_it_would_be_one_if_nobody_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_payment_a_server_is_a_reflector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gate, "_has_paid", lambda *_: True)
     assert hit_without_paying() > 0
 
 
 def hit_with_paying(spread: int = 1) -> int:
-    """The same of askers who pay each time; the victims are of `spread` subnets."""
+    """Return how many dials reach victims in `spread` subnets if all askers pay."""
     at, hits = gate(), 0
     for n in range(1000):
         what, peer, now = wanted(f"93.{n % spread}.216.34"), PeerId(str(n % 100)), n / 10
@@ -186,12 +186,12 @@ def hit_with_paying(spread: int = 1) -> int:
     return hits
 
 
-def test_paid_dials_at_a_victim_are_few() -> None:
-    """100 s, 30 MB at the least spent on them."""
+def test_paid_dials_to_a_victim_are_few() -> None:
+    """They take 100 s and cost at least 30 MB."""
     assert hit_with_paying() <= defaults.FOREIGN_BURST + 100 * defaults.FOREIGN_PER_S
 
 
-def test_they_would_be_many_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rate_limiters_paid_dials_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "FOREIGN_BURST", 10**9)
     monkeypatch.setattr(defaults, "ASKER_BURST", 10**9)
     monkeypatch.setattr(defaults, "ALL_BURST", 10**9)
@@ -207,7 +207,7 @@ def test_all_dials_together_are_bounded() -> None:
     assert went <= defaults.ALL_BURST + 10 * defaults.ALL_PER_S
 
 
-def test_one_asker_gets_so_many() -> None:
+def test_dial_backs_of_one_asker_are_bounded() -> None:
     at = gate()
     went = sum(ask(at, wanted(), now=n / 100) == Go() for n in range(1000))
     assert went <= defaults.ASKER_BURST + 1
@@ -221,7 +221,7 @@ def test_demands_are_forgotten() -> None:
 
 
 def test_one_asker_may_ask_for_several_at_once() -> None:
-    """Each is paid for by itself; who asks for ever more pushes out its own alone."""
+    """Each is paid for separately. Too many demands of one asker replace only its own."""
     at = gate()
     both = [(each, ask(at, wanted(VICTIM, transport=each))) for each in ("tcp", "udp")]
     ask(at, wanted(VICTIM), PeerId("other"))

@@ -1,4 +1,4 @@
-"""The server of dial-backs: no peer can turn it against somebody else."""
+"""The server of dial-backs: no peer can use it against a third one."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,8 +16,8 @@ from shoal.transport.reach.reachability import Reachability
 from tests.transport.reach.swarm import Node, on_the_internet, running
 
 
-async def test_a_victim_hears_nothing(world: World) -> None:
-    """Peers ask 300 times, at every price but the true one, for dials at somebody else."""
+async def test_a_victim_receives_nothing(world: World) -> None:
+    """Peers ask 300 times, at every price but the right one, for dials to a victim."""
     server, victim = Node(world.host("server"), 1), world.host("victim")
     askers = on_the_internet(world, 3)
     there = victim.addresses()[0]
@@ -36,8 +36,8 @@ async def test_a_victim_hears_nothing(world: World) -> None:
         assert sockets.heard == 0
 
 
-async def test_who_pays_is_served_a_few_times(world: World) -> None:
-    """The twin: with payment it comes through, so it is the payment that keeps it away."""
+async def test_a_paying_asker_is_served_a_few_times(world: World) -> None:
+    """Twin: with payment the dials arrive, so the payment is what prevents them."""
     server, victim = Node(world.host("server"), 1), world.host("victim")
     asker = on_the_internet(world, 1)[0]
     there = victim.addresses()[0]
@@ -61,7 +61,7 @@ async def test_who_pays_is_served_a_few_times(world: World) -> None:
 
 
 class Ears:
-    """What somebody hears on port 4001."""
+    """Records what a machine receives on port 4001."""
 
     def __init__(self) -> None:
         self.heard = 0
@@ -93,7 +93,7 @@ async def listen_everywhere(computer: Any, nursery: trio.Nursery) -> Ears:
 @pytest.mark.parametrize(
     "change", [{"ip": "10.0.0.1"}, {"port": 22}, {"ip": "x"}, {"nonce": 5}, {"transport": []}]
 )
-async def test_a_malformed_or_forbidden_wish_is_refused(world: World, change: Any) -> None:
+async def test_malformed_or_forbidden_requests_are_refused(world: World, change: Any) -> None:
     server, asker = on_the_internet(world, 2)
     async with running(server, asker):
         link = await asker.dial(server)
@@ -105,9 +105,9 @@ async def test_a_malformed_or_forbidden_wish_is_refused(world: World, change: An
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_nobody_is_let_at_our_own_router(world: World, known: bool) -> None:
-    """Dialled from the inside, a router's outer address may answer what it tells nobody else.
-    Without knowing that address one pays, and is served."""
+async def test_our_own_router_is_not_dialled(world: World, known: bool) -> None:
+    """From the inside, a router may answer at its outer address, which outsiders cannot reach.
+    A server that does not know this address demands payment and dials it."""
     server, asker = on_the_internet(world, 2)
     async with running(server, asker):
         outer = world.host("router").addresses()[0]
@@ -123,7 +123,7 @@ async def test_nobody_is_let_at_our_own_router(world: World, known: bool) -> Non
             assert reply.header["pay"] > 0
 
 
-async def test_dial_backs_at_once_are_bounded(world: World) -> None:
+async def test_concurrent_dial_backs_are_bounded(world: World) -> None:
     server, asker = on_the_internet(world, 2)
     codes = []
     async with running(server, asker) as nursery:

@@ -1,4 +1,4 @@
-"""What the owner is told, of every kind of way to the internet."""
+"""Findings for every kind of connection to the internet."""
 
 from dataclasses import replace
 
@@ -126,8 +126,8 @@ def test_too_few_peers(peers: int, words: str) -> None:
     assert "no central service" in found["too-few-peers"].sentence
 
 
-def test_linked_peers_that_see_nothing_are_not_passed_over() -> None:
-    """Three were linked when it said that two more were needed."""
+def test_linked_peers_that_see_nothing_are_mentioned() -> None:
+    """Three peers were linked when it once said that two more were needed."""
     few = replace(NOTHING, udp=UdpKind(asked=1, answered=1, blocked=False))
     for reach, have in ((NOTHING, "none"), (few, "1")):
         found = told(reach, linked=3)["too-few-peers"]
@@ -186,7 +186,7 @@ W, L, U, N, Q = Hope.WORKS, Hope.LIKELY, Hope.UNLIKELY, Hope.NO, Hope.UNKNOWN
         (NOTHING, None, (Q, Q, Q, Q, Q)),
     ],
 )
-def test_the_ladder(
+def test_the_prospects_of_each_strategy(
     reach: Reachability, portmap: PortMap | None, expected: tuple[Hope, ...]
 ) -> None:
     found = hopes(reach, portmap=portmap)
@@ -195,7 +195,7 @@ def test_the_ladder(
     assert found[Rung.RELAY] is found[Rung.TCP_443] is Hope.NOBODY
 
 
-def test_relays_are_promised_only_where_some_are_known() -> None:
+def test_relays_are_likely_only_if_some_are_known() -> None:
     sentences = told(BLOCKED)
     assert sentences["rung-relay"].sentence == "relays: none is known yet"
     assert sentences["rung-tcp-443"].sentence == "relays on TCP port 443: none is known yet"
@@ -204,7 +204,7 @@ def test_relays_are_promised_only_where_some_are_known() -> None:
     assert hopes(BLOCKED, relays=2, relays_443=1)[Rung.TCP_443] is L
 
 
-def test_what_was_seen_counts_more() -> None:
+def test_experience_counts_more_than_predictions() -> None:
     found = hopes(SYMMETRIC, worked={Rung.UDP_PUNCH, Rung.RELAY}, failed={Rung.TCP_443})
     assert found[Rung.UDP_PUNCH] is found[Rung.RELAY] is W
     assert found[Rung.TCP_443] is U
@@ -213,7 +213,7 @@ def test_what_was_seen_counts_more() -> None:
 
 
 @pytest.mark.parametrize("reach", [HOME, PUBLIC, SYMMETRIC, COUNTING, BLOCKED, NOTHING])
-def test_sentences_are_in_the_house_s_style(reach: Reachability) -> None:
+def test_sentences_follow_the_style(reach: Reachability) -> None:
     for finding in told(replace(reach, cgn=True, ipv6=Ipv6.FILTERED), portmap=PortMap()).values():
         for text in finding.sentence, finding.hint:
             assert not text.endswith(".") and "  " not in text

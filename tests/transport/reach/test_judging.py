@@ -1,4 +1,4 @@
-"""From views to behaviours."""
+"""Judgement of NATs from views."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ OWN = "10.0.0.2", 9
         ([(A, None), (A, None), (None, None)], EI),
         ([(A, A), (B, B)], AD),
         ([(A, B), (C, D)], APD),
-        ([(A, None), (B, None)], APD),  # nobody knows: the strict one
+        ([(A, None), (B, None)], APD),  # unknown, so the stricter one
         ([(A, A), (B, B), (C, D)], AD),
         ([(A, B), (C, D), (D, D)], APD),
         ([(A, A), (A, A), (B, C)], EI),
@@ -94,7 +94,7 @@ def test_allocation(ports: list[int], allocation: Allocation) -> None:
     assert allocation_of([(5, port) for port in ports]) == allocation
 
 
-def test_kept_ports() -> None:
+def test_preserved_ports() -> None:
     assert allocation_of([(5, 5)]).pattern is Pattern.PRESERVING
     assert allocation_of([(5, 5), (6, 6), (7, 40000)]).pattern is Pattern.PRESERVING
     assert allocation_of([(5, 5), (6, 9000)]).pattern is Pattern.UNKNOWN
@@ -116,8 +116,8 @@ def test_one_liar_of_three_cannot_move_a_counting_nat(
     assert 1 <= found.delta <= 6
 
 
-def test_places_are_whole() -> None:
-    """The same port at two addresses is two places: a pool of addresses is no easy NAT."""
+def test_an_address_and_its_port_belong_together() -> None:
+    """One port at two addresses gives two views: a NAT with an address pool is not easy."""
     views: dict[str, View] = {"1": (("5.5.5.5", 1), None), "2": (("6.6.6.6", 1), None)}
     place: Place = OWN
     assert mapping_of(views, [place]) is APD

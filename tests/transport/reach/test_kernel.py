@@ -1,4 +1,4 @@
-"""The classifier before NATs of the real kernel, in network namespaces of the test's own.
+"""The classifier behind NATs of the real kernel, in network namespaces of the test.
 
 Two observers there are two addresses of one computer, which is all that the lab has.
 """
@@ -28,7 +28,7 @@ PORTS = 4001, 4002
 
 
 class LabHost(RealHost):
-    """This machine, but that its sockets are a lab host's."""
+    """This machine, except that its sockets are a lab host's."""
 
     def __init__(self, lab: KernelLab, name: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class LabHost(RealHost):
 
 
 async def kind_of(lab: KernelLab) -> UdpKind:
-    """What the classifier says of the way from `a1`."""
+    """Classify the NAT in front of `a1`."""
     server, node = LabHost(lab, "server"), LabHost(lab, "a1")
     ips = {PeerId(name): lab.addresses[name] for name in ("server", "server2")}
     responder = Responder()

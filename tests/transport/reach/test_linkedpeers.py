@@ -1,4 +1,4 @@
-"""Which links are asked what they offer, and what counts as seeing a peer."""
+"""Linked peers: which are asked for their offer, and where a peer counts as seen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def some(*ips: str) -> tuple[LinkedPeers, FakeEndpoint]:
     return LinkedPeers(RealHost(), endpoint, None, Guard()), endpoint
 
 
-async def test_asked_once_in_a_while(autojump_clock: trio.testing.MockClock) -> None:
+async def test_peers_are_queried_once_in_a_while(autojump_clock: trio.testing.MockClock) -> None:
     linked, endpoint = some("11.0.0.1", "12.0.0.1")
     for _ in range(3):
         found = await linked.ask()
@@ -73,15 +73,15 @@ async def test_asked_once_in_a_while(autojump_clock: trio.testing.MockClock) -> 
     assert [link.asked for link in endpoint.all] == [2, 2]
 
 
-async def test_who_refuses_is_not_known() -> None:
+async def test_a_peer_that_refuses_is_not_known() -> None:
     linked, endpoint = some("11.0.0.1", "12.0.0.1")
     endpoint.all[0].refuses = True
     assert [each.ip for each in await linked.ask()] == ["12.0.0.1"]
 
 
 @pytest.mark.parametrize("path", ["relayed", "webrtc", "none"])
-async def test_whose_address_is_another_s_is_seen_nowhere(path: str) -> None:
-    """A relay's address is not the peer's: it would be dialled for nothing."""
+async def test_a_peer_behind_another_address_is_seen_nowhere(path: str) -> None:
+    """A relay's address is not the peer's, and dialling it would be useless."""
     linked, endpoint = some("11.0.0.1")
     assert linked.seen_at(PeerId("0")) == ("11.0.0.1",)
     endpoint.all[0].path = path
@@ -91,7 +91,7 @@ async def test_whose_address_is_another_s_is_seen_nowhere(path: str) -> None:
 
 
 async def test_one_network_does_not_fill_the_list() -> None:
-    """A hundred links of one /16 came first; the others are asked all the same."""
+    """After a hundred links from one /16, others are still asked."""
     crowd = [f"66.6.{n}.1" for n in range(100)]
     linked, endpoint = some(*crowd, "11.0.0.1", "12.0.0.1")
     known = {each.ip for each in await linked.ask()}
@@ -99,7 +99,7 @@ async def test_one_network_does_not_fill_the_list() -> None:
     assert sum(link.asked for link in endpoint.all) == defaults.OBSERVER_LINKS
 
 
-async def test_who_is_gone_is_forgotten() -> None:
+async def test_a_peer_that_has_left_is_forgotten() -> None:
     linked, endpoint = some("11.0.0.1", "12.0.0.1")
     await linked.ask()
     del endpoint.all[0]

@@ -1,4 +1,4 @@
-"""Questions from the node's own port: repeated, and believed only from where they went."""
+"""Questions from the node's own port: repetition, and the required source of replies."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ HERE, LIE = ("11.0.0.1", 4001), ("6.6.6.6", 6)
 
 
 class Port:
-    """The node's UDP port; `network` answers what is sent."""
+    """The node's UDP port. `network` answers what is sent."""
 
     port = 4001
 
@@ -37,7 +37,7 @@ def success(message: Message, mapped: Place = HERE) -> Message:
     return Message(Kind.SUCCESS, message.transaction, mapped=mapped)
 
 
-async def test_what_each_observer_sees(autojump_clock: object) -> None:
+async def test_views_of_each_observer(autojump_clock: object) -> None:
     port = Port()
     looker = Looker(RealHost(), port)
     taken: list[bool] = []
@@ -46,7 +46,7 @@ async def test_what_each_observer_sees(autojump_clock: object) -> None:
     assert port.sent == [FIRST, SECOND] and all(taken)
 
 
-async def test_who_does_not_answer_is_asked_again_and_given_up(autojump_clock: object) -> None:
+async def test_a_silent_observer_is_asked_again_and_then_abandoned(autojump_clock: object) -> None:
     port = Port()
     looker = Looker(RealHost(), port)
     began = trio.current_time()
@@ -56,7 +56,7 @@ async def test_who_does_not_answer_is_asked_again_and_given_up(autojump_clock: o
 
 
 @pytest.mark.parametrize(("source", "believed"), [(SECOND, None), (FIRST, LIE)])
-async def test_only_the_observer_itself_is_believed(
+async def test_only_replies_of_the_observer_itself_count(
     autojump_clock: object, source: Place, believed: Place | None
 ) -> None:
     port = Port()
@@ -67,7 +67,7 @@ async def test_only_the_observer_itself_is_believed(
     assert taken[0] is (believed is not None)
 
 
-async def test_nothing_is_kept_of_a_question_that_is_over(autojump_clock: object) -> None:
+async def test_finished_questions_leave_no_state(autojump_clock: object) -> None:
     port = Port()
     looker = Looker(RealHost(), port)
     asked: list[Message] = []

@@ -1,4 +1,4 @@
-"""The same over real sockets on this machine's loopback."""
+"""Dial-backs and observation over real sockets on loopback."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ class Port:
 
 @asynccontextmanager
 async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, Volunteer]]:
-    """An asker's link to a volunteer, and what the asker hears."""
+    """An asker's link to a volunteer, with a record of received dial-backs."""
     host = RealHost()
     asker, server = make_node(1), make_node(2)
     awaited = Awaited()
@@ -101,7 +101,9 @@ async def test_dial_back_by_tcp(autojump_clock: trio.testing.MockClock) -> None:
     listener.socket.close()
 
 
-async def test_nothing_listens(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_dial_back_without_a_listener_is_reported_as_sent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     listener = await RealHost().listen(LOOPBACK, 0)
     place = LOOPBACK, listener.socket.getsockname()[1]
     listener.socket.close()
@@ -111,8 +113,8 @@ async def test_nothing_listens(autojump_clock: trio.testing.MockClock) -> None:
             assert found is False
 
 
-async def test_who_answers_nonsense_does_no_harm(autojump_clock: trio.testing.MockClock) -> None:
-    """A victim that is dialled may say what it likes: nothing is read."""
+async def test_a_nonsense_reply_does_no_harm(autojump_clock: trio.testing.MockClock) -> None:
+    """A dialled victim may send anything, but nothing is read."""
     listener = await RealHost().listen(LOOPBACK, 0)
     place = LOOPBACK, listener.socket.getsockname()[1]
     async with two() as (link, awaited, _, _, _), trio.open_nursery() as nursery:

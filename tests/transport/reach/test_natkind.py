@@ -75,18 +75,18 @@ async def test_blocked(world: World, kind: str) -> None:
     assert world.events.now < 6
 
 
-async def test_one_silent_observer_blocks_nothing(world: World) -> None:
+async def test_one_silent_observer_does_not_mean_blocked(world: World) -> None:
     found = await kind_of(world, behind(world, "udp-blocked"), volunteers(world, 1))
     assert found.blocked is None
 
 
-async def test_nobody_to_ask(world: World) -> None:
+async def test_without_observers_nothing_is_known(world: World) -> None:
     assert await kind_of(world, behind(world, "linux-drop"), []) == UdpKind()
 
 
 @pytest.mark.parametrize("kind", ["linux-drop", "full-cone", "adm-adf", "apdm-apdf"])
 async def test_one_observer_tells_only_what_it_can(world: World, kind: str) -> None:
-    """An observer's second port shows a dependence on the port, and nothing else."""
+    """An observer's second port shows only a dependence on the port."""
     found = await kind_of(world, behind(world, kind), volunteers(world, 1))
     dependent = kind == "apdm-apdf"
     assert found.mapping is (APD if dependent else Behaviour.UNKNOWN)
@@ -96,7 +96,7 @@ async def test_one_observer_tells_only_what_it_can(world: World, kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["linux-drop", "adm-apdf", "apdm-apdf", "public-firewall"])
 async def test_without_second_ports(world: World, kind: str) -> None:
-    """Then it cannot be told on what else than the address a mapping depends."""
+    """Then a dependence on the port cannot be detected."""
     single = volunteers(world, 3, lambda computer: Volunteer(computer, (4001,)))
     found = await kind_of(world, behind(world, kind), single)
     assert found.mapping is (APD if kind == "adm-apdf" else TRUTH[kind][0])
@@ -105,7 +105,7 @@ async def test_without_second_ports(world: World, kind: str) -> None:
 @pytest.mark.parametrize("mapping", ["ei", "ad", "apd"])
 @pytest.mark.parametrize("noise", [0, 5])
 async def test_sequential(world: World, mapping: str, noise: int) -> None:
-    """Also while a neighbour opens mappings of its own."""
+    """Also while a neighbour opens its own mappings."""
     gate = world.gateway("gate", f"{mapping}m-apdf", ports="sequential")
     node, neighbour = world.host("node", behind=gate), world.host("neighbour", behind=gate)
 
@@ -153,7 +153,9 @@ async def test_one_liar_of_three_changes_nothing(world: World, kind: str, place:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("mapping", ["ei", "ad", "apd"])
-async def test_one_liar_before_a_nat_that_counts(world: World, mapping: str, place: int) -> None:
+async def test_one_liar_does_not_hide_a_counting_nat(
+    world: World, mapping: str, place: int
+) -> None:
     asked = [
         (Liar if number == place else Volunteer)(world.host(f"observer{number}"))
         for number in range(3)
@@ -164,15 +166,15 @@ async def test_one_liar_before_a_nat_that_counts(world: World, mapping: str, pla
     assert found.allocation.pattern is ORDERED
 
 
-async def test_two_liars_of_three_are_believed(world: World) -> None:
-    """The twin: it is the majority that keeps one liar from being believed."""
+async def test_two_liars_of_three_win(world: World) -> None:
+    """Twin: the majority is what makes a single liar harmless."""
     asked = [Volunteer(world.host("honest")), *volunteers(world, 2, Liar)]
     found = await kind_of(world, behind(world, "linux-drop"), asked)
     assert found.dissenters == (asked[0].observer.peer,)
 
 
 class Same(Volunteer):
-    """Dials back from where it was asked, which passes every NAT."""
+    """Dials back from the port that was asked, which passes every NAT."""
 
     async def send_back(self, request: Request) -> bool:
         message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
@@ -184,7 +186,9 @@ async def test_a_dial_back_from_where_it_was_asked_proves_nothing(world: World) 
     assert found.filtering is APD
 
 
-async def test_it_counts_without_the_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forgery_counts_without_the_check(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Classifier, "_passes_anew", lambda *_: True)
     found = await kind_of(world, behind(world, "linux-drop"), volunteers(world, 2, Same))
     assert found.filtering is not APD
@@ -210,7 +214,7 @@ FALSE = "66.66.66.66", 666
 
 
 def forge(core: Classifier, asks: list[Ask]) -> None:
-    """What somebody who does not sit on the way can send, transaction ids guessed or known."""
+    """Send what an off-path attacker can, with guessed or known transaction ids."""
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, FALSE), ("66.66.66.66", ask.to[1]))
         core.on_datagram(ask.socket, answer_to(ask, FALSE), (ask.to[0], ask.to[1] + 7))
@@ -221,20 +225,20 @@ def forge(core: Classifier, asks: list[Ask]) -> None:
         core.on_datagram(ask.socket, answer_to(ask, FALSE)[:-1], ask.to)
 
 
-def test_forged_answers_are_nothing() -> None:
+def test_forged_replies_do_not_count() -> None:
     core, asks = asked_once()
     forge(core, asks)
     assert core.result().answered == 0
 
 
-def test_forged_answers_count_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_replies_count_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Classifier, "_is_from", lambda *_: True)
     core, asks = asked_once()
     forge(core, asks)
     assert core.result().public_ip == FALSE[0]
 
 
-def test_only_the_first_answer_counts() -> None:
+def test_only_the_first_reply_counts() -> None:
     core, asks = asked_once()
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
@@ -242,7 +246,7 @@ def test_only_the_first_answer_counts() -> None:
     assert core.result().public_ip == "1.2.3.4"
 
 
-def test_an_unasked_dial_back_is_nothing() -> None:
+def test_an_unsolicited_dial_back_does_not_count() -> None:
     core, asks = asked_once()
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
@@ -260,13 +264,13 @@ def test_an_unasked_dial_back_is_nothing() -> None:
 
 
 def test_observers_count_by_address() -> None:
-    """A hundred peers at one address are one witness."""
+    """A hundred peers at one address count as one observer."""
     told = [Observer(PeerId(str(n)), "11.0.0.1", (n,)) for n in range(1, 100)]
     core = Classifier(told, [5, 6, 7, 8], [], entropy=bytes, now=0.0)
     assert core.result().asked == 1
 
 
-def test_at_most_so_many_are_asked() -> None:
+def test_the_number_of_observers_is_bounded() -> None:
     core, asks = asked_once(50)
     assert core.result().asked == defaults.OBSERVERS
     assert len(asks) == 2 * defaults.OBSERVERS + 3

@@ -1,4 +1,4 @@
-"""A volunteer's answers, and what keeps them from hitting others."""
+"""A volunteer's replies, and the rules that keep them from hitting others."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def ask(
 
 
 @pytest.mark.parametrize("source", [HERE, ("2600::1", 65535)])
-def test_where_it_sees_us(source: Place) -> None:
+def test_a_reply_contains_the_source(source: Place) -> None:
     answer = ask(Responder(), request(ID), source)
     assert answer is not None
     assert (answer.kind, answer.transaction, answer.mapped) == (Kind.SUCCESS, ID, source)
@@ -40,24 +40,24 @@ def test_where_it_sees_us(source: Place) -> None:
         Message(Kind.REQUEST, ID),  # the answer would be larger
     ],
 )
-def test_what_is_not_answered(message: Message) -> None:
-    """Least of all answers: two observers would talk to each other for ever."""
+def test_messages_without_a_reply(message: Message) -> None:
+    """Replies above all: two observers would talk to each other forever."""
     assert ask(Responder(), stun.encode(message)) is None
 
 
-def test_a_check_with_integrity_is_not_ours() -> None:
+def test_a_check_with_integrity_gets_no_reply() -> None:
     data = stun.encode(Message(Kind.REQUEST, ID, padding=36), b"key")
     assert ask(Responder(), data) is None
 
 
-def test_an_answer_is_never_larger() -> None:
-    """From every size of request."""
+def test_a_reply_is_never_larger_than_its_request() -> None:
+    """Checked for every size of request."""
     for padding in range(0, 60, 4):
         for source in HERE, ("2600::1", 1):
             ask(Responder(), stun.encode(Message(Kind.REQUEST, ID, padding=padding)), source)
 
 
-def test_it_would_be_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_check_a_reply_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.transport.reach.observer._is_larger", lambda *_: False)
     monkeypatch.setattr(defaults, "SMALLEST_ANSWER_BYTES", 0)
     data = stun.encode(Message(Kind.REQUEST, ID))
@@ -66,7 +66,7 @@ def test_it_would_be_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answer) > len(data)
 
 
-def test_what_is_not_understood_is_named() -> None:
+def test_unknown_attributes_are_named() -> None:
     extra = bytes.fromhex("70010000")
     plain = stun.encode(Message(Kind.REQUEST, ID, padding=36))[:-8]
     data = plain[:2] + (len(plain) + 4 - 20).to_bytes(2) + plain[4:] + extra
@@ -76,27 +76,27 @@ def test_what_is_not_understood_is_named() -> None:
 
 
 def flood(responder: Responder) -> int:
-    """Answers to 1,000 requests in 10 s from one subnet."""
+    """Return the number of replies to 1,000 requests in 10 s from one subnet."""
     return sum(
         ask(responder, request(ID), (f"11.0.0.{n % 250}", 1 + n), n / 100) is not None
         for n in range(1000)
     )
 
 
-def test_one_subnet_gets_so_much() -> None:
+def test_replies_to_one_subnet_are_bounded() -> None:
     responder = Responder()
     assert flood(responder) <= defaults.ANSWER_BURST + 10 * defaults.ANSWERS_PER_S
     assert ask(responder, request(ID), ("12.0.0.1", 1), 10.0) is not None
     assert responder.refused > 900
 
 
-def test_it_would_get_all_without_rates() -> None:
+def test_without_rate_limiters_a_subnet_gets_all_replies() -> None:
     free = Rate(1e9, 1e9)
     assert flood(Responder(SourceRates(free, free))) == 1000
 
 
-def test_all_together_get_so_much() -> None:
-    """Spoofed sources of as many subnets as one likes."""
+def test_replies_in_all_are_bounded() -> None:
+    """With spoofed sources from any number of subnets."""
     responder = Responder()
     answered = sum(
         ask(responder, request(ID), (f"11.{n >> 8}.{n & 255}.1", 1), n / 1000) is not None
@@ -105,5 +105,5 @@ def test_all_together_get_so_much() -> None:
     assert answered <= defaults.ALL_ANSWERS_BURST + 3 * defaults.ALL_ANSWERS_PER_S
 
 
-def test_port_zero_is_nobody() -> None:
+def test_port_zero_gets_no_reply() -> None:
     assert ask(Responder(), request(ID), ("11.0.0.1", 0)) is None

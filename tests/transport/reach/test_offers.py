@@ -1,4 +1,4 @@
-"""Who is asked first."""
+"""Offers: their encoding, and the order of peers."""
 
 from shoal.transport.identity import PeerId
 from shoal.transport.reach.offers import LinkedPeer, Offer, observers, parse_offer, spread
@@ -14,13 +14,13 @@ def test_the_wire_form() -> None:
     assert parse_offer({}) == Offer()
 
 
-def test_far_apart_first() -> None:
+def test_distant_peers_come_first() -> None:
     ips = ["11.0.1.1", "11.0.2.1", "11.0.3.1", "12.0.0.1", "12.0.0.2", "13.0.0.1"]
     found = [each.ip for each in spread([linked(ip, 1) for ip in ips])]
     assert found == ["11.0.1.1", "12.0.0.1", "13.0.0.1", "11.0.2.1", "12.0.0.2", "11.0.3.1"]
 
 
-def test_who_can_observe() -> None:
+def test_peers_that_can_observe() -> None:
     able = linked("11.0.0.1", 1, 2)
     others = [
         linked("12.0.0.1"),

@@ -1,4 +1,4 @@
-"""What a measurement says in the end."""
+"""Conclusions from a measurement."""
 
 import pytest
 
@@ -27,7 +27,9 @@ def dialled(*answers: Answer) -> tuple[Dialled, ...]:
         ((), None),
     ],
 )
-def test_public_is_who_strangers_reach(answers: tuple[Answer, ...], public: bool | None) -> None:
+def test_a_node_that_strangers_reach_is_public(
+    answers: tuple[Answer, ...], public: bool | None
+) -> None:
     assert Reachability(dialled=dialled(*answers)).public is public
 
 

@@ -71,7 +71,7 @@ async def test_udp_blocked_leaves_tcp(world: World) -> None:
 
 @pytest.mark.parametrize("open_to", ["nobody", "all"])
 async def test_ipv6(world: World, open_to: str) -> None:
-    """The address is another than that at which peers see the node, so it pays."""
+    """Peers see the node at another address, so it pays."""
     kind = "firewall6" if open_to == "nobody" else "router"
     gate = world.gateway("gate", kind, ipv6=True)
     node = Node(world.host("node", behind=gate), 1, six=True)
@@ -79,7 +79,7 @@ async def test_ipv6(world: World, open_to: str) -> None:
     assert found.ipv6 is (Ipv6.FILTERED if open_to == "nobody" else Ipv6.OPEN)
 
 
-async def test_ipv6_with_nobody_to_try_it(world: World) -> None:
+async def test_ipv6_without_a_peer_to_try_it(world: World) -> None:
     gate = world.gateway("gate", "firewall6")
     node = Node(world.host("node", behind=gate), 1, six=True)
     found = await measured(world, node, on_the_internet(world, 3))
@@ -120,16 +120,16 @@ async def test_a_forwarded_port_behind_a_carrier_s_nat(world: World) -> None:
     assert (gate.address, 5000) not in {item.place for item in found.dialled}  # 100.64/10
 
 
-async def test_straight_behind_a_carrier_s_nat(world: World) -> None:
+async def test_directly_behind_a_carrier_s_nat(world: World) -> None:
     carrier = world.gateway("carrier", "cgn")
     node = Node(world.host("node", behind=carrier), 1)
     found = await measured(world, node, on_the_internet(world, 3))
     assert found.cgn is True
-    assert found.public is True  # its filter lets everybody in
+    assert found.public is True  # its filter accepts any sender
 
 
 async def test_neighbours_on_the_lan_are_no_observers(world: World) -> None:
-    """They see what no NAT has touched."""
+    """Their view is not translated by the NAT."""
     gate = world.gateway("gate", "linux-drop")
     node = Node(world.host("node", behind=gate), 1)
     near = [Node(world.host(f"near{n}", behind=gate), 30 + n) for n in range(3)]
@@ -141,7 +141,7 @@ async def test_neighbours_on_the_lan_are_no_observers(world: World) -> None:
     assert found.public is None
 
 
-async def test_who_does_not_volunteer_is_not_bothered(world: World) -> None:
+async def test_a_node_that_does_not_volunteer_is_not_asked(world: World) -> None:
     node = Node(world.host("node"), 1)
     peers = on_the_internet(world, 3, volunteer=False)
     async with running(node, *peers):
@@ -153,12 +153,12 @@ async def test_who_does_not_volunteer_is_not_bothered(world: World) -> None:
     assert refused.value.code == "unknown-method"
 
 
-async def test_alone(world: World) -> None:
+async def test_a_node_without_links_knows_nothing(world: World) -> None:
     node = Node(world.host("node"), 1)
     assert (await measured(world, node, [])).public is None
 
 
-async def test_it_measures_by_itself_and_tells(world: World) -> None:
+async def test_a_node_measures_by_itself_and_reports(world: World) -> None:
     gate = world.gateway("gate", "linux-drop")
     node = Node(world.host("node", behind=gate), 1)
     peers = on_the_internet(world, 3)
@@ -176,7 +176,7 @@ async def test_it_measures_by_itself_and_tells(world: World) -> None:
         assert await node.computer.run(node.reach.look) == [(gate.address, PORT)] * 3
 
 
-async def test_more_peers_tell_more(world: World) -> None:
+async def test_more_peers_improve_the_measurement(world: World) -> None:
     gate = world.gateway("gate", "linux-drop")
     node = Node(world.host("node", behind=gate), 1)
     peers = on_the_internet(world, 3)
@@ -230,8 +230,8 @@ async def test_an_address_that_changes(world: World) -> None:
         assert node.reach.version > version
 
 
-async def test_quiet_otherwise(world: World) -> None:
-    """In half an hour: one measurement, and a look a minute."""
+async def test_without_changes_a_node_measures_rarely(world: World) -> None:
+    """Half an hour has one measurement, and one observation each minute."""
     node = Node(world.host("node"), 1)
     peers = on_the_internet(world, 3)
     async with running(node, *peers):
@@ -245,12 +245,14 @@ async def test_quiet_otherwise(world: World) -> None:
         assert node.reach.version == version + 2
 
 
-async def test_a_forged_answer_to_a_look_is_nothing(world: World) -> None:
-    """Somebody who has seen the transaction id answers first, from elsewhere."""
+async def test_a_forged_reply_does_not_count(world: World) -> None:
+    """An attacker that has seen the transaction id replies first, from elsewhere."""
     assert await forged_look(world) == [("11.0.1.1", PORT)]
 
 
-async def test_it_counts_without_the_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forgery_counts_without_the_check(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Looker, "_is_from", lambda *_: True)
     assert await forged_look(world) == [("6.6.6.6", 6)]
 
@@ -274,8 +276,8 @@ async def forged_look(world: World) -> list[Place]:
     return found
 
 
-async def test_cancelled_anywhere_it_leaves_nothing(world: World) -> None:
-    """At every quarter of a second of its first five."""
+async def test_cancelling_anywhere_leaves_nothing(world: World) -> None:
+    """At every quarter of a second in the first five seconds."""
     peers = on_the_internet(world, 2)
     gate = world.gateway("gate", "linux-drop")
     for n in range(20):

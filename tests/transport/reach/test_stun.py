@@ -76,7 +76,7 @@ FULL = Message(
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_what_is_written_is_read(kind: Kind) -> None:
+def test_messages_round_trip(kind: Kind) -> None:
     message = replace(FULL, kind=kind)
     assert read(encode(message)) == replace(message, fingerprint=True)
 
@@ -98,7 +98,7 @@ def test_without_integrity_nothing_is_authentic() -> None:
 
 
 def test_attributes_behind_the_integrity_are_ignored() -> None:
-    """Whoever sits on the way could append them."""
+    """An on-path attacker could append them."""
     sealed = encode(Message(Kind.REQUEST, ID), KEY)[:-8]  # without the fingerprint
     extra = bytes.fromhex("00250000")  # USE-CANDIDATE
     data = sealed[:2] + (len(sealed) + 4 - 20).to_bytes(2) + sealed[4:] + extra
@@ -150,7 +150,7 @@ def test_bounds() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_nothing_or_a_message(data: bytes) -> None:
+def test_garbage_is_none_or_a_message(data: bytes) -> None:
     decode(data)
     head = bytes.fromhex("0101") + len(data).to_bytes(2) + bytes.fromhex("2112a442") + ID
     found = decode(head + data)
@@ -158,7 +158,7 @@ def test_garbage_is_nothing_or_a_message(data: bytes) -> None:
         authentic(head + data, found, KEY)
 
 
-def test_checks_are_sealed_as_browsers_do_it() -> None:
+def test_checks_have_the_integrity_of_browsers() -> None:
     data = encode(Message(Kind.REQUEST, ID, username=b"a:b", priority=5), KEY, sha256=False)
     found = read(data)  # which checks the fingerprint
     assert found.fingerprint and found.integrity is not None and not found.integrity.sha256

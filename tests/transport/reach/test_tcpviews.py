@@ -1,4 +1,4 @@
-"""What peers' hellos say of the NAT's TCP mappings."""
+"""The NAT's TCP mappings, as derived from peers' hellos."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_mapping(
     assert found.place(PORT, 0.0) == place
 
 
-def test_other_local_ports_tell_only_whether_ports_are_kept() -> None:
+def test_other_local_ports_show_only_whether_ports_are_preserved() -> None:
     found = views((OUTER, 50000), (OUTER, 50000), port=50000)
     assert found.mapping(PORT, OWN, 0.0) is Behaviour.UNKNOWN
     assert found.place(PORT, 0.0) is None
@@ -56,7 +56,7 @@ def test_views_get_old() -> None:
     assert found.place(PORT, defaults.TCP_VIEW_S + 1) is None
 
 
-def test_one_observer_address_is_one_voice() -> None:
+def test_one_observer_address_has_one_vote() -> None:
     found = views((OUTER, PORT))
     for peer in PEERS:
         found.add(peer, "66.0.0.1", ("66.6.6.6", 6), PORT, 1.0)
@@ -74,7 +74,7 @@ def test_one_observer_address_is_one_voice() -> None:
         ("11.0.0.1", (OUTER, 65536)),
     ],
 )
-def test_what_tells_nothing(ip: str, place: tuple[str, int]) -> None:
+def test_views_that_say_nothing_about_the_nat(ip: str, place: tuple[str, int]) -> None:
     found = TcpViews()
     found.add(PEERS[0], ip, place, PORT, 0.0)
     assert found.place(place[1], 0.0) is None and found.preserves(0.0) is None
