@@ -120,7 +120,7 @@ def refused_each_with_its_code(world: World) -> None:
         world.foe.do("link", to=str(world.nodes[0].address))
     counted = world.view(0)["refused"]
     assert counted == {**dict.fromkeys(bad, 1), "bad-signature": 2, "bad-request": 4}
-    shown = shoal("dht", "--data", str(world.nodes[0].data)).stdout
+    shown = " ".join(shoal("dht", "--data", str(world.nodes[0].data)).stdout.split())
     refused = "requests and records of other nodes: 4 bad-request, 2 bad-signature, 1 bad-type"
     assert refused in shown
     assert world.find(2, key_text(BODY.key))["records"][0]["author"] == author.peer, "the good one"
