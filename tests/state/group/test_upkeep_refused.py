@@ -99,7 +99,7 @@ def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
         await until(lambda: all(len(node.roles) == 4 for node in nodes))
         peer = second.identity.peer
         await lose(first, second)
-        with pytest.raises(GroupRefused, match="not all that") as raised:
+        with pytest.raises(GroupRefused, match="not all entries") as raised:
             await first.upkeep.management.revoke(peer)
         assert raised.value.code == "not-ready"
         assert f"`shoal group revoke {peer}`" in (raised.value.hint or "")
