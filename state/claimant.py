@@ -146,7 +146,7 @@ class Claimant:
         """
         if len(result) > defaults.JOB_RESULT_BYTES:
             most = defaults.JOB_RESULT_BYTES
-            raise FeedFull("fact-too-large", f"a job's result is over {most} bytes")
+            raise FeedFull("fact-too-large", f"a job's result exceeds {most} bytes")
         return self._say(job, done=True, result=result)
 
     def give_up(self, job: str, now: float, *, failed: bool = True) -> None:

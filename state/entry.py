@@ -216,7 +216,7 @@ def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
     peer sends.
     """
     if len(sealed) > SEALED_BYTES:
-        raise BadEntry("too-large", f"an entry is over {SEALED_BYTES} bytes")
+        raise BadEntry("too-large", f"an entry exceeds {SEALED_BYTES} bytes")
     public_key, signature, rest = sealed[_KEY], sealed[_SIGNATURE], sealed[_SIGNATURE.stop :]
     body = rest[{0xC4: 2, 0xC5: 3}.get(rest[0], 5) :] if rest else b""
     if msgpack.packb([public_key, signature, body]) != sealed:

@@ -158,7 +158,7 @@ class Writer:
         return entries
 
     def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
-        """Admit entries that are on disk to their feeds. After that, peers may be told of them."""
+        """Admit entries that are on disk to their feeds. After that, peers may be told."""
         verdicts = []
         for entry in entries:
             own = self._own[entry.name]
@@ -308,5 +308,5 @@ def _packed(key: str, value: Mapping[str, Any]) -> bytes:
         raise FeedFull("bad-fact", "a fact has text or a number that cannot be encoded") from None
     if len(packed) > defaults.FACT_BYTES or not 0 < size <= defaults.FACT_KEY_BYTES:
         limits = f"{defaults.FACT_BYTES} bytes or its key is not 1 to {defaults.FACT_KEY_BYTES}"
-        raise FeedFull("fact-too-large", f"a fact is over {limits} bytes")
+        raise FeedFull("fact-too-large", f"a fact exceeds {limits} bytes")
     return packed

@@ -146,7 +146,7 @@ class Group(Watcher):
         """Whether an author's facts of a kind count. Roles affect views and routing only here.
 
         Shards, claims and usage of clients do not count. Nothing counts of a peer that is not a
-        member, except the groups, jobs, claims and usage that a revoked member wrote before its
+        member, except the jobs, claims and usage that a revoked member wrote before its
         revocation.
         """
         role = self.order.role(author)
