@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 AUDIT  := $(VENV)/audit
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # Modules are compiled once, not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 # A process takes up to 2 GB.
@@ -24,9 +25,10 @@ setup: $(STAMP)  ## prepare .venv (idempotent)
 $(STAMP): requirements/dev.lock requirements/torch.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("shoal needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\nhint: make setup PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	bash .ci/install-torch $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@echo "preparing $(VENV), once: about 400 MB to download, some minutes" >&2
+	@$(BIN)/python .ci/progress "1 of 3: libraries and tools" $(PIP) --require-hashes -r requirements/dev.lock
+	@bash .ci/install-torch $(BIN)/python
+	@$(BIN)/python .ci/progress "3 of 3: shoal itself" $(PIP) --no-build-isolation --no-deps -e .
 	@# libp2p drags in stubs of a trio years gone, which hide trio's own types from mypy
 	rm -rf $(VENV)/lib/python3*/site-packages/trio-stubs
 	@touch $(STAMP)

@@ -1,4 +1,4 @@
-"""`shoal blob add | get | list`: files of any kind, under the hash of their content."""
+"""`shoal blob add | get | list | rm`: files of any kind, under the hash of their content."""
 
 import os
 import shlex
@@ -12,11 +12,15 @@ from . import render
 from .errors import CommandError
 from .options import Commands, data_flag, data_option, example, json_option
 from .pull import dropped
+from .remove import remove_blob
 
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
 def blob() -> None:
     """Share files by the hash of their content, get them from whoever has them."""
+
+
+blob.add_command(remove_blob)
 
 
 @blob.command(epilog=example("shoal blob add ./data.bin"))
@@ -110,7 +114,10 @@ def check_folder(folder: Path) -> None:
 @data_option
 @json_option
 def list_(data: Path, as_json: bool) -> None:
-    """List the blobs of this node. Needs a running daemon."""
+    """List the blobs of this node. Needs a running daemon.
+
+    A blob is got from another node by its whole root, which `--json` shows.
+    """
     from .client import request
 
     answer = request(data, "blobs")
@@ -125,7 +132,7 @@ def list_(data: Path, as_json: bool) -> None:
 
 def _row(item: dict[str, Any]) -> list[str]:
     return [
-        render.safe(item["root"], 64),
+        render.short(item["root"]),
         render.size(item["size"]),
         str(item["chunks"]),
         str(item["missing"]),

@@ -10,6 +10,8 @@ PROMPT_LIMIT = 512 << 10  # bytes of a prompt read from standard input
 NAME_WIDTH = 64  # characters of a peer's text that are shown
 KEY_WIDTH = 256  # characters of a fact's key, to be copied
 ADDRESS_WIDTH = 400  # characters of an own address, relay and all, to be copied
+WIDTH = 80  # columns to write for where there is no terminal
+LEAST_WIDTH = 20  # columns that are written for at least
 TEXT_WIDTH = 100  # characters of a line of prose, where the terminal is wider
 MESSAGE_WIDTH = 600  # characters of an error message that are shown
 
@@ -22,4 +24,8 @@ DEMO_STOP_TIMEOUT = 5.0  # seconds before a demo's daemon is killed
 JOBS_BATCH = 64  # prompts in one request (node/defaults.py)
 JOBS_BATCH_BYTES = 512 * 2**10  # of one request
 JOBS_FILE_LIMIT = 64 * 2**20  # bytes of a file of prompts
+JOBS_LISTED = 50  # in a table, where nothing else is asked for
+JOBS_IDS_LIMIT = 640 * 1024  # bytes of a file of ids: some 10,000, which fit into one request
+JOBS_RESTART_LOOK = 1.0  # seconds between two looks for a daemon that stopped
+JOBS_PROGRESS_PAUSE = 10.0  # seconds between two lines of progress, where there is no terminal
 JOBS_FULL_PAUSE = 5.0  # seconds until it is tried again to submit more than there is room for

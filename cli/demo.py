@@ -124,7 +124,7 @@ def _show(waiting: "Waiting", found: Statuses) -> None:
 
 def _print_nodes(statuses: Sequence[dict[str, Any]]) -> None:
     rows = [
-        [f"node {number}", render.safe(status["peer"]), f"layers {_layers(status)}"]
+        [f"node {number}", render.short(status["peer"]), f"layers {_layers(status)}"]
         for number, status in enumerate(statuses, 1)
     ]
     click.echo(render.table(rows[0], rows[1:]))
@@ -140,16 +140,10 @@ def _generate(
 ) -> dict[str, Any]:
     from .client import request
 
-    def write(event: dict[str, Any]) -> None:
-        if event.get("event") == "text" and not as_json:
-            sys.stdout.write(render.safe_text(event["text"]))
-            sys.stdout.flush()
-
-    if not as_json:
-        click.echo(render.coloured(render.safe_text(prompt), "bold", sys.stdout), nl=False)
-    with swarm.ends_explained():
+    with render.Streamed(silent=as_json) as text, swarm.ends_explained():
+        text.write(prompt, "bold")
         return request(
-        swarm.nodes[0].data, "run", on_event=write, wait=True, model="tiny", prompt=prompt,
+        swarm.nodes[0].data, "run", on_event=text.take, wait=True, model="tiny", prompt=prompt,
         raw=True, max_tokens=max_tokens, temperature=0.6, top_p=0.9, seed=seed,
     )  # fmt: skip
 
@@ -157,7 +151,7 @@ def _generate(
 def _print_figures(answer: dict[str, Any]) -> None:
     from .run import figures
 
-    click.echo(f"\n\n{figures(answer)}")
+    click.echo(f"\n{figures(answer)}")
 
 
 def _print_json(prompt: str, answer: dict[str, Any], statuses: Sequence[dict[str, Any]]) -> None:

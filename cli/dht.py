@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..transport import shortid
 from . import render
 from .options import data_option, example, json_option
 
@@ -46,7 +47,7 @@ def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to say in all."""
     stored, own = answer["stored"], answer["own"]
     return [
-        ("mode", f"{render.safe(answer['mode'], 16)}: {render.safe(answer['why'], 200)}"),
+        ("mode", f"{render.safe(answer['mode'], 16)}: {render.sentence(answer['why'])}"),
         ("network", _network(answer)),
         ("contacts", f"{answer['contacts']}, {answer['servers']} of them reachable by all"),
         ("links", f"{answer['links']} for look-ups alone"),
@@ -92,10 +93,10 @@ def bucket_row(bucket: dict[str, Any]) -> list[str]:
 
 def own_row(own: dict[str, Any]) -> list[str]:
     """One record of this node's own as a line of the table."""
-    announced = own["announced_s"]
+    announced, about = own["announced_s"], str(own["about"])
     return [
         render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),
-        render.safe(own["about"], 60),
+        render.short(about) if shortid.is_id(about) else render.safe(about, 60),
         render.count(own["kept"], "node"),
         "never" if announced is None else f"{render.duration(announced)} ago",
         "never" if own["due_s"] is None else f"in {render.duration(max(own['due_s'], 0))}",

@@ -80,7 +80,7 @@ def _measured(answer: dict[str, Any]) -> str:
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
     """A sentence after `start`, its further lines as far to the right."""
-    shown = render.safe(text, defaults.MESSAGE_WIDTH)
+    shown = render.sentence(text)
     indent = " " * len(start)
     return textwrap.wrap(
         shown, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False

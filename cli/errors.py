@@ -33,6 +33,7 @@ EXIT_OF_ERROR = {  # an unknown name is 1: waiting does not help there
     "cannot-serve": CANNOT_SERVE,
     "no-route": CANNOT_SERVE,
     "no-fit": CANNOT_SERVE,
+    "no-memory": CANNOT_SERVE,
     "interrupted": INTERRUPTED,
     "bad-scenario": CANNOT_SIMULATE,
     "cannot-simulate": CANNOT_SIMULATE,

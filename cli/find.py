@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..transport import shortid
 from . import render
 from .options import data_option, example, json_option
 
@@ -24,7 +25,8 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
     """Find out what other nodes say about KEY: where a peer is, who holds a model or a blob.
 
     KEY is a peer id, a model's name or NAME@HASH, the root of a model or of a blob, or the 64 hex
-    digits of a key. A record only says where to ask: nothing of it has been tried.
+    digits of a key. Of what this node knows, the beginning of an id or root is enough. A record
+    only says where to ask: nothing of it has been tried.
     """
     from .client import request
 
@@ -41,7 +43,7 @@ def report(answer: dict[str, Any], *, path: bool) -> str:
 def _search(search: dict[str, Any], path: bool) -> str:
     asked, took = len(search["path"]), search["took_ms"]
     nodes = render.count(asked, "node")
-    lines = [f"{render.safe(search['about'], 120)}: {nodes} asked, {took:.0f} ms"]
+    lines = [f"{render.sentence(search['about'])}: {nodes} asked, {took:.0f} ms"]
     if search["records"]:
         lines.append(render.table(HEADS, [record_row(record) for record in search["records"]]))
     elif asked:
@@ -61,10 +63,10 @@ def record_row(record: dict[str, Any]) -> list[str]:
     """One record as a line of the table."""
     return [
         render.safe(record["kind"], 16),
-        render.safe(says(record), 120),
-        render.safe(record["author"]),
+        render.sentence(says(record)),
+        render.short(record["author"]),
         render.duration(record["age_s"]),
-        render.safe(record["by"] or record["source"]),
+        render.short(record["by"] or record["source"]),
     ]
 
 
@@ -73,19 +75,26 @@ def says(record: dict[str, Any]) -> str:
     body = record["says"]
     match record["kind"]:
         case "peer":
-            return ", ".join(str(each) for each in body["addresses"][:2]) or "no address"
+            return ", ".join(map(brief_address, body["addresses"][:2])) or "no address"
         case "shard":
             speed = f", {body['speed']:.1f} tokens/s" if body["speed"] else ""
             return f"layers {body['start']}:{body['stop']} ({body['precision']}){speed}"
         case "blob":
             return blob(body)
         case "name":
-            return f"{render.name(body['name'])} is {body['root'][:16]}, {body['layers']} layers"
+            root = render.short(body["root"])
+            return f"{render.name(body['name'])} is {root}, {body['layers']} layers"
         case "kv":
             start, stop = body["layers"]
             return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"
         case _:
             return "of a kind that this version does not know"
+
+
+def brief_address(address: object) -> str:
+    """A multiaddr without the peer's own id, and with the beginning of its relay's."""
+    ways = str(address).rpartition("/p2p/")[0] or str(address)
+    return "/".join(map(shortid.short, ways.split("/")))
 
 
 def blob(body: dict[str, Any]) -> str:
@@ -100,10 +109,10 @@ def step_row(step: dict[str, Any]) -> list[str]:
     """One question of a look-up as a line of the table."""
     took = "-" if step["took_ms"] is None else f"{step['took_ms']:.1f} ms"
     return [
-        render.safe(step["peer"]),
+        render.short(step["peer"]),
         str(step["path"] + 1),
         render.count(step["shared"], "bit"),
         f"{step['at_ms']:.1f} ms",
         took,
-        render.safe(step["answer"], 60),
+        render.sentence(step["answer"]),
     ]

@@ -42,7 +42,7 @@ def allow_sockets() -> None:
 
 def say(line: str) -> None:
     """One line of the daemon for a person, at once also through a pipe."""
-    print(render.safe(line, 400), flush=True)
+    print(render.sentence(line), flush=True)
 
 
 class FetchBar:

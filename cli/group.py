@@ -1,5 +1,6 @@
 """`shoal group [role | revoke | uninvite | rotate]`: who is in a private swarm, and as what."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from .options import Commands, data_option, example, json_option
 
 HEADS = ("MEMBER", "ROLE", "BY", "SINCE", "NOW")
 INVITATION_HEADS = ("INVITATION", "ROLE", "JOINS LEFT", "ENDS")
-PEER_LETTERS = 12  # the last of a peer id: the first are everybody's
 ROLES = ("client", "operator", "owner")
 
 
@@ -19,7 +19,7 @@ ROLES = ("client", "operator", "owner")
     cls=Commands,
     invoke_without_command=True,
     epilog=example(
-        "shoal group", "shoal group role 9NbWbJ3HqvTK client", "shoal group revoke 9NbWbJ3HqvTK"
+        "shoal group", "shoal group role 12D3KooWAbCdEf client", "shoal group revoke 12D3KooWAbCdEf"
     ),
 )
 @data_option
@@ -43,7 +43,7 @@ def group(context: click.Context, data: Path, as_json: bool) -> None:
     click.echo(group_text(answer))
 
 
-@group.command(epilog=example("shoal group role 9NbWbJ3HqvTK operator"))
+@group.command(epilog=example("shoal group role 12D3KooWAbCdEf operator"))
 @click.argument("peer")
 @click.argument("role", type=click.Choice(ROLES))
 @data_option
@@ -51,7 +51,7 @@ def group(context: click.Context, data: Path, as_json: bool) -> None:
 def role(peer: str, role: str, data: Path, as_json: bool) -> None:
     """Make a member PEER a client, operator or owner. Only owners can.
 
-    PEER is a peer id, or the beginning or end of it. On one that this node has revoked it takes
+    PEER is a peer id, or the beginning of it. On one that this node has revoked it takes
     that back.
     """
     from .client import request
@@ -60,7 +60,7 @@ def role(peer: str, role: str, data: Path, as_json: bool) -> None:
     _say(answer, as_json, f"{_peer(answer)} is now {_article(role)} {role}")
 
 
-@group.command(epilog=example("shoal group revoke 9NbWbJ3HqvTK"))
+@group.command(epilog=example("shoal group revoke 12D3KooWAbCdEf"))
 @click.argument("peer")
 @data_option
 @json_option
@@ -80,7 +80,7 @@ def revoke(peer: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def uninvite(invitation: str, data: Path, as_json: bool) -> None:
-    """Take back an INVITATION of this node's: its code, or the name that `shoal group` shows."""
+    """Take back an INVITATION of this node's: its code, or its id in `shoal group`."""
     from .client import request
 
     answer = request(data, "group_uninvite", wait=True, invitation=invitation)
@@ -100,11 +100,13 @@ def rotate(data: Path, as_json: bool) -> None:
 
 def group_text(answer: dict[str, Any]) -> str:
     """The answer of `group` as tables."""
-    rows = [member_row(member, answer["own"]) for member in answer["members"]]
+    peers = [each["peer"] for each in (*answer["members"], *answer["revoked"])]
+    rows = [member_row(member, answer["own"], peers) for member in answer["members"]]
     parts = [_head(answer), render.table(HEADS, rows)]
     for out in answer["revoked"]:
         parts.append(
-            f"revoked: {_short(out['peer'])} by {_short(out['by'])}, {_time(out['since'])}"
+            f"revoked: {render.short(out['peer'], peers)} by {render.short(out['by'], peers)}, "
+            f"{_time(out['since'])}"
         )
     if answer["invitations"]:
         rows = [
@@ -120,15 +122,15 @@ def group_text(answer: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def member_row(member: dict[str, Any], own: str) -> list[str]:
+def member_row(member: dict[str, Any], own: str, peers: Sequence[str] = ()) -> list[str]:
     """A member as a line of the table."""
-    who = _short(member["peer"]) + (" (this node)" if member["peer"] == own else "")
+    who = render.short(member["peer"], peers) + (" (this node)" if member["peer"] == own else "")
     role = render.safe(member["role"])
     if member["founder"]:
         return [who, role, "founder", "", "answers" if member["live"] else ""]
     since = _time(member["since"])
     live = "answers" if member["live"] else ""
-    return [who, role, _short(member["by"]), since, live]
+    return [who, role, render.short(member["by"], peers), since, live]
 
 
 def _head(answer: dict[str, Any]) -> str:
@@ -142,11 +144,7 @@ def _say(answer: dict[str, Any], as_json: bool, text: str) -> None:
 
 
 def _peer(answer: dict[str, Any]) -> str:
-    return _short(answer["peer"])
-
-
-def _short(peer: str) -> str:
-    return "…" + render.safe(peer[-PEER_LETTERS:])
+    return render.short(answer["peer"])
 
 
 def _article(role: str) -> str:

@@ -1,22 +1,17 @@
 """`shoal job submit | list | show | result | cancel`: prompts that nobody waits for."""
 
-import json
-import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from . import defaults, render
+from . import defaults, jobresults, render
 from .errors import CommandError
-from .options import Commands, data_flag, data_option, example, json_option
-from .run import read_prompt
+from .jobsubmit import ABSTRACT, LETTERS, Sender, interrupted, prompts_of, why
+from .options import Commands, data_option, example, json_option
 
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
-LETTERS = 12  # of an id, and of a peer's
-ABSTRACT = 48  # characters of a prompt in a table
 NOT_KEPT = "this node does not keep others' jobs (`shoal node --state all` does)"
 STATES = ("open", "claimed", "done", "failed")
 
@@ -78,9 +73,9 @@ def submit(
     `-` reads one prompt from standard input. The jobs are on this node's disk when their ids are
     printed. Everybody in the swarm can read them. Needs a running daemon.
     """
-    prompts = _prompts(prompt, file)
+    prompts = prompts_of(prompt, file)
     options["stop"] = list(options["stop"])
-    sender = _Sender(data, {"model": name, **options}, show=not as_json, wait=wait)
+    sender = Sender(data, {"model": name, **options}, show=not as_json, wait=wait)
     sender.send(prompts)
     if not wait:
         if as_json:
@@ -96,24 +91,40 @@ def submit(
 @job.command("list", epilog=example("shoal job list --mine", "shoal job list --state open"))
 @click.option("--mine", is_flag=True, help="Only what was submitted on this node.")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N",
+              help="Show N jobs at most (default: 50; with --json 1000).")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N",
+              help="Leave out the first N.")  # fmt: skip
 @data_option
 @json_option
-def list_(mine: bool, state: str | None, data: Path, as_json: bool) -> None:
-    """List the jobs of the swarm, and results that are kept here. Needs a running daemon."""
+def list_(
+    mine: bool, state: str | None, limit: int | None, offset: int, data: Path, as_json: bool
+) -> None:
+    """List jobs, and results that are kept here, with how many there are in each state.
+
+    Own jobs come first, the newest at the top; then those of other nodes: open, claimed, done.
+    Needs a running daemon.
+    """
     from .client import request
 
-    answer = request(data, "job_list", wait=True, mine=mine, state=state)
+    limit = limit or (1000 if as_json else defaults.JOBS_LISTED)
+    answer = request(data, "job_list", wait=True, mine=mine, state=state, limit=limit,
+                     offset=offset)  # fmt: skip
     if as_json:
         click.echo(render.as_json(answer))
         return
     kept = mine or answer.get("kept", True)
-    if not answer["jobs"]:
+    totals = answer["totals"]
+    if not any(totals.values()):
         none = "there are no jobs" if kept else NOT_KEPT
         click.echo(f"{none}; submit one with `shoal job submit MODEL PROMPT`")
         return
-    click.echo(render.table(HEADS, [_row(item, answer["own"]) for item in answer["jobs"]]))
+    if answer["jobs"]:
+        click.echo(render.table(HEADS, [_row(item, answer["own"]) for item in answer["jobs"]]))
+    click.echo(_totals(totals))
     if answer["more"]:
-        click.echo(f"and {answer['more']} more")
+        after = offset + len(answer["jobs"])
+        click.echo(f"and {answer['more']} more: add `--offset {after}`, or `--limit N`")
     if not kept:
         click.echo(NOT_KEPT)
 
@@ -136,27 +147,63 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
     rows = [
         ("job", render.safe(answer["job"], 64)),
         ("state", _state(answer)),
-        ("author", render.safe(answer["author"])),
+        ("author", render.short(answer["author"])),
         ("model", render.name(answer["model"] or "-", 64)),
         ("prompt", render.safe(answer["abstract"], 300)),
     ]
+    if answer["made"]:
+        rows.append(("submitted", _time(answer["made"])))
     if answer["came"]:
         rows.append(("result", f"came {_time(answer['came'])}"))
     rows += [("claims", _claim(claim)) for claim in answer["claims"]]
     click.echo(render.fields(rows))
 
 
-@job.command(epilog=example("shoal job result 3fa9c1d2", "shoal job result 3fa9c1d2 --wait"))
-@job_argument
-@click.option("--wait", is_flag=True, help="Wait until there is one.")
+@job.command(
+    epilog=example(
+        "shoal job result 3fa9c1d2 --wait",
+        "shoal job result --file ids.txt -o results.jsonl --wait",
+        "shoal job result --all -o results.jsonl",
+    )
+)
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--all", "every", is_flag=True, help="The results of all jobs of this node.")
+@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
+              help="The results of the jobs whose ids are in FILE, one a line, as `submit` "
+              "prints them.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="Write them to FILE, one JSON object a line (default: standard "
+              "output).")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait until there is one of each job.")
 @data_option
 @json_option
-def result(job_id: str, wait: bool, data: Path, as_json: bool) -> None:
-    """Print what came of a job of this node. It is kept for a day after that.
+def result(
+    job_id: str | None,
+    every: bool,
+    file: Path | None,
+    output: Path | None,
+    wait: bool,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Print the result of a job of this node, or of many jobs. It is kept for a day after that.
 
-    Exits with 1 where the job failed. Control characters are shown escaped; `--json` gives the text
-    exactly. Needs a running daemon.
+    Of many, each line is an object with `id`, `prompt`, `text`, `node`, `error` and `message`, in
+    the order of the ids, or with --all in that of submitting. FILE takes its name once all are
+    there; until then it is FILE.part. With --wait, the command goes on waiting when the daemon
+    restarts, and Ctrl-C leaves the jobs as they are.
+
+    Exits with 1 where a job failed or has no result. Of one job the text alone is printed, control
+    characters escaped; `--json` gives it exactly. Needs a running daemon.
     """
+    if (job_id is not None) + every + (file is not None) != 1:
+        raise click.UsageError("give one of ID, --all and --file FILE")
+    if job_id is None:
+        jobs = None if file is None else jobresults.ids_in(file)
+        jobresults.collect_to(data, jobs, output or Path("-"), wait=wait, as_json=as_json)
+        return
+    if output is not None:
+        raise click.UsageError("--output is for --all and --file FILE")
     found = _result(data, job_id, wait=wait)
     if as_json:
         click.echo(render.as_json(found))
@@ -165,160 +212,56 @@ def result(job_id: str, wait: bool, data: Path, as_json: bool) -> None:
     if not found["error"]:
         return
     if not as_json:
-        raise CommandError("failed", f"the job failed: {_why(found)}", hint=AGAIN)
+        raise CommandError("failed", f"the job failed: {why(found)}", hint=AGAIN)
     click.get_current_context().exit(1)
 
 
-@job.command(epilog=example("shoal job cancel 3fa9c1d2"))
-@job_argument
+@job.command(epilog=example("shoal job cancel 3fa9c1d2", "shoal job cancel --all"))
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--all", "every", is_flag=True,
+              help="All jobs of this node that have no result yet; results stay.")  # fmt: skip
 @data_option
 @json_option
-def cancel(job_id: str, data: Path, as_json: bool) -> None:
-    """Take a job of this node out, and let its result go. Whoever is at it stops.
+def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
+    """Cancel a job of this node and drop its result. A node that computes it stops.
 
     Needs a running daemon.
     """
     from .client import request
 
-    answer = request(data, "job_cancel", job=job_id.lower(), wait=True)
+    if (job_id is not None) == every:
+        raise click.UsageError("give either an ID or --all")
+    asked: dict[str, Any] = {"all": True} if job_id is None else {"job": job_id.lower()}
+    answer = request(data, "job_cancel", wait=True, **asked)
     if as_json:
         click.echo(render.as_json(answer))
-    else:
+    elif job_id is not None:
         click.echo(f"taken out: {render.safe(answer['job'], 64)}")
+    else:
+        stay = f"; {render.count(answer['results'], 'result')} stay" if answer["results"] else ""
+        click.echo(f"taken out: {render.count(len(answer['jobs']), 'job')}{stay}")
 
 
 AGAIN = "submit it again, perhaps changed: `shoal job submit MODEL PROMPT`"
 
 
-class _Sender:
-    """Submits prompts, some at a time, and has their results."""
-
-    def __init__(self, data: Path, options: dict[str, Any], *, show: bool, wait: bool) -> None:
-        self.jobs: list[str] = []
-        self._data = data
-        self._options = options
-        self._show = show
-        self._wait = wait
-        self._found: list[dict[str, Any]] = []
-
-    def send(self, prompts: list[str]) -> None:
-        """All of them; where there is no room, behind results that are waited for."""
-        from .client import request
-
-        at = 0
-        while at < len(prompts):
-            batch = _batch(prompts[at:])
-            try:
-                answer = request(
-                    self._data, "job_submit", prompts=batch, wait=True, **self._options
-                )
-            except CommandError as error:
-                if error.code != "jobs-full" or not (self._wait and self.jobs):
-                    raise self._partly(error, at, len(prompts)) from None
-                self._have_one()
-                time.sleep(defaults.JOBS_FULL_PAUSE)
-                continue
-            except KeyboardInterrupt:
-                raise self._stopped(at, len(prompts)) from None
-            at += len(batch)
-            self.jobs += answer["jobs"]
-            for each in answer["jobs"] if self._show else ():
-                print(each, file=sys.stderr if self._wait else sys.stdout)
-
-    def results(self) -> list[dict[str, Any]]:
-        """Of all, in the order in which they were submitted."""
-        while len(self._found) < len(self.jobs):
-            self._have_one()
-        return self._found
-
-    def _have_one(self) -> None:
-        if len(self._found) == len(self.jobs):
-            return
-        at = len(self._found)
-        found = _result(self._data, self.jobs[at], wait=True, left=len(self.jobs) - at)
-        self._found.append(found)
-        if not self._show:
-            return
-        if len(self.jobs) > 1:
-            head = f"{found['job'][:LETTERS]}  {render.safe(found['abstract'], ABSTRACT)}"
-            click.echo(render.coloured(head, "dim", sys.stdout))
-        said = f"failed: {_why(found)}" if found["error"] else render.safe_text(found["text"])
-        click.echo(said)
-
-    def _stopped(self, done: int, of: int) -> CommandError:
-        """While a request was under way: what became of it is not known."""
-        message = "interrupted; the job may have been submitted"
-        if of > 1:
-            message = f"interrupted; {done} of {of} jobs were submitted, and perhaps the next ones"
-        hint = f"`shoal job list --mine{data_flag(self._data)}` shows which"
-        return CommandError("interrupted", message, hint=hint)
-
-    def _partly(self, error: CommandError, done: int, of: int) -> CommandError:
-        if of == 1:
-            return error
-        what = f"{done} of {of} jobs were submitted, those from prompt {done + 1} on were not"
-        return CommandError(error.code, f"{what}: {error.message}", hint=error.hint)
-
-
-def _batch(prompts: list[str]) -> list[str]:
-    """The first of them, as many as one request takes."""
-    chosen: list[str] = []
-    room = defaults.JOBS_BATCH_BYTES
-    for prompt in prompts[: defaults.JOBS_BATCH]:
-        room -= len(json.dumps(prompt))
-        if room < 0 and chosen:
-            break
-        chosen.append(prompt)
-    return chosen
-
-
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
-    if (prompt is None) == (file is None):
-        raise click.UsageError("give either a PROMPT or --file FILE")
-    if prompt is not None:
-        prompts = [read_prompt() if prompt == "-" else prompt]
-    else:
-        prompts = _lines(str(file))
-    if not any(prompt.strip() for prompt in prompts):
-        raise CommandError("failed", "there is no prompt", hint="`shoal job submit MODEL PROMPT`")
-    return prompts
-
-
-def _lines(name: str) -> list[str]:
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(defaults.JOBS_FILE_LIMIT + 1)
-        else:
-            with open(name, "rb") as file:
-                data = file.read(defaults.JOBS_FILE_LIMIT + 1)
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise CommandError(
-            "failed", f"`{name}` is not UTF-8 text", hint="convert it: `iconv -t UTF-8`"
-        ) from None
-    if len(data) > defaults.JOBS_FILE_LIMIT:
-        most = render.size(defaults.JOBS_FILE_LIMIT)
-        raise CommandError("failed", f"`{name}` has more than {most}", hint="cut it into several")
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _result(data: Path, job_id: str, *, wait: bool, left: int = 1) -> dict[str, Any]:
-    """`left`: how many jobs are waited for, this one among them."""
+def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
+    """Return the result of the job whose id begins so."""
     from .client import request
 
     try:
-        return request(data, "job_result", job=job_id.lower(), until_done=wait, wait=True)
+        if wait:
+            job_id = request(data, "job_show", job=job_id.lower(), wait=True)["job"]
+            jobresults.Collection(data, [job_id], lambda _: None).run(wait=True)
+        return request(data, "job_result", job=job_id.lower(), until_done=False, wait=True)
     except KeyboardInterrupt:
-        raise _interrupted(data, job_id, left) from None
+        raise interrupted(data, job_id, 1) from None
 
 
-def _interrupted(data: Path, job_id: str, left: int) -> CommandError:
-    flag, first = data_flag(data), render.safe(job_id[:LETTERS])
-    hint = f"`shoal job result {first} --wait{flag}`"
-    if left == 1:
-        return CommandError("interrupted", "interrupted; the job goes on", hint=hint)
-    hint += f" for the first, `shoal job list --mine{flag}` for all"
-    return CommandError("interrupted", f"interrupted; {left} jobs go on", hint=hint)
+def _totals(totals: dict[str, int]) -> str:
+    """`1000 jobs: 12 open, 3 claimed, 985 done`."""
+    parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
+    return f"{render.count(sum(totals.values()), 'job')}: {parts}"
 
 
 def _row(item: dict[str, Any], own: str) -> list[str]:
@@ -350,13 +293,8 @@ def _claim(claim: dict[str, Any]) -> str:
     return f"{_peer(claim['claimant'])}  attempt {claim['attempt']}: {state}{step}"
 
 
-def _why(found: dict[str, Any]) -> str:
-    message = render.safe(found["message"] or "", 300)
-    return f"{render.safe(found['error'])}: {message}" if message else render.safe(found["error"])
-
-
 def _peer(peer: str) -> str:
-    return "…" + render.safe(peer[-LETTERS:])
+    return render.short(peer)
 
 
 def _time(seconds: float) -> str:

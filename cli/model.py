@@ -1,11 +1,11 @@
-"""`shoal model add | list | pull | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import pull, render
+from . import pull, remove, render
 from .errors import CommandError
 from .options import Commands, data_flag, data_option, example, json_option
 
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from .progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
+PULLED = 16  # digits of a root for others to pull by, too many to grind
 SHOWN = 8  # vouchers, and other models of the same name, for a person
 
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
 def model() -> None:
-    """Add models, list them, look at one, get one from others."""
+    """Add models, list them, look at one, get one from others, remove one."""
 
 
 model.add_command(pull.pull)
+model.add_command(remove.remove_model)
 
 
 @model.command(
@@ -51,11 +53,12 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
         return
     click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
     if old := answer.get("replaced"):
-        root = render.safe(old[:16])
-        click.echo(f"the name meant {root} here before; that stays, and is called by its root")
+        root = render.short(old)
+        click.echo(f"the name meant {root} here before; that model stays, called by its root")
+        click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
     name = render.name(answer["name"])
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
-    pulled = f"{name}@{render.safe(answer['root'][:16])}"
+    pulled = f"{name}@{render.safe(answer['root'][:PULLED])}"
     click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
 
 
@@ -101,9 +104,9 @@ def _row(item: dict[str, Any]) -> list[str]:
         str(item["layers"]),
         render.size(item["weight_bytes"]),
         _here(item),
-        "-" if served is None else "complete" if served else render.safe(item["missing"]),
+        "-" if served is None else "complete" if served else render.sentence(item["missing"]),
         _by(item["vouchers"]),
-        render.safe(item["root"][:16]),
+        render.short(item["root"]),
     ]
 
 
@@ -116,7 +119,7 @@ def _here(item: dict[str, Any]) -> str:
 def _by(vouchers: list[dict[str, Any]]) -> str:
     if not vouchers:
         return "-"
-    first = "this node" if vouchers[0]["source"] == "here" else render.safe(vouchers[0]["peer"])
+    first = "this node" if vouchers[0]["source"] == "here" else render.short(vouchers[0]["peer"])
     return first + (f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else "")
 
 
@@ -141,18 +144,29 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
             raise
     import trio
 
+    from ..dht.errors import ModelError
     from ..node import offline
     from ..transport.realhost import RealHost
 
     if op == "models":
         return trio.run(offline.list_models, RealHost(), data)
-    return trio.run(offline.show_model, RealHost(), data, more["name"])
+    try:
+        return trio.run(offline.show_model, RealHost(), data, more["name"])
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        flag = data_flag(data)
+        raise CommandError(
+            error.code,
+            f"{error.message} on this disk, and no daemon is running that could ask others",
+            hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
+        ) from None
 
 
 def _summary(item: dict[str, Any]) -> str:
     return (
         f"{item['layers']} layers, {render.size(item['weight_bytes'])} of weights, "
-        f"root {render.safe(item['root'][:16])}"
+        f"root {render.short(item['root'])}"
     )
 
 
@@ -172,9 +186,9 @@ def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         named = render.safe(other["name"], 160)
         rows.append(("also means", f"{named}, {pull.vouched(other['vouchers'])}"))
     for holder in answer["holders"]:
-        rows.append(("served by", f"{render.safe(holder['peer'])} {_span(holder)}"))
+        rows.append(("served by", f"{render.short(holder['peer'])} {_span(holder)}"))
     if answer["missing"]:
-        rows.append(("missing", render.safe(answer["missing"], 300)))
+        rows.append(("missing", render.sentence(answer["missing"])))
     return rows
 
 

@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
 from . import render
+from .confirm import confirm
 from .options import data_flag, data_option, example, given_settings, json_option, node_options
+
+if TYPE_CHECKING:
+    from ..node.config import DataFolder
 
 _CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line break
 
@@ -22,7 +26,9 @@ _CODE_LETTERS: Final = 1024  # upper bound for a code with spaces and a line bre
     ),
 )
 @node_options
-def node(data: Path, private: bool, parent_fd: int | None, **options: Any) -> None:
+@click.option("--yes", is_flag=True, help="With --private on a folder that was used in an open "
+              "swarm: do not ask.")  # fmt: skip
+def node(data: Path, private: bool, parent_fd: int | None, yes: bool, **options: Any) -> None:
     """Run the daemon.
 
     Makes an identity on its first start, measures the machine, finds the other nodes, fetches
@@ -35,7 +41,30 @@ def node(data: Path, private: bool, parent_fd: int | None, **options: Any) -> No
     from .foreground import run_foreground
 
     config = NodeConfig(data=data, private=private)
+    if config.private and _was_open(config.folder):
+        _confirm_private(config.data, yes=yes)
     run_foreground(config, given_settings(options), parent_fd)
+
+
+def _was_open(folder: "DataFolder") -> bool:
+    """Return whether this data folder is a node's of an open swarm."""
+    from ..transport.identity import IDENTITY_FILE
+
+    grouped = folder.group.exists() or folder.swarm_key.exists()
+    return (folder.path / IDENTITY_FILE).exists() and not grouped
+
+
+def _confirm_private(data: Path, *, yes: bool) -> None:
+    """Ask before a node leaves its open swarm for good. Raises CommandError."""
+    for line in (
+        f"`{data}` is a node of an open swarm. `--private` takes it out of that for good:",
+        "it founds a swarm of its own, keeps its identity, models and blobs, and links only with",
+        "nodes that it invites; nodes of the open swarm can no longer link with it, its jobs there",
+        "are not done, and what it said there stays known.",
+        "A new folder founds a private swarm beside it: `shoal node --private --data DIR`",
+    ):
+        print(line, file=sys.stderr)
+    confirm("Make this node private?", yes=yes)
 
 
 @click.command(

@@ -138,7 +138,8 @@ def node_options(command: Command) -> Command:
                  "Precision of the layers held (default: auto)."),
         _setting("state", "[auto|all|needed]", "Keep all that the nodes say of themselves, or what "
                  "this one needs; auto, the default: all with 4 GiB of memory and of free disk."),
-        _setting("links", "N", "Dial members of the swarm until there are N links (default: 16)."),
+        _setting("links", "N", "Dial members of the swarm until there are N links (default: 8, and "
+                 "16 where this node would not see all members otherwise)."),
         _setting("relay", "RATE", "Relay traffic of other nodes at up to RATE bytes per second, "
                  "e.g. 1MB, or none (default: 64kB while other nodes can reach this one)."),
         _switch("port-443", "Also listen on TCP port 443, which nearly every network lets out "

@@ -92,7 +92,7 @@ def report(answer: dict[str, Any], data: Path) -> str:
 
 def dropped(liars: list[str]) -> list[str]:
     """Who sent wrong bytes, in a line; none where nobody did."""
-    lied = ", ".join(render.safe(peer) for peer in liars[:4])
+    lied = ", ".join(render.short(peer) for peer in liars[:4])
     return [f"sent wrong bytes and was dropped: {lied}"] if liars else []
 
 
@@ -109,5 +109,5 @@ def voucher(one: dict[str, Any]) -> str:
     if one["source"] == "here":
         return "this node"
     if one["source"] == "members":
-        return f"{render.safe(one['peer'])}, a member"
-    return f"{render.safe(one['peer'])}, {render.duration(one['age_s'])} ago"
+        return f"{render.short(one['peer'])}, a member"
+    return f"{render.short(one['peer'])}, {render.duration(one['age_s'])} ago"

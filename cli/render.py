@@ -8,13 +8,16 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+import textwrap
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+from typing import Any, Final, TextIO
 
-from ..transport import naming
+from ..transport import naming, shortid
 from . import defaults
 
 _WRITTEN = "\n\t\u00a0\u00ad\u200c\u200d\u202f\u3000\ufe0e\ufe0f"
+GAP: Final = "  "  # between columns
 COLOURS = {"red": 31, "green": 32, "cyan": 36, "dim": 2, "bold": 1}
 
 
@@ -38,6 +41,11 @@ def safe_text(text: str) -> str:
     """Escape a model's text for the terminal, without cutting it. New lines, tabs and spaces stay,
     and so do the joiners and selectors that scripts and emoji need."""
     return naming.escaped(text, keep=_WRITTEN)
+
+
+def sentence(text: str) -> str:
+    """Escape a sentence of the daemon, and cut the peer ids in it to their beginnings."""
+    return safe(shortid.shortened(text), defaults.MESSAGE_WIDTH)
 
 
 def as_json(value: object) -> str:
@@ -66,36 +74,100 @@ def report_error(message: str, hint: str) -> None:
     _line("hint", "cyan", hint)
 
 
+class Streamed:
+    """Text on standard output as it comes from a model. Leaving the block ends its line, so that
+    what follows, an error as well, starts on a line of its own."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._silent = silent
+        self._last = ""
+
+    def __enter__(self) -> "Streamed":
+        return self
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Write the text of an event `text`; pass over others."""
+        if event.get("event") == "text":
+            self.write(event["text"])
+
+    def write(self, text: str, colour: str = "") -> None:
+        if self._silent or not text:
+            return
+        shown = safe_text(text)
+        sys.stdout.write(coloured(shown, colour, sys.stdout) if colour else shown)
+        sys.stdout.flush()
+        self._last = shown[-1:] or self._last
+
+    def __exit__(self, *_error: object) -> None:
+        if self._last not in ("", "\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
 def _line(word: str, colour: str, text: str) -> None:
-    shown = safe(" ".join(text.split()), defaults.MESSAGE_WIDTH)
+    shown = sentence(" ".join(text.split()))
     print(f"{coloured(word, colour, sys.stderr)}: {shown}", file=sys.stderr)
 
 
 def fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns; a repeated name is left blank. Cells are escaped here as
-    well, as in `table`, in case a command forgot one."""
+    """Names and values in two columns, values wrapped at words; a repeated name is left blank.
+    Cells are escaped here as well, as in `table`, in case a command forgot one."""
     rows = [(naming.escaped(name), naming.escaped(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
+    most = max(columns() - width - len(GAP), defaults.LEAST_WIDTH)
     lines, before = [], ""
     for name, value in rows:
-        lines.append(f"{'' if name == before else name:<{width}}  {value}".rstrip())
+        for at, piece in enumerate(wrapped(value, most)):
+            shown = "" if at or name == before else name
+            lines.append(f"{shown:<{width}}{GAP}{piece}".rstrip())
         before = name
     return "\n".join(lines)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their heads, each as wide as its widest cell. On a terminal so narrow that it
-    would break each line twice, the cells of a row stand below each other."""
+    """Columns under their heads. Where they are wider than the terminal, the widest ones are
+    wrapped at words; where even that is too wide, the cells of a row stand below each other."""
     rows = [list(map(naming.escaped, row)) for row in rows]
     cells = [list(heads), *rows]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    if columns and sum(widths) + 2 * (len(widths) - 1) > 2 * columns:
+    widths = _column_widths(cells, columns() - len(GAP) * (len(heads) - 1))
+    if widths is None:
         return "\n\n".join(fields([*zip(heads, row, strict=True)]) for row in rows)
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        GAP.join(piece.ljust(width) for piece, width in zip(line, widths, strict=True)).rstrip()
         for row in cells
+        for line in zip_longest(*map(wrapped, row, widths), fillvalue="")
     )
+
+
+def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | None:
+    """Widths whose sum is at most `most`, none narrower than its longest word; None: impossible."""
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    while sum(widths) > most:
+        at = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        if widths[at] == least[at]:
+            return None
+        widths[at] -= 1
+    return widths
+
+
+def wrapped(text: str, width: int = 0) -> list[str]:
+    """Lines of at most `width` characters, or of the terminal's width. They are broken at spaces
+    only, so that ids and addresses can be copied."""
+    return textwrap.wrap(
+        text, width or columns(), break_long_words=False, break_on_hyphens=False
+    ) or [""]  # fmt: skip
+
+
+def columns() -> int:
+    """The width to write for: the terminal's, 80 where there is none."""
+    return max(shutil.get_terminal_size((defaults.WIDTH, 24)).columns, defaults.LEAST_WIDTH)
+
+
+def short(ident: object, among: Collection[str] = ()) -> str:
+    """Escape an id and cut it to the beginning that stands for it (`shortid.short`)."""
+    return safe(shortid.short(str(ident), among))
 
 
 def size(count: float) -> str:
@@ -105,6 +177,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def tokens(number: int) -> str:
+    """`1 token`, `1,223 tokens`."""
+    return f"{number:,} {'token' if number == 1 else 'tokens'}"
 
 
 def count(number: int, thing: str) -> str:

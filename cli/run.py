@@ -40,8 +40,9 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> None:
     """Run model NAME on PROMPT and print its answer; `-` reads the prompt from standard input.
 
-    Works on any node of the swarm, also on one that holds no layer. Control characters in the
-    answer are shown escaped; `--json` gives the text exactly.
+    Works on any node of the swarm, also on one that holds no layer. The answer goes to standard
+    output, a line of figures to standard error. Control characters in the answer are shown escaped;
+    `--json` gives the text exactly.
     """
     from .client import request
 
@@ -50,12 +51,15 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> No
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
     options["stop"] = list(options["stop"])
-    printer = None if as_json else _Printer()
-    answer = request(data, "run", model=name, prompt=prompt, wait=True, on_event=printer, **options)
+    with render.Streamed(silent=as_json) as text:
+        answer = request(
+            data, "run", model=name, prompt=prompt, wait=True, on_event=text.take, **options
+        )
     if as_json:
         click.echo(render.as_json(answer))
-    elif printer is not None:
-        printer.finish(answer)
+        return
+    sys.stdout.flush()
+    print(render.coloured(figures(answer), "dim", sys.stderr), file=sys.stderr)
 
 
 def read_prompt() -> str:
@@ -73,28 +77,24 @@ def read_prompt() -> str:
         raise CommandError(
             "failed",
             "the prompt on standard input is not UTF-8 text",
-            hint="convert it, for example with `iconv -t UTF-8`",
+            hint="convert it: `iconv -f ISO-8859-1 -t UTF-8` does from Latin-1",
         ) from None
 
 
-class _Printer:
-    """Writes text as it comes, and a last dim line of figures for a person."""
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        if event.get("event") == "text":
-            sys.stdout.write(render.safe_text(event["text"]))
-            sys.stdout.flush()
-
-    def finish(self, answer: dict[str, Any]) -> None:
-        click.echo()
-        if sys.stderr.isatty():
-            print(render.coloured(figures(answer), "dim", sys.stderr), file=sys.stderr)
+ENDS = {
+    "stop": "complete",
+    "length": "cut at `--max-tokens`",
+    "context": "cut: the model's context is full",
+}
+"""Why an answer ended, by `reason` (docs/spec/control.md)."""
 
 
 def figures(answer: dict[str, Any]) -> str:
-    """Tokens, time to the first, rate, and time a hop takes, in one line."""
+    """Tokens, time to the first, rate, time a hop takes, and why it ended, in one line."""
+    first = render.number(answer["ttft_ms"], ".0f")
     return (
-        f"{answer['tokens']} tokens · first token {render.number(answer['ttft_ms'], '.0f')} ms · "
+        f"{render.tokens(answer['tokens'])} · first token {first} ms · "
         f"{render.number(answer['tokens_per_s'])} tokens/s · "
-        f"{render.number(answer['hop_ms'], '.2f')} ms a hop · ended by {answer['reason']}"
+        f"{render.number(answer['hop_ms'], '.2f')} ms a hop · "
+        f"{ENDS.get(answer['reason']) or render.safe(answer['reason'])}"
     )

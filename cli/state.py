@@ -6,19 +6,19 @@ from typing import Any
 
 import click
 
+from ..transport import shortid
 from . import defaults, render
 from .options import Commands, data_option, example, json_option
 
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of `shards`, by the first hex digit of the model's root
-AUTHOR_LETTERS = 12  # the last of a peer id: the first are everybody's
 NOT_SINCE = "nothing is known of it since the feeds that this node keeps began"
 
 kind_option = click.option(
     "--kind", help="Only feeds of this kind: member, models, shards, jobs, …"
 )
 author_option = click.option(
-    "--author", help="Only what this peer says: its id, the beginning or end of it, or `me`."
+    "--author", help="Only what this peer says: its id, the beginning of it, or `me`."
 )
 
 
@@ -159,8 +159,8 @@ def feed_row(feed: dict[str, Any], own: str) -> list[str]:
     part = f" {feed['part']:x}" if feed["part"] else ""
     who = _author(feed["author"]) + (" (this node)" if feed["author"] == own else "")
     if feed["forked"]:
-        return [who, feed["kind"] + part, "forked: empty for good", "", ""]
-    begun = _time(feed["epoch"] / 1000)
+        return [who, feed["kind"] + part, "forked, empty", "", ""]
+    begun = _time(feed["epoch"] / 1000, "minutes")
     return [who, feed["kind"] + part, str(feed["entries"]), render.size(feed["bytes"]), begun]
 
 
@@ -201,18 +201,26 @@ def _key(key: str) -> str:
 
 
 def _author(peer: str) -> str:
-    return "…" + render.safe(peer[-AUTHOR_LETTERS:])
+    return render.short(peer)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return render.safe(", ".join(f"{key} {item}" for key, item in value.items()), 200)
-    return render.safe(value, 200)
+        shown = ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
+        return render.safe(shown, defaults.MESSAGE_WIDTH)
+    return render.safe(_brief(value), defaults.MESSAGE_WIDTH)
 
 
-def _time(seconds: float) -> str:
+def _brief(value: Any) -> Any:
+    """The beginning of an id; any other value as it is."""
+    if isinstance(value, list):
+        return ", ".join(str(_brief(each)) for each in value)
+    return render.short(value) if isinstance(value, str) and shortid.is_id(value) else value
+
+
+def _time(seconds: float, unit: str = "seconds") -> str:
     """A stranger's clock may say anything."""
     try:
-        return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")
+        return datetime.fromtimestamp(seconds).isoformat(" ", unit)
     except (ValueError, OverflowError, OSError):
         return "at no time"

@@ -1,5 +1,6 @@
 """`shoal status` and `shoal peers`: what this node is doing, and who it knows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,12 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
         ("data", safe(answer["data"], 200)),
         *(("address", safe(address, defaults.ADDRESS_WIDTH)) for address in answer["addresses"]),
-        ("reachable", safe(answer["reach"]["sentence"], 200)),
+        ("reachable", render.sentence(answer["reach"]["sentence"])),
         *(("relays", _place_line(held)) for held in answer["relays"]),
         ("relaying", relaying_line(answer["relaying"])),
         ("swarm", f"{swarm}, {answer['peers']} other {_plural('node', answer['peers'])}"),
         ("serving", serving_line(answer["serving"])),
-        *(("chosen", safe(why, 200)) for why in [answer["serving"].get("why")] if why),
+        *(("chosen", render.sentence(why)) for why in [answer["serving"].get("why")] if why),
         *(("models", model_line(model)) for model in answer["models"]),
         *memory_rows(answer.get("memory")),
         ("disk", disk_line(answer["disk"])),
@@ -56,8 +57,8 @@ def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     if not conditions:
         rows.append(("health", "ok"))
     for item in conditions:
-        hint = f" ({safe(item['hint'], 200)})" if item["hint"] else ""
-        rows.append(("health", safe(item["sentence"], 300) + hint))
+        hint = f" ({render.sentence(item['hint'])})" if item["hint"] else ""
+        rows.append(("health", render.sentence(item["sentence"]) + hint))
     return rows
 
 
@@ -76,7 +77,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def _place_line(held: dict[str, Any]) -> str:
-    return f"a place at {render.safe(held['peer'])} ({held['rtt_ms']:.1f} ms)"
+    return f"a place at {render.short(held['peer'])} ({held['rtt_ms']:.1f} ms)"
 
 
 def relaying_line(relaying: dict[str, Any]) -> str:
@@ -111,23 +112,24 @@ def links_text(links: list[dict[str, Any]]) -> str:
     """A table of links, and below it why some are not direct, or go nowhere."""
     if not links:
         return "no other node is linked"
-    lines = [render.table(LINK_HEADS, [link_row(link) for link in links])]
+    peers = [link["peer"] for link in links]
+    lines = [render.table(LINK_HEADS, [link_row(link, peers) for link in links])]
     for link in links:
+        peer = render.short(link["peer"], peers)
         if link["path"] == NO_PATH:
-            lines.append(f"{render.safe(link['peer'])} cannot be reached now: a way is looked for")
+            lines += render.wrapped(f"{peer} cannot be reached now; the node keeps trying")
         elif link["why_relayed"]:
-            why = render.safe(link["why_relayed"], 300)
-            lines.append(f"{render.safe(link['peer'])} is not direct: {why}")
+            lines += render.wrapped(f"{peer} is not direct: {render.sentence(link['why_relayed'])}")
     return "\n".join(lines)
 
 
-def link_row(link: dict[str, Any]) -> list[str]:
+def link_row(link: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
     """One link as a line of the table."""
     path = render.safe(link["path"], 16)
     if link["medium"]:
         path += f" {render.safe(link['medium'], 16)}"
     return [
-        render.safe(link["peer"]),
+        render.short(link["peer"], peers),
         path,
         _rtt(link["rtt_ms"]),
         rate(link["rate_in"]),
@@ -143,8 +145,10 @@ def _rtt(milliseconds: float | None) -> str:
 def serving_line(serving: dict[str, Any]) -> str:
     """What a node serves, or how far it is."""
     if serving["phase"] == "serving" and serving["shard"] is not None:
-        return shard_line(serving["shard"])
-    line = render.safe(serving["state"], 200)
+        shard = serving["shard"]
+        now = f", {serving['room_tokens']:,} now" if "room_tokens" in serving else ""
+        return f"{shard_line(shard)}, room for {render.tokens(shard['kv_tokens_free'])}{now}"
+    line = render.sentence(serving["state"])
     if serving["phase"] == "fetching" and serving["total_bytes"]:
         line += f" ({100 * serving['done_bytes'] // serving['total_bytes']} %)"
     return line
@@ -183,7 +187,9 @@ def disk_line(disk: dict[str, Any]) -> str:
 
 def model_line(model: dict[str, Any]) -> str:
     """A model's name, layers, and what is missing."""
-    state = "complete" if model["complete"] else render.safe(model["missing"], 200)
+    state = "complete" if model["complete"] else render.sentence(model["missing"])
+    if model.get("room_tokens") is not None:
+        state += f", room for {render.tokens(model['room_tokens'])} of prompt and answer"
     return f"{render.name(model['name'])}: {model['layers']} layers, {state}"
 
 
@@ -201,7 +207,11 @@ def _machine_line(capacity: dict[str, Any]) -> str:
 @data_option
 @json_option
 def peers(data: Path, as_json: bool) -> None:
-    """List the nodes that this one knows and is linked to."""
+    """List the nodes that this one knows, the layers that they serve and their room.
+
+    ROOM is how many tokens, of prompts and answers together, a node has memory for. A request needs
+    it at each node of a chain over all layers; answers under way take of it.
+    """
     from .client import request
 
     answer = request(data, "peers")
@@ -210,25 +220,29 @@ def peers(data: Path, as_json: bool) -> None:
     elif not answer["peers"]:
         click.echo(f"no other node is known; {NEXT[answer.get('may_invite', True)]}")
     else:
-        click.echo(render.table(PEER_HEADS, [peer_row(peer) for peer in answer["peers"]]))
+        known = [peer["peer"] for peer in answer["peers"]]
+        rows = [peer_row(peer, known) for peer in answer["peers"]]
+        click.echo(render.table(PEER_HEADS, rows))
 
 
 NEXT = {
     True: "`shoal invite` prints a code for one to join by",
     False: "`shoal status` shows what this node may in its group, and what is in the way",
 }
-"""What helps who knows nobody, by whether it may invite."""
-PEER_HEADS = ("PEER", "SERVES", "PATH", "RTT", "IN", "OUT", "ADDRESS")
+"""What helps a node that knows no other, by whether it may invite."""
+PEER_HEADS = ("PEER", "SERVES", "ROOM", "PATH", "RTT", "ADDRESS")
+SHARDS_SHOWN = 4  # of one node
 
 
-def peer_row(peer: dict[str, Any]) -> list[str]:
+def peer_row(peer: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
     """One node as a line of the table."""
+    shards = peer["shards"][:SHARDS_SHOWN]
+    served = [f"{render.name(each['model'])} {render.safe(each['layers'], 16)}" for each in shards]
     return [
-        render.safe(peer["peer"]),
-        ", ".join(shard_line(shard) for shard in peer["shards"][:4]) or "-",
+        render.short(peer["peer"], peers),
+        ", ".join(served) or "-",
+        ", ".join(str(each["kv_tokens_free"]) for each in shards) or "-",
         render.safe(peer["path"] or "-", 16),
         _rtt(peer["rtt_ms"]),
-        render.size(peer["bytes_in"]),
-        render.size(peer["bytes_out"]),
         render.safe(peer["address"] or "-"),
     ]

@@ -9,7 +9,6 @@ import click
 from . import render
 from .options import data_option, example, json_option
 
-LETTERS = 12  # the last of a peer id: the first are everybody's
 NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
 NOT_KEPT = "this node does not keep what others say of usage (`shoal node --state all` does)"
 HEADS = ("REQUESTS", "TOKENS IN", "TOKENS OUT", "COMPUTING")
@@ -79,11 +78,10 @@ def _numbers(total: list[float]) -> list[str]:
 def _peer(peer: str | None, own: str) -> str:
     if peer is None:
         return "others together"
-    shown = "…" + render.safe(peer[-LETTERS:])
-    return f"{shown} (this node)" if peer == own else shown
+    return "this node" if peer == own else render.short(peer)
 
 
 def _model(row: dict[str, Any]) -> str:
     if row["root"] is None:
         return "-"
-    return render.name(row["model"] or row["root"][:16])
+    return render.name(row["model"] or row["root"][:12])

@@ -26,6 +26,7 @@ from .manifest import Manifest, Tensor, is_digest
 from .usage import Usage
 
 _HEX = re.compile(r"[0-9a-f]{8,64}")
+_SHORT = re.compile(rf"[0-9a-f]{{1,{PREFIX_MIN - 1}}}")  # too short for the beginning of a root
 _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
 
@@ -151,6 +152,27 @@ class Library:
         await self._host.offload(self._host.files.remove, self._folder / "manifests" / root)
         await self.usage.note_added(root)
 
+    async def only_of(self, root: str) -> set[str]:
+        """Return the chunks of a root, and its nodes, that no other root here has. Raises
+        ModelError."""
+        own = await self.parts(root)
+        for other in self.everything() - {root}:
+            try:
+                own -= await self.parts(other)
+            except ModelError:
+                continue  # damaged: there is nothing of it to keep
+        return own
+
+    async def remove(self, root: str) -> None:
+        """Forget a root, with its names, and remove what only it needs. Raises ModelError."""
+        own = await self.only_of(root)
+        await self.forget(root)
+        await self._host.offload(self._remove, own)
+
+    def _remove(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self.store.remove(digest)
+
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
         """Return the root that a name, a root's prefix, or `NAME@prefix` means.
 
@@ -239,7 +261,7 @@ class Library:
         """
         if root not in self._roots:
             self._contents.pop(root, None)
-            raise _unknown(root, ())
+            raise unknown(root, ())
         if root not in self._manifests:
             try:
                 self._manifests[root] = await self._host.offload(self._read_manifest, root)
@@ -393,7 +415,7 @@ def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
         if not found and _HEX.fullmatch(text):
             found = {root for _, root in pairs if root.startswith(text)}
     if not found:
-        raise _unknown(text, {n for n, _ in pairs if not is_digest(n)})
+        raise unknown(text, {n for n, _ in pairs if not is_digest(n)})
     if len(found) > 1:
         choices = ", ".join(f"{name or text}@{root[:PREFIX_MIN]}" for root in sorted(found)[:4])
         raise ModelError(
@@ -404,11 +426,18 @@ def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
     return found.pop()
 
 
-def _unknown(text: str, names: Iterable[str]) -> ModelError:
+def unknown(
+    text: str,
+    names: Iterable[str],
+    where: str = "",
+    *,
+    hint: str = "`shoal model list` shows the known models",
+) -> ModelError:
+    """The error for a model that is not known; `names` are what it may have been meant for."""
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
     meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
+    if _SHORT.fullmatch(text) and not near:
+        meant = f"; the beginning of a root needs at least {PREFIX_MIN} digits"
     return ModelError(
-        "unknown-model",
-        f"no model {ascii(text)[:80]} is known{meant}",
-        hint="`shoal model list` shows the known models",
+        "unknown-model", f"no model {ascii(text)[:80]} is known{where}{meant}", hint=hint
     )

@@ -7,7 +7,6 @@ in the DHT. If one of these sources knows several roots, they are listed as choi
 minutes. Spec: docs/spec/model.md.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from .errors import ModelError
 from .finding import Found
 from .key import Key, record_key
 from .library import check_name
+from .library import unknown as unknown_model
 from .manifest import is_digest
 from .record import NameBody
 
@@ -266,13 +266,8 @@ def _vouched(vouchers: tuple[Voucher, ...]) -> str:
 
 def unknown(text: str, names: Iterable[str]) -> ModelError:
     """Return the error for a name that no source knows; `names` are possible corrections."""
-    near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
-    meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
-    return ModelError(
-        "unknown-model",
-        f"no model {ascii(text)[:80]} is known {KNOWN}{meant}",
-        hint="`shoal model list` lists the models of members; a full root hash also works",
-    )
+    hint = "`shoal model list` lists the models of members; a full root hash also works"
+    return unknown_model(text, names, f" {KNOWN}", hint=hint)
 
 
 def other_hash(text: str, meanings: list[Meaning]) -> ModelError:

@@ -186,7 +186,7 @@ class Quota:
 
     async def _stored(self, root: str) -> Stored:
         used = self._library.usage.fetched.get(root, 0.0)
-        own = await self._only_of(root)
+        own = await self._library.only_of(root)
         size = await self._host.offload(self._library.store.size_of, own)
         return Stored(root, size + await self._library.manifest_size(root), used)
 
@@ -214,7 +214,7 @@ class Quota:
         for root, used in library.usage.fetched.items():
             if root in in_use or root in asked or not library.knows(root):
                 continue
-            own = await self._only_of(root)
+            own = await self._library.only_of(root)
             size = await self._host.offload(library.store.size_of, own)
             found.append(Stored(root, size, used))
         return found
@@ -235,22 +235,18 @@ class Quota:
                     lacking -= item.size if replicas >= PROOF_NETWORKS else 0
         return list(found.values())
 
-    async def _only_of(self, root: str) -> set[str]:
-        """Return the chunks of a root, including tree nodes, that no other root here has."""
-        own = await self._library.parts(root)
-        for other in self._library.everything() - {root}:
-            try:
-                own -= await self._library.parts(other)
-            except ModelError:
-                continue  # damaged, so it protects no chunks
-        return own
+    async def freed_by(self, root: str) -> int:
+        """Return the bytes of this disk that come free when a root goes. Raises ModelError."""
+        return (await self._stored(root)).size
+
+    async def remove(self, root: str) -> None:
+        """Remove a root for its owner, whether it was fetched or added. Raises ModelError
+        `in-use`."""
+        async with self._deciding:
+            if root in self._in_use():
+                raise ModelError("in-use", f"{root[:16]} is being served or fetched")
+            await self._evict(root)
 
     async def _evict(self, root: str) -> None:
-        own = await self._only_of(root)
         self._withdraw(root)
-        await self._library.forget(root)
-        await self._host.offload(self._remove, own)
-
-    def _remove(self, digests: set[str]) -> None:
-        for digest in digests:
-            self._library.store.remove(digest)
+        await self._library.remove(root)

@@ -8,10 +8,10 @@ import trio
 from ..dht.errors import DiskFull, FetchFailed, ModelError
 from ..dht.fetch import FetchReport
 from ..dht.manifest import is_digest
+from ..transport.shortid import meant
 from . import defaults
 from .control import Emit, Operation
-from .errors import ControlError
-from .operations import path_of, progress_to
+from .operations import path_of, progress_to, text_of
 from .providers import ALONE, WHO_HAD
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class BlobOperations:
         return {"root": root, "size": (await node.library.blobs.tree(root)).size}
 
     async def blob_get(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        node, root, path = self._node, _root_of(request), path_of(request, "path")
+        node, root, path = self._node, self._root_of(request), path_of(request, "path")
         began = node.host.now()
         node.library.usage.note_asked(root)
         await self._have_tree(root)
@@ -72,6 +72,14 @@ class BlobOperations:
             "liars": list(report.liars),
             "seconds": node.host.now() - began,
         }
+
+    def _root_of(self, request: dict[str, Any]) -> str:
+        """A whole root, or the beginning of one of this node's. Raises BadId."""
+        root = text_of(request, "root", 256)
+        if is_digest(root.lower()):
+            return root.lower()
+        hint = "one that is elsewhere needs all 64 hex digits: `shoal blob list --json` there"
+        return meant(root, self._node.library.blobs.roots(), "blob", hint=hint)
 
     async def _have_tree(self, root: str) -> None:
         """Which chunks it has. Where nobody says to hold it, linked nodes are asked all the same,
@@ -101,14 +109,3 @@ class BlobOperations:
                 on_full=on_full,
                 asked=True,
             )
-
-
-def _root_of(request: dict[str, Any]) -> str:
-    root = request.get("root")
-    if not isinstance(root, str) or not is_digest(root.lower()):
-        raise ControlError(
-            "bad-request",
-            "`root` is not 64 hex digits",
-            hint="`shoal blob list` on a node that has it shows its root",
-        )
-    return root.lower()

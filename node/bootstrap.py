@@ -139,10 +139,10 @@ def _condition(address: Address) -> str:
 
 
 async def join(
-    endpoint: Endpoint, invitation: Invitation, box: bytes
+    endpoint: Endpoint, invitation: Invitation, box: bytes, *, before: PeerId | None = None
 ) -> tuple[Link, Handed | None]:
     """Join by a code; returns the link to the inviter, and its group where it is in one. `box`: for
-    what the group will seal for this node.
+    what the group will seal for this node. `before`: the node by whose code this one joined last.
 
     Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`, `other-swarm` (the data folder
     belongs to another; the code is not used up).
@@ -151,7 +151,8 @@ async def join(
     try:
         link = await _dial_inviter(endpoint, invitation)
     except DialFailed as error:
-        raise _join_failed(where, error, endpoint.peer) from None
+        again = before is not None and invitation.expects(public_key_of(before))
+        raise _join_failed(where, error, endpoint.peer, again=again) from None
     if not invitation.expects(public_key_of(link.peer)):
         link.close("wrong-peer")
         raise NodeError(
@@ -207,11 +208,17 @@ def _revoked(where: str, own: PeerId) -> NodeError:
     )
 
 
-def _join_failed(where: str, error: DialFailed, own: PeerId) -> NodeError:
+def _join_failed(where: str, error: DialFailed, own: PeerId, *, again: bool) -> NodeError:
     if error.code == REVOKED:
         return _revoked(where, own)
     if error.code == "wrong-swarm":
         return OtherSwarm(f"the data folder belongs to another private swarm than {where}")
+    if again:
+        return NodeError(
+            "invite-refused" if error.code in NOT_ADMITTED else error.code,
+            f"this data folder has already joined by an invitation of the node at {where}",
+            hint="run `shoal node` instead: the code is needed only once",
+        )
     if error.code in NOT_ADMITTED:
         return NodeError(
             "invite-refused",

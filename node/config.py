@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..state.defaults import MEMBER_LINKS
 from ..transport.address import Address
 from ..transport.ladder import ALL_RUNGS, Rungs
 from . import defaults
@@ -30,7 +29,7 @@ class NodeConfig:
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    links: int = MEMBER_LINKS  # members are dialled while there are fewer
+    links: int | None = None  # dial members while there are fewer; None: as needed
     relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
     # other nodes are known to reach this one; 0: none
     up: int | None = None  # bytes per second sent at most; None: without limit

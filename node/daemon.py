@@ -66,6 +66,7 @@ from .grouping import Grouping
 from .groupoperations import GroupOperations
 from .health import Condition, Health
 from .holdings import Holdings
+from .holes import watch_holes
 from .joboperations import JobOperations
 from .journal import keep_journal
 from .keeping import Keeping, keeps_all
@@ -77,6 +78,7 @@ from .naming import names_of
 from .operations import Operations
 from .providers import Providers
 from .remembering import Remembering
+from .removal import Removal
 from .seeking import Seeking
 from .settingoperations import SettingOperations
 from .settings import Settings, remember
@@ -330,6 +332,7 @@ class Node:
             **Operations(self).table(),
             **ModelOperations(self).table(),
             **BlobOperations(self).table(),
+            **Removal(self).table(),
             **StateOperations(self).table(),
             **GroupOperations(self).table(),
             **JobOperations(self).table(),
@@ -422,7 +425,9 @@ class Node:
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
         config = self.config
         if config.invitation is not None:
-            link, handed = await join(self.endpoint, config.invitation, box_of(self.identity))
+            link, handed = await join(
+                self.endpoint, config.invitation, box_of(self.identity), before=self.inviter
+            )
             before = self.credentials.private
             self.endpoint.admission = await self.credentials.adopt(handed)
             if not before:
@@ -445,6 +450,9 @@ class Node:
             await self._meet_somebody()
         nursery.start_soon(self.serving.run)
         nursery.start_soon(self._watch_serving)
+        self.endpoint.guard.start(
+            nursery, "members", watch_holes, self.host, self.directory, self.health
+        )
 
     async def _meet_somebody(self) -> None:
         """Give the swarm a moment to show itself: choosing before would mean choosing blindly."""

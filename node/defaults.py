@@ -49,6 +49,8 @@ MEETING_LOOK = 0.1  # seconds between two looks
 OWN_FIRST = 4  # addresses of interfaces that are published before those that others found: the
 # further ones may be of virtual switches
 REMEMBERED_PEERS = 16  # addresses kept for the next start
+HOLE_TIME = 5.0  # seconds that layers are missing before it is told
+HOLE_LOOK = 1.0  # seconds, at least, between two looks at that
 WATCH = 0.5  # seconds between two looks at what a component says of itself
 
 RATE_LEAST = 10_000  # bytes per second; with a lower cap not even calls come through in time
@@ -103,6 +105,7 @@ MISHAP_KINDS = 32  # mistakes of ours that are counted apart (node/mishaps.py)
 # Jobs and usage.
 JOBS_AT_ONCE = 64  # in one request
 JOBS_SHOWN = 1_000
+JOBS_LOOK = 0.5  # seconds, at most, between two looks at jobs whose results a client waits for
 JOBS_COUNTED = 4  # that are looked at for that before others run: 1.4 to 4 ms each, at worst
 CLAIMS_SHOWN = 64  # of one job
 USAGE_SHOWN = 1_000

@@ -63,6 +63,7 @@ class Diagnosis:
             failed,
             relays=len(relays),
             relays_443=sum(each.everywhere is not None for each in relays),
+            linked=len(self._endpoint.links()),
         )
 
     def _path_came(self, link: Link, way: Way, medium: str) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 async def drain(node: "Node") -> None:
     """Take no new work, let what runs end for at most DRAIN_TIME, then leave."""
+    node.serving.leave()
     node.directory.publish(shards=())
     await node.working.leave()
     with trio.move_on_after(defaults.DRAIN_TIME):

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..transport.address import Address
 from ..transport.errors import AlreadyLocked, TransportError
 from ..transport.host import FileLock, Host
-from ..transport.identity import PeerId
+from ..transport.identity import PeerId, parse_peer_id
 from . import defaults
 from .config import DataFolder
 from .errors import DataFolderInUse, NodeError
@@ -121,9 +121,11 @@ async def remember_peers(host: Host, folder: DataFolder, addresses: Sequence[str
 
 
 async def remembered_inviter(host: Host, folder: DataFolder) -> PeerId | None:
-    """The node by whose code this one joined last."""
+    """The node by whose code this one joined last; None where there is none."""
     text = await host.offload(read_small, host, folder.inviter)
-    return PeerId(text) if text else None
+    with suppress(TransportError):  # of a file that is damaged
+        return parse_peer_id(text or "")
+    return None
 
 
 async def remember_inviter(host: Host, folder: DataFolder, peer: PeerId) -> None:

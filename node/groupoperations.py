@@ -7,6 +7,7 @@ from ..state.group.facts import ROLES, Role
 from ..state.group.upkeep import Upkeep
 from ..transport.hello import invitation_ident
 from ..transport.identity import PeerId
+from ..transport.shortid import meant
 from .control import Emit, Operation
 from .errors import BadInvite, ControlError
 from .invite import decode, invitation_key
@@ -88,31 +89,22 @@ class GroupOperations:
         return {"key": mark.number}
 
     async def uninvite(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Take an invitation of this node's back, by its code or the 16 letters that name it."""
-        text = _text(request, "invitation")
+        """Take an invitation of this node's back, by its code or the beginning of its id."""
         book = self._node.credentials.book
-        ident = _ident(text)
-        if ident is None or not book.remove(ident):
-            raise ControlError(
-                "unknown-invitation",
-                "no such invitation of this node's is outstanding",
-                hint="`shoal group` lists them; for who came in by it: `shoal group revoke PEER`",
-            )
+        known = [ident.hex() for ident in book.outstanding()]
+        hint = "`shoal group` lists them; to put out a peer that joined: `shoal group revoke PEER`"
+        text = _text(request, "invitation")
+        ident = bytes.fromhex(meant(_ident(text) or text, known, "invitation", hint=hint))
+        book.remove(ident)
         await self._node.credentials.save()
         return {"ident": ident.hex()}
 
     def _peer(self, request: dict[str, Any], upkeep: Upkeep) -> PeerId:
-        """The one of the group whose id begins or ends so."""
-        asked = _text(request, "peer")
+        """The member, or the revoked one, whose id begins so. Raises BadId."""
         order = upkeep.group.order
-        known = [*order.standings, *(peer for peer in order.revoked if peer not in order.standings)]
-        found = [peer for peer in known if peer.startswith(asked) or peer.endswith(asked)]
-        if len(found) == 1:
-            return found[0]
-        what = "nobody in the group is" if not found else f"{len(found)} in the group are"
-        raise ControlError(
-            "unknown-peer", f"{what} called {asked[:64]!a}", hint="`shoal group` lists the members"
-        )
+        known = (*order.standings, *order.revoked)
+        hint = "`shoal group` lists the members"
+        return PeerId(meant(_text(request, "peer"), known, "peer", hint=hint))
 
 
 def upkeep_of(node: "Node") -> Upkeep:
@@ -180,14 +172,9 @@ def _text(request: dict[str, Any], key: str) -> str:
     return value
 
 
-def _ident(text: str) -> bytes | None:
-    """Of an invitation, by its name or by its code."""
-    if len(text) == 16:
-        try:
-            return bytes.fromhex(text)
-        except ValueError:
-            return None
+def _ident(code: str) -> str | None:
+    """Return the id of the invitation with this code; None where `code` is none."""
     try:
-        return invitation_ident(invitation_key(decode(text).secret))
+        return invitation_ident(invitation_key(decode(code).secret)).hex()
     except BadInvite:
         return None

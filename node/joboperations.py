@@ -1,24 +1,33 @@
 """What the control socket can be asked about jobs and usage; docs/spec/control.md."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..state.views.jobs import KNOWN, Job, Standing, State
+from ..state.views.jobs import KNOWN
 from ..state.views.usage import Count
 from ..tasks.accounting import NO_ROOT
 from ..tasks.jobs import defaults as jobs_defaults
-from ..tasks.jobs.errors import BadOutcome, BadSpec, JobError
-from ..tasks.jobs.outcome import read_outcome
-from ..tasks.jobs.prompt import KIND, PromptSpec, read_spec
-from ..tasks.jobs.results import Result
+from ..tasks.jobs.prompt import PromptSpec
 from ..transport.identity import PeerId
+from ..transport.shortid import BadId, meant
 from . import defaults, views
 from .control import Emit, Operation
 from .errors import ControlError
+from .jobviews import (
+    FAILED,
+    lacking_record,
+    record_of,
+    result_state,
+    result_view,
+    spec_view,
+    standing_view,
+    state_of,
+)
 from .operations import NAME_LIMIT, maybe, number_of, sampling_of, text_of, texts_of
 
 if TYPE_CHECKING:
@@ -26,7 +35,6 @@ if TYPE_CHECKING:
 
 _Row = tuple[Count, PeerId, PeerId, str]
 """What a client had of a provider and a model."""
-FAILED = "failed"
 _STATES = (*(state.value for state in KNOWN), FAILED)
 
 
@@ -42,6 +50,7 @@ class JobOperations:
             "job_list": self.list,
             "job_show": self.show,
             "job_result": self.result,
+            "job_results": self.results,
             "job_cancel": self.cancel,
             "usage": self.usage,
         }
@@ -49,8 +58,7 @@ class JobOperations:
     async def submit(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """Jobs of one model, one a prompt: all or none of them."""
         node = self._node
-        if node.stopping:
-            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+        self._refuse_when_stopping()
         prompts = request.get("prompts")
         if not isinstance(prompts, list) or not 0 < len(prompts) <= defaults.JOBS_AT_ONCE:
             most = defaults.JOBS_AT_ONCE
@@ -76,40 +84,60 @@ class JobOperations:
         )
 
     async def list(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """The jobs of the swarm, or this node's own, results that are kept among them."""
+        """The jobs of the swarm, or this node's own, results that are kept among them: own ones
+        first, the newest at the top, then others' by state."""
         state = maybe(request, "state", lambda r, k: text_of(r, k, 16))
         if state is not None and state not in _STATES:
             raise ControlError(
                 "bad-request", f"jobs are in no state `{state}`", hint=", ".join(_STATES)
             )
+        asked = {"limit": defaults.JOBS_SHOWN, "offset": 0, **request}
+        limit = number_of(asked, "limit", 1, defaults.JOBS_SHOWN)
+        offset = number_of(asked, "offset", 0, 2**53)
         shown: list[dict[str, Any]] = []
-        more = 0
-        for number, (found, view) in enumerate(self._all(mine=request.get("mine") is True), 1):
-            if state in (None, found) and len(shown) < defaults.JOBS_SHOWN:
-                shown.append(view())
-            else:
-                more += state in (None, found)
+        totals: Counter[str] = Counter()
+        order = await self._order(mine=request.get("mine") is True)
+        for number, job in enumerate(order, 1):
+            found, view = self._state_and_view(job)
+            if found is not None:
+                totals[found] += 1
+            place = totals[state] if state else totals.total()
+            if found is not None and state in (None, found) and place > offset:
+                shown += [view()] if len(shown) < limit else []
             if number % defaults.JOBS_COUNTED == 0:
                 await trio.lowlevel.checkpoint()
+        of_state = totals[state] if state else totals.total()
         return {
             "jobs": shown,
-            "more": more,
+            "more": max(0, of_state - offset - len(shown)),
+            "totals": {name: totals[name] for name in _STATES},
             "own": self._node.identity.peer,
             "at": self._node.working.worker.at,
             "does_jobs": self._node.working.does_jobs,
             "kept": self._node.state.interest(("jobs", 0)),
         }
 
-    def _all(self, *, mine: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-        """The state of each, and what makes its view. Jobs may come and go meanwhile."""
-        jobs, results = self._node.state.views.jobs, self._node.working.desk.results
-        own = self._node.identity.peer
-        for result in sorted(results, key=lambda result: result.came, reverse=True):
-            yield _result_state(result), partial(_result_view, result, own)
-        every = (job for state in KNOWN for job in jobs.all_in(state))
-        for standing in map(jobs.get, jobs.of(own) if mine else tuple(every)):
-            if standing is not None and standing.job is not None and standing.id not in results:
-                yield _state_of(standing)[0], partial(_standing_view, standing, standing.job)
+    async def _order(self, *, mine: bool) -> Iterator[str]:
+        """The ids to list. Jobs may come and go meanwhile."""
+        jobs = self._node.state.views.jobs
+        own = [*reversed(await self._node.working.desk.own())]
+        if mine:
+            return iter(own)
+        known = set(own)
+        every = [job for state in KNOWN for job in jobs.all_in(state) if job not in known]
+        return chain(own, every)
+
+    def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], dict[str, Any]]]:
+        """Return the state of a job, None where it has gone, and a function that makes its view."""
+        desk = self._node.working.desk
+        held, standing = desk.results.about(job), self._node.state.views.jobs.get(job)
+        if held is not None:
+            return result_state(held), partial(result_view, held, self._node.identity.peer)
+        if standing is None or standing.job is None:
+            return None, dict
+        own = standing.job.author == self._node.identity.peer
+        made = desk.made(job) if own else 0
+        return state_of(standing)[0], partial(standing_view, standing, standing.job, made)
 
     async def show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """A job, what it asks for, and all claims on it."""
@@ -118,10 +146,12 @@ class JobOperations:
         standing, held = jobs.get(job), results.about(job)
         if standing is None or standing.job is None:
             assert held is not None  # `_find` found it
-            return {**_result_view(held, self._node.identity.peer), "spec": None, "claims": []}
-        shown = _standing_view(standing, standing.job)
+            return {**result_view(held, self._node.identity.peer), "spec": None, "claims": []}
+        own = standing.job.author == self._node.identity.peer
+        made = self._node.working.desk.made(job) if own else 0
+        shown = standing_view(standing, standing.job, made)
         if held is not None:
-            shown |= _result_view(held, standing.job.author)
+            shown |= result_view(held, standing.job.author)
         claims = [
             {
                 "claimant": claim.claimant,
@@ -132,38 +162,78 @@ class JobOperations:
             }
             for claim in islice(jobs.claims_of(job), defaults.CLAIMS_SHOWN)
         ]
-        return {**shown, "spec": _spec_view(standing.job), "claims": claims}
+        return {**shown, "spec": spec_view(standing.job), "claims": claims}
 
     async def result(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """What came of an own job; `until_done`: when it comes."""
         desk = self._node.working.desk
         job = desk.find(text_of(request, "job", 64))
         found = await desk.result(job, wait=request.get("until_done") is True)
-        return _result_view(found, self._node.identity.peer) | {"text": found.outcome.text}
+        return result_view(found, self._node.identity.peer) | {"text": found.outcome.text}
+
+    async def results(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        """Emit the results of many own jobs as they come, or of all own jobs where the request
+        names none. `until_done`: wait for those that have no result."""
+        desk = self._node.working.desk
+        await self._node.state.shown.wait()  # before that, own jobs of earlier runs are unknown
+        asked = maybe(request, "jobs", _ids)
+        jobs = await desk.own() if asked is None else asked
+        self._refuse_when_stopping()
+        await emit({"event": "jobs", "jobs": jobs})
+        waiting, total, failed = dict.fromkeys(jobs), len(dict.fromkeys(jobs)), 0
+        while waiting:
+            changed, before = desk.changed, len(waiting)
+            for job in list(waiting):
+                record = await self._record(job, wait=request.get("until_done") is True)
+                if record is not None:
+                    del waiting[job]
+                    failed += record["error"] is not None
+                    await emit({"event": "result", "result": record})
+            if len(waiting) < before:
+                done = total - len(waiting)
+                await emit({"event": "progress", "done": done, "failed": failed})
+            if waiting:
+                with trio.move_on_after(defaults.JOBS_LOOK):
+                    await changed.wait()
+                self._refuse_when_stopping()
+        return {"jobs": total, "failed": failed}
+
+    def _refuse_when_stopping(self) -> None:
+        """Raises ControlError: a client that waits must not keep the daemon from ending."""
+        if self._node.stopping:
+            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+
+    async def _record(self, job: str, *, wait: bool) -> dict[str, Any] | None:
+        """Return the result of a job, which counts as read then; None: the client waits for it."""
+        desk = self._node.working.desk
+        if (found := await desk.results.take(job)) is not None:
+            return record_of(found, self._node.identity.peer)
+        if not desk.knows(job):
+            return lacking_record(job, None, "unknown-job", "this node has no such job")
+        if wait:
+            return None
+        standing = self._node.state.views.jobs.get(job)
+        return lacking_record(job, standing, "not-done", "there is no result yet")
 
     async def cancel(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        """Take an own job out, and let its result go."""
+        """Take an own job out, and let its result go; or `all` that have no result yet."""
         desk = self._node.working.desk
-        job = desk.find(text_of(request, "job", 64))
-        await desk.cancel(job)
-        return {"job": job}
+        if request.get("all") is not True:
+            job = desk.find(text_of(request, "job", 64))
+            await desk.cancel(job)
+            return {"job": job}
+        return {"jobs": await desk.cancel_unfinished(), "results": len(desk.results)}
 
     def _find(self, start: str) -> str:
         """The job that the beginning of its id means, an own one first."""
         desk, jobs = self._node.working.desk, self._node.state.views.jobs
         try:
             return desk.find(start)
-        except JobError as error:
+        except BadId as error:
             if error.code != "unknown-job":
                 raise
         every = (job for state in KNOWN for job in jobs.all_in(state))
-        found = list(islice((job for job in every if job.startswith(start)), 2))
-        if len(found) == 1:
-            return found[0]
-        code, what = ("ambiguous-job", "begins more than one job")
-        if not found:
-            code, what = ("unknown-job", "is no job that this node knows")
-        raise JobError(code, f"`{start}` {what}", hint="`shoal job list` shows them")
+        return meant(start, every, "job", hint="`shoal job list` shows them")
 
     async def usage(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         """What every client had of every provider, as the providers say; those with most first."""
@@ -211,89 +281,15 @@ def _rank(row: _Row) -> tuple[int, PeerId, PeerId, str]:
     return -(count.tokens_in + count.tokens_out), client, provider, root
 
 
+def _ids(request: dict[str, Any], key: str) -> list[str]:
+    """A list of whole ids."""
+    jobs = request[key]
+    if not isinstance(jobs, list) or not all(
+        isinstance(job, str) and len(job) == 64 for job in jobs
+    ):
+        raise ControlError("bad-request", f"`{key}` is not a list of ids of jobs")
+    return jobs
+
+
 def _given(request: dict[str, Any], key: str) -> dict[str, Any]:
     return {} if request.get(key) is None else {key: request[key]}
-
-
-def _state_of(standing: Standing) -> tuple[str, str | None]:
-    """How far a job is, and the code of what failed."""
-    error = None
-    if standing.state is State.DONE and standing.claim is not None:
-        try:
-            error = read_outcome(standing.claim.result).error or None
-        except BadOutcome as bad:
-            error = bad.code
-    return FAILED if error else standing.state.value, error
-
-
-def _standing_view(standing: Standing, job: Job) -> dict[str, Any]:
-    claim, (state, error) = standing.claim, _state_of(standing)
-    spec = _spec_view(job)
-    return {
-        "job": standing.id,
-        "author": job.author,
-        "kind": job.kind,
-        "state": state,
-        "error": error,
-        "message": None,
-        "model": None if spec is None else spec["model"] or spec["root"],
-        "abstract": "" if spec is None else spec["abstract"],
-        "claimant": None if claim is None else claim.claimant,
-        "attempt": standing.attempt,
-        "step": 0 if claim is None else claim.step,
-        "came": None,
-        "read": False,
-    }
-
-
-def _spec_view(job: Job) -> dict[str, Any] | None:
-    """What a prompt asks for; None where it is none."""
-    if job.kind != KIND:
-        return None
-    try:
-        spec = read_spec(job.spec)
-    except BadSpec:
-        return None
-    messages = None
-    if spec.messages is not None:
-        messages = [{"role": said.role, "content": said.content} for said in spec.messages]
-    how = spec.sampling
-    return {
-        "root": spec.root,
-        "model": spec.name,
-        "abstract": spec.abstract,
-        "prompt": spec.prompt,
-        "messages": messages,
-        "raw": spec.raw,
-        "max_tokens": spec.max_tokens,
-        "temperature": how.temperature,
-        "top_k": how.top_k,
-        "top_p": how.top_p,
-        "seed": how.seed,
-        "stop": list(spec.stop),
-    }
-
-
-def _result_state(result: Result) -> str:
-    return FAILED if result.outcome.error else State.DONE.value
-
-
-def _result_view(result: Result, author: str) -> dict[str, Any]:
-    came = result.outcome
-    return {
-        "job": result.job,
-        "author": author,
-        "kind": result.kind,
-        "state": _result_state(result),
-        "error": came.error or None,
-        "message": came.message or None,
-        "model": result.model,
-        "abstract": result.abstract,
-        "claimant": result.claimant,
-        "attempt": result.attempt,
-        "step": 0,
-        "came": result.came,
-        "read": result.read > 0,
-        "tokens": came.tokens,
-        "reason": came.reason,
-    }

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..dht.candidate import Step
+from ..dht.defaults import PREFIX_MIN
 from ..dht.errors import ModelError
 from ..dht.finding import Found
 from ..dht.foundrecords import FoundRecord
@@ -15,6 +17,7 @@ from ..dht.names import Asked, Meaning, read, spelled
 from ..dht.record import BlobBody, NameBody, PeerBody, ShardBody
 from ..transport.errors import TransportError
 from ..transport.identity import PeerId, parse_peer_id
+from ..transport.shortid import COMMON, BadId, meant
 from . import defaults
 from .control import Emit, Operation
 from .errors import ControlError
@@ -54,9 +57,10 @@ class Lookups:
         round where only the index knows what that is."""
         text = _asked(request)
         text = text.lower() if is_digest(text.lower()) else text
-        if (peer := _peer(text)) is not None:
+        if (peer := self._peer(text)) is not None:
             where = Question(record_key(PeerBody.kind, peer), f"where {peer} is")
             return {"searches": await self._search([where])}
+        text = self._blob(text)
         asked, near = _read(text), self._node.names.near(text)[: defaults.FIND_MODELS]
         searches = await self._search([*_about(text, near), *_others(text, asked, near)])
         told = [one for one in _told(searches, asked) if one.root not in {n.root for n in near}]
@@ -64,6 +68,27 @@ class Lookups:
             further = _about(text if len(told) == 1 and not near else "", told)
             searches = [*await self._search(further), *searches]
         return {"searches": searches}
+
+    def _peer(self, text: str) -> PeerId | None:
+        """The peer with this id, or the one known here whose id begins so. Raises BadId."""
+        if not text.startswith(COMMON):
+            return None
+        with suppress(TransportError):
+            return parse_peer_id(text)
+        node = self._node
+        known = [*node.directory.members(), *(link.peer for link in node.endpoint.links())]
+        return PeerId(meant(text, known, "peer", hint="`shoal peers` shows them"))
+
+    def _blob(self, text: str) -> str:
+        """The root of the blob of this node that begins so; any other text as it is. Raises BadId
+        where several do."""
+        roots, hint = self._node.library.blobs.roots(), "`shoal blob list` shows them"
+        try:
+            return meant(text, roots, "blob", hint=hint, least=PREFIX_MIN)
+        except BadId as error:
+            if error.code == "ambiguous-blob":
+                raise
+            return text
 
     async def _search(self, questions: list[Question]) -> list[dict[str, Any]]:
         found = await self._node.discovery.dht.find_many(
@@ -91,13 +116,6 @@ def _asked(request: dict[str, Any]) -> str:
         what = f"`key` is not a text of 1 to {defaults.FIND_KEY} letters"
         raise ControlError("bad-request", what, hint=_KEYS)
     return text
-
-
-def _peer(text: str) -> PeerId | None:
-    try:
-        return parse_peer_id(text)
-    except TransportError:
-        return None
 
 
 def _read(text: str) -> Asked:

@@ -1,11 +1,13 @@
 """What the control socket can be asked about models; docs/spec/control.md."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from ..dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
+from ..dht.library import Library
 from ..dht.manifest import Manifest
 from ..dht.names import Meaning, Voucher, spelled
 from ..tasks.models import holders, manifest_of
@@ -36,6 +38,7 @@ class ModelOperations:
 
     async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
         found = views.swarm_models(self._node.directory, self._node.library)
+        found += await unnamed(self._node.library, {each["root"] for each in found})
         lacking = {
             each["root"]: await self._missing(each["root"]) for each in found if each["local"]
         }
@@ -174,6 +177,17 @@ class ModelOperations:
             await library.set_name(meaning.name, root)
             return meaning.name
         return next((name for name, known in names.items() if known == root), root[:16])
+
+
+async def unnamed(library: Library, named: Collection[str]) -> list[dict[str, Any]]:
+    """Describe the models of a library that have no name, as one has whose name was given to
+    another; not those of which prompts alone need some files."""
+    entries = []
+    for root in sorted(library.roots() - set(named) - set(library.usage.passing)):
+        with suppress(ModelError):  # damaged: it is fetched, or added, again
+            manifest = await library.manifest(root)
+            entries.append(views.model_entry(root[:16], manifest, local=True))
+    return entries
 
 
 def meaning_view(meaning: Meaning) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from ..tasks.engine.families import check_model
 from ..transport.host import Host
 from .config import DataFolder
 from .folder import open_folder
+from .modeloperations import unnamed
+from .removal import loss_view, model_meant
 from .settings import set_key, view
 from .views import added_entry, model_entry, model_view
 
@@ -42,6 +44,9 @@ async def list_models(host: Host, data: Path) -> dict[str, Any]:
         entry = model_entry(name, await library.manifest(root), local=True)
         held = await library.holdings(root)
         entries.append(entry | {"lacks": held.chunks_total - held.chunks})
+    for entry in await unnamed(library, {entry["root"] for entry in entries}):
+        held = await library.holdings(entry["root"])
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
     return {"models": entries}
 
 
@@ -69,6 +74,25 @@ async def change_setting(host: Host, data: Path, key: str, text: str | None) -> 
     finally:
         lock.release()
     return {"key": key, "text": setting and setting.text, "applied": False}
+
+
+async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict[str, Any]:
+    """Remove a model where `sure`, holding the data folder's lock meanwhile; else say what would
+    go. Whether others hold it is not known here. Raises DataFolderInUse, ModelError."""
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        root = model_meant(name, library)
+        loss = await loss_view(library, root)
+        freed = await host.offload(library.store.size_of, await library.only_of(root))
+        if sure:
+            await library.remove(root)
+            await library.usage.save()
+        return loss | {
+            "freed": freed, "copies": None, "partial": None, "linked": False, "removed": sure,
+        }  # fmt: skip
+    finally:
+        lock.release()
 
 
 async def _library(host: Host, data: Path) -> Library:

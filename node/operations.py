@@ -78,7 +78,9 @@ class Operations:
             "relays": linkviews.relay_views(node.ladder, self._host.now()),
             "relaying": linkviews.relaying_view(node.ladder),
             "peers": len(members) - 1,
-            "serving": views.serving_view(node.serving.status(), shard, names),
+            "serving": views.serving_view(
+                node.serving.status(), shard, names, node.stage.room_for(own.peer)
+            ),
             "models": views.swarm_models(node.directory, node.library),
             "capacity": views.capacity_view(own.capacity),
             "memory": memory_view(node),
@@ -267,6 +269,14 @@ def text_of(request: dict[str, Any], key: str, limit: int) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not value or len(value) > limit:
         raise ControlError("bad-request", f"`{key}` is not a text of 1 to {limit} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of a command line that are no text
+        raise ControlError(
+            "bad-request",
+            f"`{key}` is not UTF-8 text",
+            hint="convert it: `iconv -f ISO-8859-1 -t UTF-8` does from Latin-1",
+        ) from None
     return value
 
 

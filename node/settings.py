@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ..state.defaults import MEMBER_LINKS
+from ..state.defaults import MEMBER_LINKS, MORE_LINKS
 from ..transport.address import Address
 from ..transport.errors import ShoalError
 from ..transport.host import Host
@@ -94,7 +94,7 @@ KEYS = {
         _count("threads", 1, 1024, "one a core", None),
         _word("dtype", "auto", "float32", "bfloat16"),
         _word("state", "auto", "all", "needed"),
-        _count("links", 2, 512, str(MEMBER_LINKS), MEMBER_LINKS, live=True),
+        _count("links", 2, 512, f"{MEMBER_LINKS}, {MORE_LINKS} if needed", None, live=True),
         Key("relay", "bytes or bits a second, as 1MB; none", values.parse_relay,
             _field("relay"), "64kB while others reach this node"),
         _switch("port-443", "while others reach this node", _field("port_443")),

@@ -8,6 +8,7 @@ from ..state.inspection import FeedView
 from ..state.interest import Keeps
 from ..state.kinds import KINDS
 from ..transport.identity import PeerId
+from ..transport.shortid import meant
 from .control import Emit, Operation
 from .errors import ControlError
 
@@ -89,29 +90,32 @@ class StateOperations:
         }
 
     async def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
-        """Those of a kind and of authors whose id ends or begins so, where such are asked for."""
+        """Return the feeds of the kind and of the author that are asked for. Raises BadId."""
         kind, author = _text(request, "kind"), _text(request, "author")
         if kind is not None and kind not in KINDS:
             raise ControlError(
                 "bad-request", f"there are no feeds of kind `{kind}`", hint=f"kinds: {_KINDS}"
             )
-        author = self._node.identity.peer if author == "me" else author
-        found = [
+        found = [view async for view in self._node.state.inspection.feeds()]
+        if author is not None:
+            author = self._author(author, {view.name.author for view in found})
+        return [
             view
-            async for view in self._node.state.inspection.feeds()
-            if (kind is None or view.name.kind == kind)
-            and (author is None or _is(view.name.author, author))
+            for view in found
+            if kind in (None, view.name.kind) and author in (None, view.name.author)
         ]
-        if author is not None and not found:
-            some = self._node.state.interest.kept is not None
-            raise ControlError(
-                "unknown-author",
-                f"nothing is known by an author `{author}`",
-                hint="this node does not keep all: `shoal state show` says what it keeps"
-                if some
-                else "`shoal state show` lists them; a part of the peer id is enough, or `me`",
-            )
-        return found
+
+    def _author(self, asked: str, known: set[PeerId]) -> str:
+        """Raises BadId."""
+        if asked == "me":
+            return self._node.identity.peer
+        some = self._node.state.interest.kept is not None
+        hint = (
+            "this node does not keep all: `shoal state show` says what it keeps"
+            if some
+            else "`shoal state show` lists the authors; this node is `me`"
+        )
+        return meant(asked, known, "peer", hint=hint)
 
     async def _event(self, view: FeedView, *, facts: bool) -> dict[str, Any]:
         event = {
@@ -136,10 +140,6 @@ def _kept(keeps: Keeps) -> dict[str, list[int]] | None:
     for kind, part in sorted(keeps):
         parts.setdefault(kind, []).append(part)
     return parts
-
-
-def _is(author: PeerId, asked: str) -> bool:
-    return author.startswith(asked) or author.endswith(asked)
 
 
 def _name(name: FeedName) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the control socket shows of a node: plain values, ready for JSON."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..dht.library import Library
@@ -9,7 +10,9 @@ from ..dht.quota import Allowance
 from ..state.directory import Directory
 from ..state.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ..tasks.errors import NoRoute
-from ..tasks.routing import find_route
+from ..tasks.routing import find_route, largest_room
+from ..transport.address import Address
+from ..transport.errors import TransportError
 from ..transport.identity import PeerId
 from ..transport.link import Link
 from .defaults import VOUCHERS_SHOWN
@@ -60,6 +63,7 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]
         "local": local,
         "complete": None,
         "missing": None,
+        "room_tokens": None,
         "vouchers": [],
     }
 
@@ -85,6 +89,7 @@ def swarm_entry(
         "local": model.root in set(local),
         "complete": missing is None,
         "missing": missing,
+        "room_tokens": None if missing else largest_room(members, model.root, model.layers),
         "vouchers": vouchers(model, members, own),
     }
 
@@ -144,7 +149,10 @@ def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> dict[str, 
 
 
 def serving_view(
-    status: Mapping[str, Any], shard: ShardRecord | None, names: Mapping[str, ModelName]
+    status: Mapping[str, Any],
+    shard: ShardRecord | None,
+    names: Mapping[str, ModelName],
+    room: int,
 ) -> dict[str, Any]:
     """What the node serves now, and how far it is with what it is to serve."""
     return {
@@ -153,6 +161,7 @@ def serving_view(
         "why": status["why"],
         "done_bytes": status["done_bytes"],
         "total_bytes": status["total_bytes"],
+        "room_tokens": room,
         "shard": shard_view(shard, names) if shard else None,
     }
 
@@ -188,18 +197,29 @@ def stall_view(guard: StallGuard) -> dict[str, Any]:
     }
 
 
+def listening_address(record: MemberRecord, seen: str | None) -> str | None:
+    """Where a peer listens, as IP:PORT: at the address `seen` where the link leads, if it says that
+    it listens there, else at the first that it names. The port of a link that the peer dialled is
+    one that nothing listens on, so a peer that names no address has only its IP address."""
+    found = []
+    for text in record.addresses:
+        with suppress(TransportError):
+            found.append(Address.parse(text))
+    found = [each for each in found if each.relay is None]
+    best = next((each for each in found if each.host == seen), next(iter(found), None))
+    if best is None:
+        return seen
+    return f"[{best.host}]:{best.port}" if ":" in best.host else f"{best.host}:{best.port}"
+
+
 def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
               ) -> dict[str, Any]:  # fmt: skip
     """Another node: what it says of itself, and what the link to it measures."""
     status = link.status if link else None
-    address = next(iter(record.addresses), None)
-    if status is not None:
-        host, port = status.address[:2]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return {
         "peer": record.peer,
         "version": record.version,
-        "address": address,
+        "address": listening_address(record, status.address[0] if status else None),
         "path": status.path if status else None,
         "rtt_ms": status.rtt * 1000 if status and status.rtt is not None else None,
         "bytes_in": status.bytes_in if status else 0,

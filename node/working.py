@@ -16,6 +16,7 @@ from ..tasks.jobs.results import Results
 from ..tasks.jobs.shelf import Shelf
 from ..tasks.jobs.turn import IdleTime
 from ..tasks.jobs.worker import Worker
+from ..tasks.metering import Use
 from ..transport.identity import PeerId
 from .folder import disk_errors
 
@@ -42,8 +43,7 @@ class Working:
         )
         guard = node.endpoint.guard
         self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf, guard)
-        node.stage.user_of = self._user_of
-        self._accounting = Accounting(state, own, node.stage.meter)
+        self._accounting = Accounting(state, own, node.stage.meter, self._payer)
         turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
         prompts = Prompts(
             node.gateway,
@@ -77,14 +77,16 @@ class Working:
         """Whether this node does others' jobs, when it has the time."""
         return self._does_jobs and not self._is_client()
 
-    def _user_of(self, gateway: PeerId, job: str) -> PeerId:
-        """The author of a job is who uses this node, where the gateway has claimed it: else it
-        could name anybody."""
-        standing = self._state.views.jobs.get(job) if job else None
-        if standing is None or standing.job is None:
-            return gateway
-        claimed = self._state.views.jobs.claim_by(gateway, job) is not None
-        return standing.job.author if claimed else gateway
+    def _payer(self, use: Use) -> PeerId | None:
+        """Return the author of the job that a gateway named, if that gateway has claimed it: else
+        it could name any job. None: this node does not know the job, or not the claim."""
+        if not use.job:
+            return use.gateway
+        jobs = self._state.views.jobs
+        standing = jobs.get(use.job)
+        if standing is None or standing.job is None or not jobs.claim_by(use.gateway, use.job):
+            return None
+        return standing.job.author
 
     def _is_member(self, author: PeerId) -> bool:
         """Of a private group, where this node is in one: the revoked wait for nothing any more."""
@@ -112,8 +114,8 @@ class Working:
             await self.worker.leave()
 
     def write_usage(self) -> None:
-        """What was counted since the last time."""
-        self._accounting.write()
+        """Write what was counted since the last time, before this node ends."""
+        self._accounting.write(last=True)
 
     async def _withdraw(self) -> None:
         """Take back that this node does jobs, and what it has begun, as an earlier run said."""

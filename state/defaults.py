@@ -42,9 +42,10 @@ CONTESTED = 600.0  # seconds for which another node with this node's key is repo
 RECLAIM_PAUSE = 30.0  # seconds between two replies to an own record from elsewhere
 
 # Dialling members.
-MEMBER_LINKS = 16  # links up to which members are dialled; peers' dials about double that
+MEMBER_LINKS = 8  # links up to which members are dialled; peers' dials add to them
+MORE_LINKS = 16  # links up to which members are dialled while one has no linked witness
 LOST_LINKS = 64  # links up to which members that have lost their link are dialled
-FIRST_LINKS = 5  # links up to which members are dialled at once, and not one by one
+FIRST_LINKS = 3  # links up to which members are dialled at once, and not one by one
 LINK_PAUSE = 30.0  # seconds between two dials beyond FIRST_LINKS
 DIALS = 8  # concurrent dials
 DIAL_TIMEOUT = 5.0  # seconds for one address

@@ -179,7 +179,7 @@ def _all_said(said: MemberRecord) -> Iterator[Said]:
     yield Said("shards", shards)
 
 
-_SIGNED = {"addresses", "holdings", "run"}
+_SIGNED = {"addresses", "holdings", "run", "aim"}
 _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,

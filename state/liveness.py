@@ -65,6 +65,14 @@ class Liveness:
             for peer in members
         )
 
+    def has_unseen(self, now: float) -> bool:
+        """Whether a member may be live of which no linked peer is a witness, even after a while."""
+        return any(
+            watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
+            for _, watched in self._unlinked()
+            if not watched.networks
+        )
+
     def answering(self) -> set[PeerId]:
         """Return the peers that this node is a witness of."""
         return self._answering.keys() - self._missing

@@ -51,14 +51,14 @@ class Membership:
         endpoint: Endpoint,
         identity: Identity,
         *,
-        links: int = defaults.MEMBER_LINKS,
+        links: int | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """`links`: members are dialled while there are fewer. `connect` knows more ways to them
-        than dialling one address after the other."""
+        """`links`: dial members while there are fewer; None: as many as this node needs. `connect`
+        knows more ways to them than dialling one address after the other."""
         self._connect = connect or self._dial_each
         self.most_links = links
-        """Members are dialled while there are fewer."""
+        """The owner's number of links, or None (see `_wanted`)."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -214,9 +214,12 @@ class Membership:
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
-        """Stop routing to a peer that is out of reach, until its link is back."""
+        """Stop routing to a peer that is out of reach, until its link is back.
+
+        Until the link ends, it looks for a path itself.
+        """
         if link in self._begun:
-            self._roster.unlinked(link.peer, self._host.now())
+            self._roster.unlinked(link.peer, self._host.now(), searched=True)
             self._probing.quiet(link)
             self._changed()
 
@@ -379,7 +382,7 @@ class Membership:
                 continue
             knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
-            serves = record.run, record.holdings
+            serves = record.run, record.holdings, record.aim
             new = record.peer == link.peer and not any(serves)
             self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
             if self._probing.liveness.is_live(record.peer):
@@ -431,7 +434,7 @@ class Membership:
         """
         now = self._host.now()
         lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
-        if not self.most_links:  # a node with this setting dials no members
+        if self.most_links == 0:  # a node with this setting dials no members
             lost = 0
         for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
             self._dialling += 1
@@ -440,7 +443,7 @@ class Membership:
         wait = defaults.MEMBERS_LOOK
         if self._dialling < defaults.DIALS:
             wait = self._roster.next_due(lost=True) - now
-            if self._at_hand < self.most_links:
+            if self._at_hand < self._wanted(now):
                 first = self._at_hand < defaults.FIRST_LINKS
                 paced = max(self._roster.next_due(), -inf if first else self._next_dial)
                 wait = min(wait, paced - now)
@@ -451,16 +454,29 @@ class Membership:
 
     @property
     def _at_hand(self) -> int:
-        return len(self._begun) + self._dialling
+        """Links that answer, and dials: a node whose links are all quiet needs others now."""
+        return len(self._roster.live) + self._dialling
+
+    def _wanted(self, now: float) -> int:
+        """Return up to how many links to dial members.
+
+        A few links for each node keep a swarm connected and spread news. A node of a larger swarm
+        gets more, because it sees only members that its peers are linked with. The owner's number
+        holds as it is.
+        """
+        if self.most_links is not None:
+            return self.most_links
+        unseen = self._probing.liveness.has_unseen(now)
+        return defaults.MORE_LINKS if unseen else defaults.MEMBER_LINKS
 
     def _room(self, now: float) -> int:
         """Return how many members to dial now: the first links at once, later ones one by one."""
-        links = self._at_hand
-        if links >= min(self.most_links, defaults.FIRST_LINKS):
-            return int(links < self.most_links and now >= self._next_dial)
-        return min(
-            min(self.most_links, defaults.FIRST_LINKS) - links, defaults.DIALS - self._dialling
-        )
+        links, first = self._at_hand, defaults.FIRST_LINKS
+        if self.most_links is not None:
+            first = min(first, self.most_links)
+        if links >= first:
+            return int(now >= self._next_dial and links < self._wanted(now))
+        return min(first - links, defaults.DIALS - self._dialling)
 
     def where(self, peer: PeerId) -> list[Address]:
         """Where a peer says that it can be reached, as far as that may be dialled."""

@@ -275,7 +275,7 @@ class Probing:
         except BadRecord as error:
             return _blame(asker, error)
         proof = b""
-        if (link := self._links.get(peer)) is not None:
+        if (link := self._links.get(peer)) is not None and self.liveness.is_answering(peer):
             proof = await self._question(link, "live.prove", nonce, defaults.PROVE_S)
         elif further and (by := self.liveness.witness(peer, but=call.peer)) is not None:
             question = msgpack.packb([peer, nonce, False])

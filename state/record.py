@@ -8,6 +8,7 @@ survive. Spec: docs/spec/membership.md.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, TypeVar
 
 import msgpack
@@ -64,6 +65,25 @@ class ShardRecord:
     run: int = 0  # the serving run that it belongs to (`MemberRecord.run`)
 
 
+class Rank(IntEnum):
+    """Strength of a node's claim to its layers; a plan moves nodes of the lowest rank first."""
+
+    SEEKS = 0  # it has none yet
+    CLAIMS = 1  # it is about to take them
+    HOLDS = 2  # it loads or serves them
+    FIXED = 3  # its owner named them: it does not move
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The layers that a member has or is about to have, announced before it loads them."""
+
+    root: str
+    start: int
+    stop: int  # exclusive; both 0 while it seeks
+    rank: Rank
+
+
 NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
 
 
@@ -71,8 +91,8 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 class MemberRecord:
     """A member as it describes itself.
 
-    `seq`, `addresses`, `holdings` and `run` come from its signed record. The other fields are facts
-    in its feeds. `seq` grows with each change.
+    `seq`, `addresses`, `holdings`, `run` and `aim` come from its signed record. The other fields
+    are facts in its feeds. `seq` grows with each change.
     """
 
     peer: PeerId
@@ -84,6 +104,7 @@ class MemberRecord:
     shards: tuple[ShardRecord, ...] = ()
     holdings: tuple[str, ...] = ()  # roots of models of which it has any chunk
     run: int = 0  # a random number, new whenever what it serves changes; 0: it serves nothing
+    aim: Aim | None = None
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
@@ -125,14 +146,15 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
 
 def encode_record(record: MemberRecord) -> bytes:
     """Encode a record as a msgpack map, without the author, which the signature names."""
-    body: bytes = msgpack.packb(
-        {
-            "seq": record.seq,
-            "addresses": [_unnamed(text, record.peer) for text in record.addresses],
-            "holdings": record.holdings,
-            "run": record.run,
-        }
-    )
+    fields = {
+        "seq": record.seq,
+        "addresses": [_unnamed(text, record.peer) for text in record.addresses],
+        "holdings": record.holdings,
+        "run": record.run,
+    }
+    if (aim := record.aim) is not None:
+        fields["aim"] = [aim.root, aim.start, aim.stop, int(aim.rank)]
+    body: bytes = msgpack.packb(fields)
     if len(body) > defaults.RECORD_BYTES:
         raise BadRecord(f"a record has over {defaults.RECORD_BYTES} bytes")
     return body
@@ -147,6 +169,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         addresses=_addresses(fields.get("addresses", []), author),
         holdings=_each(fields.get("holdings", []), defaults.HOLDINGS, _root),
         run=_run(fields.get("run", 0)),
+        aim=_aim(fields.get("aim")),
     )
 
 
@@ -209,3 +232,20 @@ def _run(value: object) -> int:
     if type(value) is not int or not 0 <= value < defaults.MAX_SEQ:
         raise BadRecord(f"the run of a record is not in 0..{defaults.MAX_SEQ - 1}")
     return value
+
+
+def _aim(value: object) -> Aim | None:
+    """Decode an aim. A rank of a later version counts as the highest known here.
+
+    Raises BadRecord.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) < 4:
+        raise BadRecord("expected an aim to be a list of four items")
+    root, start, stop, rank = value[:4]
+    if any(type(number) is not int for number in (start, stop, rank)):
+        raise BadRecord("expected whole numbers in an aim")
+    if not 0 <= start <= stop <= defaults.MAX_LAYERS or rank < 0:
+        raise BadRecord("an aim is out of bounds")
+    return Aim(_root(root), start, stop, Rank(min(rank, Rank.FIXED)))

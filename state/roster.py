@@ -307,12 +307,15 @@ class Roster:
             known.pause = defaults.DIAL_PAUSE[0]
             known.met, known.lost = True, False
 
-    def unlinked(self, peer: PeerId, now: float) -> None:
-        """The link is gone; its peer is dialled again for a while."""
+    def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
+        """Forget the link, which answers no more; its peer is dialled again for a while.
+
+        `searched`: not yet, because the link is still there and looks for a path itself.
+        """
         self.live.pop(peer, None)
         if known := self._known.get(peer):
             known.heard = now
-            known.due = now + known.pause
+            known.due = inf if searched else now + known.pause
             known.lost = True
 
     def answered(self, peer: PeerId, now: float) -> None:

@@ -5,7 +5,7 @@ last writing is lost in a crash. Where there are more users than the feed is to 
 had least go together into one sum. Spec: docs/spec/jobs.md, Usage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import trio
@@ -15,37 +15,61 @@ from ..state.service import State
 from ..state.views.usage import Count, usage_fact, usage_key
 from ..transport.identity import PeerId
 from . import defaults
-from .metering import Meter, User
+from .metering import Meter, Use
 
 KIND = "usage"
 NO_ROOT = "0" * 64
 """The model of a sum of many."""
 _FIELDS = ("requests", "in", "out", "busy")
 
+User = tuple[PeerId, str]
+"""The node that is charged, and the root of a model."""
+
+Payer = Callable[[Use], PeerId | None]
+"""Return the node for which a gateway asked; None: the job that it named is not known yet."""
+
+
+def gateway_pays(use: Use) -> PeerId:
+    """Return the gateway, whatever job it named."""
+    return use.gateway
+
 
 class Accounting:
-    """Of one node. `State.run` must be running."""
+    """Usage of one node, from its meter into its feed. `State.run` must be running.
 
-    def __init__(self, state: State, own: PeerId, meter: Meter) -> None:
+    A stage may compute for a job before the job and the claim on it have reached this node, and
+    both may have ended when the sums are written. So the payer of each use is looked up every
+    USAGE_LOOK seconds; where a job stays unknown for USAGE_LOOKS looks, its gateway is charged.
+    """
+
+    def __init__(
+        self, state: State, own: PeerId, meter: Meter, payer: Payer = gateway_pays
+    ) -> None:
         self._state = state
         self._own = own
         self._meter = meter
+        self._payer = payer
+        self._counted: dict[User, Count] = {}
+        self._unknown: dict[Use, tuple[Count, int]] = {}  # and how often it was looked up
 
     async def run(self) -> None:
-        """Write now and then, until cancelled."""
+        """Look up payers and write sums, until cancelled."""
         await self._state.shown.wait()
+        looks = round(defaults.USAGE_PACE / defaults.USAGE_LOOK)
         while True:
-            await trio.sleep(defaults.USAGE_PACE)
+            for _ in range(looks):
+                await trio.sleep(defaults.USAGE_LOOK)
+                self._settle(patient=True)
             self.write()
 
-    def write(self) -> None:
-        """Add what was counted to what the feed says; a feed that takes nothing gets it later."""
-        counted = self._meter.take()
-        if not counted or not self._state.shown.is_set():
-            self._meter.put_back(counted)
+    def write(self, *, last: bool = False) -> None:
+        """Add what was counted to what the feed says; a feed that takes nothing gets it later.
+        `last`: nothing is looked up after this, so the gateways of unknown jobs are charged."""
+        self._settle(patient=not last)
+        if not self._counted or not self._state.shown.is_set():
             return
         before = {key: self._count(key) for key in self._state.keys(KIND)}
-        sums = merged(self._own, before, counted)
+        sums = merged(self._own, before, self._counted)
         try:
             for key in sorted(before.keys() - sums.keys()):
                 self._state.set(KIND, key, None)
@@ -55,7 +79,23 @@ class Accounting:
             for key, count in before.items():
                 with suppress(FeedFull):
                     self._state.set(KIND, key, usage_fact(count))
-            self._meter.put_back(counted)
+        else:
+            self._counted = {}
+
+    def _settle(self, *, patient: bool) -> None:
+        """Charge what was counted to its payers, as far as they are known."""
+        looked, self._unknown = self._unknown, {}
+        for use, count in self._meter.take().items():
+            known, times = looked.get(use, (Count(), 0))
+            looked[use] = known + count, times
+        for use, (count, times) in looked.items():
+            payer = self._payer(use)
+            if payer is None and patient and times < defaults.USAGE_LOOKS:
+                self._unknown[use] = count, times + 1
+                continue
+            user = payer or use.gateway, use.root
+            if user[0] != self._own:
+                self._counted[user] = self._counted.get(user, Count()) + count
 
     def _count(self, key: str) -> Count:
         said = self._state.get(KIND, key) or {}

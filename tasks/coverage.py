@@ -84,6 +84,16 @@ class Coverage:
         self._cut = [edge in cuts for edge in self._edges]  # where a chain can join shards
         self._counts = list(accumulate(ends[edge] for edge in self._edges[:-1]))
 
+    @classmethod
+    def of_spans(cls, layers: int, spans: Iterable[Span]) -> "Coverage":
+        """As of shards that have what belongs to their ends."""
+        shards = (ShardRecord("", a == 0, a, b, b == layers, "", 0) for a, b in spans)
+        return cls(layers, shards)
+
+    def lacks(self, start: int, stop: int) -> bool:
+        """Whether no shard has any layer of start:stop."""
+        return any(first <= start and stop <= last for first, last in self.holes())
+
     def replicas(self) -> list[int]:
         """How many shards have each layer."""
         found: list[int] = []

@@ -42,6 +42,8 @@ SEEK_TIME = 3.0  # seconds for the records of nodes that were just linked to com
 
 # Usage: docs/spec/jobs.md.
 USAGE_PACE = 600.0  # seconds between two times that what was counted is written
+USAGE_LOOK = 1.0  # seconds between two looks for the author of a job that was computed for
+USAGE_LOOKS = 60  # of them, then the gateway that named the job is charged
 USAGE_USERS = 256  # users, each of one model, with sums of their own
 
 # Text: docs/spec/text.md.
@@ -67,6 +69,18 @@ DEMAND_NETWORKS = 3  # in which members want a model, then a node serves it unas
 DEMAND_LOOK = (0.2, 30.0)  # seconds until it is looked at again: with news, without
 DEMAND_TIME = 20.0  # seconds for that to be seen, before the embedded model is served instead
 AHEAD_STEPS = 2000  # segments looked at for those that choose their layers before this node
+PLACES = 512  # nodes of one model that a plan is made for
+PLAN_DROPS = 64  # nodes of a chain that are tried elsewhere one by one, before all of them
+CLAIM_WAIT = 2.5  # seconds in which claims of other nodes to the same layers arrive
+MOVE_SETTLE = 4.0  # seconds for which a node that holds layers must see the same reason to move
+SPREAD_SETTLE = 30.0  # the same where the nodes have too little memory for all layers: soon others
+# may join, and then another division is better
+MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
+CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served, before it counts no more
+PLACE_LOOK = (
+    0.1,
+    1.0,
+)  # seconds between two looks at the layers of all nodes: while it has none, then
 NAMED_NODES = 8  # in a sentence about what is missing
 MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing
 PROBE_FILE = "machine.json"  # in the data folder

@@ -6,13 +6,14 @@ that the owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ..state.record import MemberRecord
+from ..state.record import MemberRecord, Rank, ShardRecord
 from ..transport import naming
 from ..transport.identity import PeerId
 from .defaults import DEMAND_NETWORKS
 from .placement import Members, replicas
+from .plan import has_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,22 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
     """Choose, among the models that there is a reason to serve, the one whose weakest layer has
     the fewest replicas, then the one that is wanted in most networks, then by root.
 
-    The embedded model is for where there is no other.
+    Layers that members are about to serve count. The embedded model is for where there is no
+    other; but a node that has had it serves it again where no other node does.
     """
     found = candidates(members, own, backing)
-    others = {peer: record for peer, record in members.items() if peer != own}
+    others = {peer: _as_aimed(record) for peer, record in members.items() if peer != own}
     wanted = [each for each in found if each.why and each.root != backing.embedded]
     if wanted:
+        weakest = {
+            each.root: min(replicas(others, each.root, each.layers)) for each in found if each.why
+        }
+        wanted += [each for each in found if each.why and not weakest[each.root]]
         best = min(
             wanted,
             key=lambda each: (
-                min(replicas(others, each.root, each.layers)),
+                weakest[each.root],
+                each.root == backing.embedded,
                 -each.networks,
                 each.root,
             ),
@@ -75,6 +82,61 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
     if any(each.root == backing.embedded for each in found):
         return Choice(backing.embedded, "every node ships with it", len(found) == 1)
     return None
+
+
+def choose_other(
+    members: Members, own: PeerId, root: str, backing: Backing, unfit: Collection[str] = ()
+) -> Choice | None:
+    """Choose a model that no chain of members serves, for a node whose own model, by its `root`,
+    the others serve without it. Of several such nodes one goes at a time: the one that has chunks
+    of the other model, then the one with the lower peer id."""
+    others = {peer: record for peer, record in members.items() if peer != own}
+    found = [each for each in candidates(members, own, backing) if each.root not in unfit]
+    here = next((each for each in found if each.root == root), None)
+    for each in sorted(found, key=lambda each: (-each.networks, each.root)):
+        if here is None or each.root == root or not each.why:
+            continue
+
+        def goes_first(peer: PeerId, other: str = each.root) -> tuple[bool, PeerId]:
+            return other not in members[peer].holdings, peer
+
+        later = {peer for peer in others if goes_first(peer) > goes_first(own)}
+        gone = {peer: record for peer, record in others.items() if peer not in later}
+        if _is_served(others, root, here.layers, staying=later) and not _is_served(
+            others, each.root, each.layers, coming=gone
+        ):
+            return Choice(each.root, each.why, True)
+    return None
+
+
+def _is_served(
+    others: Members,
+    root: str,
+    layers: int,
+    *,
+    staying: Collection[PeerId] = (),
+    coming: Collection[PeerId] = (),
+) -> bool:
+    """Return whether a chain of the others serves a model, or will. Members that claim layers of
+    another model count only if they are `staying`; members that claim layers of this one count only
+    if they are `coming`."""
+    spans = []
+    for peer, record in others.items():
+        aim = record.aim
+        if aim is None or (aim.root != root and aim.rank <= Rank.CLAIMS and peer in staying):
+            spans += [(shard.start, shard.stop) for shard in record.shards if shard.root == root]
+        elif aim.root == root and (aim.rank > Rank.CLAIMS or peer in coming):
+            spans.append((aim.start, aim.stop))
+    return has_chain(layers, spans)
+
+
+def _as_aimed(record: MemberRecord) -> MemberRecord:
+    """Return the member as if it served what it is about to serve."""
+    aim = record.aim
+    if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
+        return record
+    shard = ShardRecord(aim.root, aim.start == 0, aim.start, aim.stop, True, "", 0)
+    return replace(record, shards=(*record.shards, shard))
 
 
 def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:

@@ -162,7 +162,9 @@ class Gateway:
     ) -> Summary:
         ids = await self._encode(model, request)
         new = _room(model, len(ids), request.max_tokens)
-        answer = Answer(ids, model, request, emit, began)
+        answer = Answer(
+            ids, model, request, emit, began, at_context=len(ids) + new == model.context
+        )
         talk = _Talk(model, request, ids, new, answer)
         try:
             await self._start(talk)
@@ -196,7 +198,7 @@ class Gateway:
                 await self._open(talk, run, run.peers)
             except Refused:
                 if len(talk.refused) >= OPEN_ATTEMPTS:
-                    raise talk.refused[next(reversed(talk.refused))] from None
+                    raise _told(talk, talk.refused[next(reversed(talk.refused))]) from None
         await talk.answer.begin(talk.run.route)
 
     async def _some_run(self, talk: _Talk) -> Run:
@@ -232,7 +234,7 @@ class Gateway:
                 route = self._route(talk, members, new, session)
         except NoRoute:
             for error in talk.refused.values():  # why the last chain was refused says more
-                raise error from None
+                raise _told(talk, error) from None
             raise
         return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
 
@@ -242,6 +244,7 @@ class Gateway:
             talk.model.root,
             talk.model.layers,
             len(talk.ids) + new,
+            answer=new,
             own=self._courier.peer,
             session=session,
             avoid=self._chains.avoided(),
@@ -419,6 +422,8 @@ class Gateway:
         stage = run.describe(run.peers.index(call.peer))
         if failed.lost in run.peers:
             run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
+        elif failed.code == "shard-gone":  # another replica may have its layers
+            run.fail(_lost(run, call.peer, failed.message))
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
@@ -439,6 +444,18 @@ class Gateway:
 
 def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
     return StageLost(peer, f"{run.describe(run.peers.index(peer))} is gone: {why}", by=by)
+
+
+def _told(talk: _Talk, refusal: SessionError) -> SessionError:
+    """A stage's refusal, with what the client can do where the stage has too little room."""
+    if refusal.code != "no-memory":
+        return refusal
+    prompt, new = len(talk.ids), talk.new - talk.answer.made
+    hint = (
+        f"the prompt has {prompt} tokens and the answer up to {new}: shorten it, set a smaller "
+        "`--max-tokens`, or try again when other answers have ended"
+    )
+    return SessionError(refusal.code, refusal.message, hint=hint)
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:

@@ -16,7 +16,8 @@ from .routing import Hop
 from .session import Progress, Token
 from .text.process import Detokenizer, Message, TextDelta, TextInfo
 
-Reason = Literal["stop", "length"]
+Reason = Literal["stop", "length", "context"]
+"""Why an answer ended: the model or a stop string, the limit of the request, the full context."""
 
 
 class Text(Protocol):
@@ -260,10 +261,17 @@ class Run:
 
 class Answer:
     """Tokens to text, and the figures of the summary. `ids` begins as the prompt, and gets what
-    is generated."""
+    is generated. `at_context`: the last token that may be generated fills the context."""
 
     def __init__(
-        self, ids: list[int], model: Model, request: GenerateRequest, emit: Emit, began: float
+        self,
+        ids: list[int],
+        model: Model,
+        request: GenerateRequest,
+        emit: Emit,
+        began: float,
+        *,
+        at_context: bool = False,
     ) -> None:
         self._ids = ids
         self._prompt = len(ids)
@@ -277,7 +285,7 @@ class Answer:
         self._computing = 0.0  # seconds the stages computed, after the first token
         self._between = 0.0  # seconds that passed from one chain to the next
         self._moved = False
-        self._reason: Reason = "length"
+        self._reason: Reason = "context" if at_context else "length"
 
     async def prepare(self) -> None:
         self._detokenizer = await self._model.text.detokenizer(self._stop)

@@ -1,7 +1,7 @@
-"""Which layers a node takes, and what is missing where. Pure functions over members.
+"""How often each layer is served, and what is missing where. Pure functions over members.
 
-The embedding goes with layer 0 and the head with the last layer. Because a chain joins shards
-exactly (routing.py), a range begins and ends where others do wherever it can.
+The embedding goes with layer 0 and the head with the last layer. Which layers a node takes is
+decided in `plan.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from ..state.record import MemberRecord, ModelName, ShardRecord
 from ..transport import naming
 from ..transport.identity import PeerId
 from .coverage import Coverage, Sizes
-from .defaults import AHEAD_STEPS, KV_TOKENS_LEAST, NAMED_NODES
+from .defaults import KV_TOKENS_LEAST, NAMED_NODES
 from .engine.families import Architecture, kv_token_bytes, weight_bytes
 from .engine.interface import DType, Parts
 from .errors import NoFit
@@ -47,53 +47,6 @@ def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     return weight_bytes(arch, parts, dtype) + kv
 
 
-def choose_parts(
-    members: Members,
-    own: PeerId,
-    root: str,
-    arch: Architecture,
-    dtype: DType,
-    memory: int,
-    ahead: Sequence[PeerId] = (),
-) -> Parts:
-    """The shard this node should serve within `memory` bytes. Deterministic.
-
-    All of the model if it fits. Else as much as fits of a hole, and without holes the aligned
-    range whose layers have the fewest replicas. Members in `ahead` (of `idle_members`) are taken
-    to choose by the same rule first, so that nodes starting together take different layers. The
-    work for them is bounded: of the choices that are left this node takes another one for each
-    that is beyond it.
-    Raises NoFit.
-    """
-    others = _without(members, own)
-    sizes, coverage = Sizes.of(arch, dtype), Coverage(arch.layers, _shards(others, root))
-    known = 0
-    for peer in ahead:
-        if coverage.steps > AHEAD_STEPS:
-            break
-        taken = coverage.choose(sizes, others[peer].capacity.memory_bytes)
-        known += 1
-        if taken is not None:
-            coverage.add(*taken)
-    found = coverage.choose(sizes, memory, turn=len(ahead) - known)
-    if found is None:
-        raise _no_fit(sizes, memory)
-    return parts_of(*found, arch.layers)
-
-
-def idle_members(members: Members, own: PeerId) -> list[PeerId]:
-    """Those that can compute, serve nothing yet, and come before this node: by memory offered
-    (most first), then by peer id."""
-    idle = [
-        record
-        for peer, record in members.items()
-        if peer == own or (record.capacity.engine and not record.shards)
-    ]
-    idle.sort(key=lambda record: (-record.capacity.memory_bytes, record.peer))
-    order = [record.peer for record in idle]
-    return order[: order.index(own)] if own in order else order
-
-
 def replicas(members: Members, root: str, layers: int) -> list[int]:
     """How many members serve each layer. Layer 0 counts only with the embedding, the last only
     with the head."""
@@ -118,10 +71,6 @@ def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[H
     return f"{sentence}; {offers}" if offers else f"{sentence}; no node is known"
 
 
-def _without(members: Members, own: PeerId) -> dict[PeerId, MemberRecord]:
-    return {peer: record for peer, record in members.items() if peer != own}
-
-
 def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
     for record in members.values():
         for shard in record.shards:
@@ -129,7 +78,8 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
                 yield shard
 
 
-def _no_fit(sizes: Sizes, memory: int) -> NoFit:
+def no_fit(sizes: Sizes, memory: int) -> NoFit:
+    """The error where not one layer fits in `memory` bytes."""
     smallest = min(
         sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
     )

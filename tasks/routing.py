@@ -5,6 +5,7 @@ exactly where one ends and the next begins; one is never entered in its middle.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,22 +39,48 @@ def find_route(
     own: PeerId | None = None,
     session: bytes = b"",
     avoid: Collection[PeerId] = (),
+    answer: int = 0,
 ) -> tuple[Hop, ...]:
-    """The chain with the fewest hops whose stages have KV for `tokens` positions.
+    """The chain with the fewest hops whose stages have KV for `tokens` positions, of which
+    `answer` are for tokens still to be generated.
 
     One with fewer peers to `avoid` comes first, however long it is. Ties go to `own`, then to
     an order that depends on `session`, so that sessions spread over replicas. All stages
     compute in one dtype. Raises NoRoute, which says what is missing.
     """
+    chain = _best_chain(members, root, layers, tokens, own, session, avoid)
+    if chain is None:
+        raise _no_route(members, root, layers, tokens, answer)
+    return chain
+
+
+def largest_room(members: Members, root: str, layers: int) -> int | None:
+    """How many positions, of prompt and answer together, the chain with most free KV can hold;
+    None where no chain covers the model."""
+    sizes = sorted({shard.kv_tokens_free for record in members.values() for shard in record.shards
+                    if shard.root == root})  # fmt: skip
+    fitting = bisect_left(
+        sizes, True, key=lambda size: not _best_chain(members, root, layers, size)
+    )
+    return sizes[fitting - 1] if fitting else None
+
+
+def _best_chain(
+    members: Members,
+    root: str,
+    layers: int,
+    tokens: int,
+    own: PeerId | None = None,
+    session: bytes = b"",
+    avoid: Collection[PeerId] = (),
+) -> tuple[Hop, ...] | None:
     shards = list(_shards(members, root, layers, tokens))
     chains = [
         chain
         for dtype in sorted({hop.dtype for hop in shards})
         if (chain := _chain([h for h in shards if h.dtype == dtype], layers, own, session, avoid))
     ]
-    if not chains:
-        raise _no_route(members, root, layers, tokens)
-    return min(chains, key=lambda chain: chain[0])[1]
+    return min(chains, key=lambda chain: chain[0])[1] if chains else None
 
 
 def _shards(members: Members, root: str, layers: int, tokens: int) -> Iterator[Hop]:
@@ -102,15 +129,35 @@ def _order(session: bytes, peer: PeerId) -> bytes:
     return hashlib.sha256(session + peer.encode()).digest()[:8]
 
 
-def _no_route(members: Members, root: str, layers: int, tokens: int) -> NoRoute:
+def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int) -> NoRoute:
     holes = holes_of(members, root, layers)
     if not holes:
-        return NoRoute(
-            f"every layer is served, but no chain of nodes has room for {tokens} tokens "
-            "or fits together layer to layer",
-            hint="try again later, with a shorter text, or see `shoal peers`",
-        )
+        return _too_small(largest_room(members, root, layers), tokens - answer, answer)
     return NoRoute(
         missing_sentence(members, root, layers, holes),
         hint="start a node for them: `shoal node --model NAME`, with `--memory SIZE` to offer more",
+    )
+
+
+def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
+    """Return the error for a request that fits no chain, though all layers are served."""
+    if room is None:
+        return NoRoute(
+            "every layer is served, but no shards join into a chain",
+            hint="`shoal peers` shows which node serves which layers; start one more",
+        )
+    if room <= 1:
+        return NoRoute(
+            "every layer is served, but the memory of the nodes is full of other requests",
+            hint="try again in a moment; `shoal peers` shows the room of each node",
+        )
+    spare, most = room - answer, room - 1
+    largest = f"{spare} tokens" if spare > 0 else f"{most} tokens, with `--max-tokens 1`"
+    shorter = f"`--max-tokens {room - prompt}` fits beside this prompt" if room > prompt else (
+        f"shorten the prompt; with its answer (`--max-tokens N`) it may take {room} tokens"
+    )  # fmt: skip
+    return NoRoute(
+        f"no chain of nodes has room for a prompt of {prompt} tokens and an answer of up to "
+        f"{answer}: the largest prompt that fits now has {largest}",
+        hint=shorter,
     )

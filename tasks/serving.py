@@ -1,35 +1,36 @@
 """What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
 import trio
 from trio import TaskStatus
 
-from ..dht.errors import ModelError, model_mishap
+from ..dht.errors import model_mishap
 from ..dht.exchange import Exchange
 from ..dht.library import Library
-from ..dht.manifest import Manifest
 from ..dht.names import Meaning
-from ..state.defaults import MODELS
 from ..state.directory import Directory
-from ..state.record import ModelName, ShardRecord
+from ..state.record import Rank, ShardRecord
 from ..transport import naming
 from ..transport.errors import ShoalError
 from ..transport.guard import Guard
 from ..transport.host import Host
-from .defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
-from .demand import Backing, Choice, choose_model, waiting_sentence
+from .choosing import Choosing
+from .coverage import Span
+from .defaults import DEMAND_TIME, SERVE_RETRY
+from .demand import Backing
 from .engine.errors import EngineError
 from .engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
-from .engine.interface import DType, Engine, Parts
+from .engine.interface import Engine
 from .errors import ServingError
-from .models import Find, Restore, holders, manifest_of, no_other_copy, resolve
-from .placement import choose_parts, idle_members, parts_of
+from .models import Find, Restore, manifest_of, no_other_copy, resolve
+from .placement import no_fit, parts_of
 from .shard import DTypeSetting, choose_dtype, held_of, shard_of
+from .shardfiles import Plan, ShardFiles
 from .stage import Stage
+from .standing import Standing
 
 Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
 
@@ -54,16 +55,6 @@ class ServingSettings:
     model: str | None = None
     layers: tuple[int, int] | None = None
     dtype: DTypeSetting = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be served."""
-
-    manifest: Manifest
-    arch: Architecture
-    parts: Parts
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +90,16 @@ class Serving:
         guard: Guard | None = None,
     ) -> None:
         self._host = host
-        self._restore = restore
-        self._find = find or self._find_near
-        self._meant: Meaning | None = None  # the owner's model, once it is known
+        self._files = ShardFiles(host, library, exchange, directory, restore)
+        self._standing = Standing(host, directory, settings.memory)
+        self._choosing = Choosing(
+            host,
+            directory,
+            settings.model,
+            backing=backing,
+            find=find or self._find_near,
+            say=lambda text: self._say("choosing", text),
+        )
         self._engine = engine
         self._stage = stage
         self._library = library
@@ -149,7 +147,7 @@ class Serving:
 
     def is_for(self, root: str) -> bool:
         """Whether this is the model that the owner named, or that this node has chosen."""
-        plan, meant = self._plan, self._meant
+        plan, meant = self._plan, self._choosing.meant
         return root in (plan and plan.manifest.root, meant and meant.root)
 
     def status(self) -> dict[str, Any]:
@@ -168,7 +166,7 @@ class Serving:
         """Serve until cancelled. What fails is shown by `status` and tried again later."""
         task_status.started()
         if self._engine is None:
-            await self._learn()
+            await self._choosing.learn()
             await trio.sleep_forever()
         pause, longest = SERVE_RETRY
         while True:
@@ -177,6 +175,8 @@ class Serving:
                 if await self._serve_while_allowed(self._engine):
                     pause = SERVE_RETRY[0]
             except ShoalError as error:
+                self._plan = None
+                self._standing.say(None)
                 self._withdraw()
                 self._state = _State("failed", error.message, hint=error.hint)
                 version = self._directory.version
@@ -194,6 +194,7 @@ class Serving:
 
     async def _until_allowed(self) -> None:
         while self._barred is not None:
+            self._standing.say(None)
             self._withdraw()
             self._say("barred", self._barred)
             await self._bar_changed.wait()
@@ -221,103 +222,36 @@ class Serving:
 
     async def _serve(self, engine: RestartingEngine) -> None:
         """Until the engine has restarted; raises ShoalError where it cannot be."""
-        self._plan = plan = self._plan or await self._choose()
+        if self._plan is None:
+            self._plan = await self._choose()
+        plan = self._plan
+        self._hold(plan)
         await self._fetch(plan)
         self._restarted = trio.Event()
         try:
             await self._load(engine, plan)
         except EngineError as error:
             if error.code in DAMAGE:
-                await self._drop_damaged(plan)
+                await self._files.drop_damaged(plan, self._describe(plan))
             raise
-        await self._restarted.wait()
+        await self._until_changed(plan)
         self._withdraw()
 
     # Choosing.
 
     async def _choose(self) -> Plan:
-        root = await self._choose_model()
-        self._say("choosing", f"reading the manifest of {self._name(root)}")
-        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
-        arch = architecture(manifest.config)
-        dtype = choose_dtype(manifest, self._settings.dtype)
-        return Plan(manifest, arch, await self._parts(manifest, arch, dtype), dtype)
-
-    async def _choose_model(self) -> str:
-        """The owner's model, or one that is wanted; waits until there is one."""
-        if self._settings.model is not None:
-            root = await self._named_model(self._settings.model)
-            self._why = f"{self._name(root)}: its owner named it"
-            return root
-        began = self._host.now()
-        while True:
-            version = self._directory.version
-            choice = await self._wanted()
-            if choice is not None and (choice.settled or self._since(began) >= DEMAND_TIME):
-                self._why = f"{self._name(choice.root)}: {choice.why}"
-                return choice.root
-            with trio.move_on_after(DEMAND_TIME if choice is not None else DEMAND_LOOK[1]):
-                await self._directory.changed(version)
-            await trio.sleep(DEMAND_LOOK[0])
-
-    def _since(self, began: float) -> float:
-        return self._host.now() - began
-
-    async def _wanted(self) -> Choice | None:
-        """The model that is wanted, as far as is known. What strangers name takes a while."""
-        members, own, backing = (
-            self._directory.members(),
-            self._directory.own().peer,
-            self._backing(),
-        )
-        choice = await self._host.offload(choose_model, members, own, backing)
-        if choice is None:
-            self._say("choosing", await self._host.offload(waiting_sentence, members, own, backing))
-        elif not choice.settled:
-            self._say("choosing", "looking which models members want")
-        return choice
-
-    async def _named_model(self, name: str) -> str:
-        """Its root, once somebody knows it; raises ModelError when nobody does for a while."""
-        with trio.move_on_after(MODEL_PATIENCE):
-            while True:
-                version = self._directory.version
-                try:
-                    self._meant = await self._find(name)
-                    return self._meant.root
-                except ModelError as error:
-                    if error.code != "unknown-model":
-                        raise
-                    self._say("choosing", f"{error.message}; waiting for a node that has it")
-                with trio.move_on_after(RESOLVE_PAUSE):
-                    await self._directory.changed(version)
-        self._meant = await self._find(name)
-        return self._meant.root
-
-    async def _learn(self) -> None:
-        """Without an engine the owner's model is still the one that jobs are done for here."""
-        name = self._settings.model
-        while name is not None and self._meant is None:
-            version = self._directory.version
-            with suppress(ModelError):
-                self._meant = await self._find(name)
-                return
-            await trio.sleep(RESOLVE_PAUSE)
-            with trio.move_on_after(SERVE_RETRY[1]):
-                await self._directory.changed(version)
+        choice = await self._choosing.model()
+        self._why = f"{self._name(choice.root)}: {choice.why}"
+        return await self._place(choice.root)
 
     async def _find_near(self, name: str) -> Meaning:
         await trio.lowlevel.checkpoint()
         return Meaning("", resolve(name, self._library, self._directory))
 
-    async def _parts(self, manifest: Manifest, arch: Architecture, dtype: DType) -> Parts:
+    def _fixed(self, arch: Architecture) -> Span | None:
+        """The layers that the owner named. Raises ServingError."""
         if self._settings.layers is None:
-            members, own = self._directory.members(), self._directory.own().peer
-            ahead = idle_members(members, own)
-            root, memory = manifest.root, self._settings.memory
-            return await self._host.offload(
-                choose_parts, members, own, root, arch, dtype, memory, ahead
-            )
+            return None
         start, stop = self._settings.layers
         if not 0 <= start < stop <= arch.layers:
             raise ServingError(
@@ -325,66 +259,99 @@ class Serving:
                 f"`--layers {start}:{stop}` is no range of this model's {arch.layers} layers",
                 hint=f"use 0:{arch.layers} for all of them",
             )
-        return parts_of(start, stop, arch.layers)
+        return start, stop
+
+    async def _place(self, root: str) -> Plan:
+        """Take a place in a model, by what the others have of it. Raises ShoalError."""
+        self._say("choosing", f"reading the manifest of {self._name(root)}")
+        plan = await self._read(root)
+        if (fixed := self._fixed(plan.arch)) is not None:
+            return plan.at(fixed)
+        self._say("choosing", f"looking which layers of {self._name(root)} are needed")
+        self._standing.take_up(root, plan.sizes)
+        span = await self._standing.next_span()
+        if span is None:
+            raise no_fit(plan.sizes, self._settings.memory)
+        return plan.at(span)
+
+    async def _read(self, root: str) -> Plan:
+        """A plan for a model without layers yet."""
+        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        arch = architecture(manifest.config)
+        dtype = choose_dtype(manifest, self._settings.dtype)
+        return Plan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
+
+    # Changing.
+
+    async def _until_changed(self, plan: Plan) -> None:
+        """Wait until the engine has restarted, or other layers are fetched that replace these."""
+        async with trio.open_nursery() as nursery:
+            if self._settings.layers is None:
+                nursery.start_soon(self._change, plan, nursery.cancel_scope)
+            await self._restarted.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _change(self, plan: Plan, loaded: trio.CancelScope) -> None:
+        """Fetch what is to be served next while what is loaded is still served."""
+        while True:
+            try:
+                with self._guard.around("a model", instead=model_mishap):
+                    following = await self._next(plan)
+                    await self._fetch(following)
+            except ShoalError as error:
+                self._hold(plan)
+                self._state = _State("serving", f"{error.message}; still {self._serves(plan)}")
+                await trio.sleep(SERVE_RETRY[1])
+            else:
+                self._plan = following
+                loaded.cancel()
+                return
+
+    async def _next(self, plan: Plan) -> Plan:
+        """Wait for other layers of the same model, or for another model."""
+        while True:
+            with trio.move_on_after(DEMAND_TIME):
+                span = await self._standing.next_span()
+                return plan if span is None else plan.at(span)
+            if (other := await self._other_model(plan)) is not None:
+                return other
+
+    async def _other_model(self, plan: Plan) -> Plan | None:
+        """Layers of another model, where that needs this node more than its own, which others
+        serve."""
+        choice = await self._choosing.other_model(plan.root)
+        if choice is None:
+            return None
+        other = await self._read(choice.root)
+        span = await self._standing.claim_other(other.root, other.sizes)
+        if span is None:
+            self._choosing.does_not_fit(other.root)
+            return None
+        again = await self._choosing.other_model(plan.root)
+        if again is None or again.root != other.root:
+            self._hold(plan)
+            return None
+        self._why = f"{self._name(other.root)}: {choice.why}"
+        self._hold(other.at(span))
+        return other.at(span)
+
+    def _hold(self, plan: Plan) -> None:
+        """Publish that this node has these layers, and plan from there."""
+        rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
+        self._standing.hold(plan.root, plan.sizes, plan.span, rank)
 
     # Fetching and loading.
 
-    async def _digests(self, plan: Plan) -> list[str]:
-        parts = plan.parts
-        return await self._host.offload(
-            plan.manifest.digests_of, parts.embedding, parts.start, parts.stop, parts.head
-        )
-
-    async def _drop_damaged(self, plan: Plan) -> None:
-        """The engine refused a chunk: what is damaged goes, and is fetched again."""
-        digests = await self._digests(plan)
-        dropped = await self._host.offload(self._library.store.drop_damaged, digests)
-        if dropped:
-            what = "1 chunk was" if dropped == 1 else f"{dropped} chunks were"
-            raise ServingError(
-                "damaged-chunks",
-                f"{what} damaged on this disk, of {self._describe(plan)}; fetching again",
-                hint="if it happens again, look at the disk and at the memory of this machine",
-            )
-
     async def _fetch(self, plan: Plan) -> None:
-        root = plan.manifest.root
-        digests = await self._digests(plan)
         self._say("fetching", f"fetching {self._describe(plan)}")
-        await self._restore(root, digests)
 
         def progress(done: int, total: int) -> None:
             self._state = replace(self._state, done=done, total=total)
 
         named = self._settings.model is not None
-        if named:
-            self._library.usage.note_asked(root)
-        asked = named or root == self._backing().embedded
-        await self._exchange.fetch(
-            root, digests, lambda: holders(root, self._directory), progress, asked=asked
-        )
-        if root not in (holdings := self._directory.own().holdings):
-            self._directory.publish(holdings=(*holdings, root))
-        await self._keep_name(root)
-
-    async def _keep_name(self, root: str) -> None:
-        """Who serves a model names it too: its name outlives the node that it came from."""
-        names = self._library.names()
-        given = [model for r in self._directory.members().values() for model in r.models]
-        fine = (model for model in given if model.root == root and not naming.problem(model.name))
-        model = next(fine, self._meant_name(root))
-        own = self._directory.own().models
-        if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
-            return
-        await self._library.set_name(model.name, root)
-        self._directory.publish(models=(*own, model))
-
-    def _meant_name(self, root: str) -> ModelName | None:
-        """What its owner called a model that no member names."""
-        meant = self._meant
-        if meant is None or meant.root != root or not (meant.name and meant.layers):
-            return None
-        return ModelName(meant.name, root, meant.layers, meant.size)
+        asked = named or plan.root == self._backing().embedded
+        await self._files.fetch(plan, progress, named=named, asked=asked)
+        await self._files.keep_name(plan.root, self._choosing.meant)
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
@@ -403,7 +370,7 @@ class Serving:
         self._stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
-        self._state = _State("serving", f"serving {self._describe(plan)}")
+        self._state = _State("serving", self._serves(plan))
 
     def _publish(self, plan: Plan, tokens: int) -> None:
         parts = plan.parts
@@ -424,6 +391,10 @@ class Serving:
         if self._directory.own().shards:
             self._directory.publish(shards=())
 
+    def leave(self) -> None:
+        """Take no further layers and say that these are given up: this node ends."""
+        self._standing.leave()
+
     def _on_restart(self) -> None:
         self._restarted.set()
 
@@ -431,6 +402,9 @@ class Serving:
 
     def _say(self, phase: Phase, text: str) -> None:
         self._state = _State(phase, text)
+
+    def _serves(self, plan: Plan) -> str:
+        return f"serving {self._describe(plan)}"
 
     def _describe(self, plan: Plan) -> str:
         parts = plan.parts

@@ -41,7 +41,7 @@ from .engine.interface import (
     TokenEvent,
 )
 from .errors import SessionError
-from .metering import Meter, User
+from .metering import Meter, Use
 from .sentlog import SentBudget, SentLog
 from .session import (
     Close,
@@ -63,7 +63,7 @@ Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 
 class _Session:
     open: Open
     gateway: PeerId
-    user: User  # whose use of this node it is
+    use: Use  # what its use of this node counts as
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message came
@@ -130,8 +130,6 @@ class Stage:
         self.speed = DecodeSpeed()
         """Of the shard that is served."""
         self.meter = Meter(courier.peer)
-        self.user_of: Callable[[PeerId, str], PeerId] = lambda gateway, job: gateway
-        """For whom a gateway asks, by the job that it names, if any."""
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
@@ -255,7 +253,7 @@ class Stage:
         session = _Session(
             open=message,
             gateway=gateway,
-            user=(self.user_of(gateway, message.job), message.root),
+            use=Use(gateway, message.root, message.job),
             engine_id=self._host.entropy(16),  # two gateways may use the same name
             log=SentLog(self._budget),
             heard=self._host.now(),
@@ -295,9 +293,23 @@ class Stage:
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
         if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has as many sessions as it takes")
-        share = int(self._current().kv_tokens * KV_SHARE)
-        if own and not mine and sum(own) + message.tokens > share:  # one session always may be
-            raise SessionError("no-memory", f"one gateway has at most {share} positions here")
+        room = self.room_for(gateway)
+        if message.tokens > room:
+            raise SessionError(
+                "no-memory",
+                f"room for {room} tokens of prompt and answer now, {message.tokens} are asked for",
+            )
+
+    def room_for(self, gateway: PeerId) -> int:
+        """How many positions a further session of this gateway may reserve now."""
+        if self._held is None:
+            return 0
+        kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
+        room = kv_tokens - sum(item.open.tokens for item in sessions)
+        own = [item.open.tokens for item in sessions if item.gateway == gateway]
+        if own and gateway != self._courier.peer:  # the first session may take all that is free
+            room = min(room, int(kv_tokens * KV_SHARE) - sum(own))
+        return max(room, 0)
 
     async def _open(self, session: _Session) -> Reply:
         def on_event(event: EngineEvent) -> None:
@@ -312,7 +324,7 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError("session-closed", "the session was closed")
-        self.meter.opened(session.user)
+        self.meter.opened(session.use)
         return Reply({"cached": cached})
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
@@ -406,7 +418,7 @@ class Stage:
             self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
             return
         session.waiting += 1
-        self.meter.read(session.user, 0 if session.asked else message.count)
+        self.meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
         order, head = session.open, session.open.parts.head
         session.spans[message.start + message.count] = message.seconds, message.token
@@ -450,7 +462,7 @@ class Stage:
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
-        self.meter.made(session.user, tokens=token, seconds=event.seconds)
+        self.meter.made(session.use, tokens=token, seconds=event.seconds)
         if event.count == 1:
             self.speed.note(event.seconds)
         if order.parts.head:
@@ -475,7 +487,7 @@ class Stage:
         if session.made:  # the first one's time is the prompt's
             self.speed.note(event.seconds)
         session.made += 1
-        self.meter.made(session.user, tokens=1, seconds=event.seconds)
+        self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
         if not final and not session.single:  # the first stage goes on while others are told

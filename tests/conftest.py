@@ -1,11 +1,14 @@
 """What holds for all tests."""
 
 import signal
+import threading
+import time
 from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
 
+COLLECTING_PAUSE = 5.0  # seconds between two lines while tests are collected
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 # In the background of a script a process ignores interrupts, and so would all that tests start.
@@ -44,3 +47,47 @@ def _refuse_skip(report: Report, config: pytest.Config) -> Report:
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid} did not run, and `--no-skips` was given: {reason}"
     return report
+
+
+class Collecting:
+    """Says what xdist's processes are at before the first test: they import all test files, each of
+    them, which takes half a minute on two cores."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._nodes = 0
+        self._ready = 0
+        self._began = 0.0
+        self._over = threading.Event()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: list[object]) -> None:
+        self._nodes, self._began = len(specs), time.monotonic()
+        self._say(f"{self._nodes} processes import the tests, about half a minute")
+        threading.Thread(target=self._tell, daemon=True).start()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
+        self._ready += 1
+        if self._ready == self._nodes:
+            self._over.set()
+            self._say(f"{len(ids)} tests found after {time.monotonic() - self._began:.0f} s")
+
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+
+    def _tell(self) -> None:
+        while not self._over.wait(COLLECTING_PAUSE):
+            took = time.monotonic() - self._began
+            self._say(f"{took:.0f} s: {self._ready} of {self._nodes} processes are ready")
+
+    def _say(self, line: str) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Collecting(config))

@@ -1,8 +1,11 @@
 """`--no-skips`, by which CI fails where it could not run what the project promises."""
 
+import threading
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Collecting
 
 pytest_plugins = ["pytester"]
 CONFTEST = (Path(__file__).parent / "conftest.py").read_text()
@@ -29,3 +32,33 @@ def test_an_expected_failure_is_no_skip(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_it(): raise ValueError")
     assert pytester.runpytest_inprocess("--no-skips").parseoutcomes() == {"xfailed": 1}
+
+
+class Reporter:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.told = threading.Event()
+
+    def ensure_newline(self) -> None:
+        pass
+
+    def write_line(self, line: str) -> None:
+        self.lines.append(line)
+        if len(self.lines) > 1:
+            self.told.set()
+
+
+def test_the_wait_for_the_processes_of_xdist_is_told(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    reporter = Reporter()
+    monkeypatch.setattr("tests.conftest.COLLECTING_PAUSE", 0.01)
+    monkeypatch.setattr(pytestconfig.pluginmanager, "get_plugin", lambda _name: reporter)
+    collecting = Collecting(pytestconfig)
+    collecting.pytest_xdist_setupnodes([object(), object()])
+    assert reporter.told.wait(5)
+    collecting.pytest_xdist_node_collection_finished(object(), ["a"] * 7)
+    collecting.pytest_xdist_node_collection_finished(object(), ["a"] * 7)
+    assert reporter.lines[0] == "2 processes import the tests, about half a minute"
+    assert reporter.lines[1] == "0 s: 0 of 2 processes are ready"
+    assert reporter.lines[-1] == "7 tests found after 0 s"

@@ -1,5 +1,6 @@
 """What the documents name exists: commands, make targets, links, files."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -63,3 +64,21 @@ def test_the_architecture_names_every_file(package: str) -> None:
     assert files <= named, f"docs/architecture.md does not say what {files - named} are for"
     everything = {path.stem for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     assert named <= everything, f"docs/architecture.md names {named - everything}"
+
+
+def test_an_output_in_a_document_is_written_from_a_run() -> None:
+    spec = importlib.util.spec_from_file_location("outputs", ROOT / "docs" / "outputs.py")
+    assert spec is not None and spec.loader is not None
+    outputs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(outputs)
+    head = "before\n<!-- output of `shoal x --y`, lines `^a|^b` -->\n```\n"
+    asked: list[str] = []
+
+    def run(command: str) -> str:
+        asked.append(command)
+        return "a: real 9 s\nleft out\nso it is\nb 2\n\nleft out too\n"
+
+    text = outputs.rewritten(f"{head}a 1\n```\nafter\n", run)
+    assert text == f"{head}a: real 9 s\n…\nb 2\n```\nafter\n"
+    assert asked == ["x --y"]
+    assert outputs.settled("a: real 9 s, 2 times\nb 2") == "a: real\nb 2"

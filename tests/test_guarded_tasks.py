@@ -40,7 +40,7 @@ PARTS = {
     "transport/serving.py": {"self._run"},
     "transport/streams.py": {"_run"},
     "state/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
-    "dht/joining.py": {"self._keep_knowing", "self._keep_looking", "ask"},  # guard each contact
+    "dht/joining.py": {"self._probe_queued", "self._keep_fresh", "ask"},  # guard each contact
     "dht/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
     "tasks/chain.py": {"open_one", "close_one"},  # of a command or a job
@@ -70,20 +70,20 @@ OWN = {
         "self._show", "self._write", "self._stay_true", "self._vouch", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
     },
-    "dht/exchange.py": {"around.run"},
+    "dht/exchange.py": {"source.run"},
     "dht/fetch.py": {"self._settle", "self._pass_on", "self._peers.run", "self._intake.run"},
     "dht/intake.py": {"self._store_on"},
     "dht/publishing.py": {"self._walk"},
     "dht/service.py": {
         "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
-        "self._lasting.run",
+        "self._persistence.run",
     },
     "tasks/engine/process.py": {"self._write"},
     "tasks/jobs/desk.py": {"self._watch", "self._tidy"},
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving.py": {"self._cancel_when_barred"},
+    "tasks/serving.py": {"self._cancel_when_barred", "self._change"},
     "tasks/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/bloboperations.py": {"emit"},
@@ -95,6 +95,7 @@ OWN = {
         "self.holdings.announce_chunks", "bootstrap.run", "self.remembering.run",
         "self.quota.run", "self.scrub.run", "self.serving.run", "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
+        "keep_journal",
         "self.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self._enter_swarm", "start", "self.embedded.bring",
     },

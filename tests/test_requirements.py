@@ -50,7 +50,8 @@ def test_nothing_is_installed_unchecked() -> None:
         line
         for name in ("Makefile", ".ci/wheel-demo", ".ci/install-torch")
         for line in (ROOT / name).read_text().splitlines()
-        if "pip install" in line or "{pip[@]}" in line
+        if any(call in line for call in ("pip install", "{pip[@]}", "{shown[@]}", "$(PIP)"))
+        and not line.startswith("PIP ")
     ]
     assert len(installs) >= 8
     for line in installs:
@@ -73,7 +74,8 @@ def test_another_build_of_torch_is_refused_with_a_hint(tmp_path: Path) -> None:
     wheel_of_another_build(tmp_path)
     (tmp_path / ".ci").mkdir()
     (tmp_path / "requirements").mkdir()
-    (tmp_path / ".ci" / "install-torch").write_text((ROOT / ".ci" / "install-torch").read_text())
+    for name in ("install-torch", "progress"):
+        (tmp_path / ".ci" / name).write_text((ROOT / ".ci" / name).read_text())
     for name in ("torch.in", "torch.lock"):
         (tmp_path / "requirements" / name).write_text((FOLDER / name).read_text())
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull,
@@ -87,7 +89,32 @@ def test_another_build_of_torch_is_refused_with_a_hint(tmp_path: Path) -> None:
     assert "DO NOT MATCH THE HASHES" in done.stderr
     assert "error: torch-2.13.0-py3-none-any.whl is not a build of torch that" in done.stderr
     assert "hint:" in done.stderr and "requirements/torch.builds" in done.stderr
+    assert "2 of 3: torch: done after" in done.stderr
     assert not (tmp_path / "into" / "torch").exists()
+
+
+def test_pips_lines_become_one_of_progress(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = script("progress")
+    assert progress.described("Collecting numpy==2.1.0 (from -r x.lock (line 3))") == (
+        "looking for numpy==2.1.0"
+    )
+    assert progress.described("Downloading https://x.org/a/torch-2.whl (203.5 MB)") == (
+        "downloading torch-2.whl (203.5 MB)"
+    )
+    assert progress.described("Requirement already satisfied: x") == ""
+    assert progress.described("Installing collected packages: a, b") == "installing them"
+    pip = "print('Collecting a'); print('Collecting b'); raise SystemExit('no b')"
+    monkeypatch.setattr(progress, "QUIET", 0.0)
+    assert progress.run("1 of 3: tools", [sys.executable, "-c", pip]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert (
+        "2 packages, 0 s: looking for b" in err
+        and "no b" in err
+        and "1 of 3: tools: failed after 0 s" in err
+    )
 
 
 FINE = {"name": "trio", "version": "0.35.0", "vulns": []}

@@ -115,10 +115,16 @@ class Climb:
     def __init__(self, peer: PeerId, endpoint: Endpoint) -> None:
         self.peer = peer
         self.over = False
+        self._found = False  # an attempt has worked
         self._endpoint = endpoint
         self._failures: list[DialFailed] = []
         self._news = trio.Event()
         self._scopes: dict[trio.CancelScope, Way] = {}
+
+    @property
+    def spent(self) -> bool:
+        """Whether the link that it found has ended since: what is left may never find another."""
+        return self._found and self._endpoint.link(self.peer) is None
 
     async def first(self) -> Link:
         """The link, as soon as something carries it. Raises DialFailed when nothing is left."""
@@ -166,6 +172,7 @@ class Climb:
                 self._wake()
 
     def _reached(self, way: Way, mine: trio.CancelScope) -> None:
+        self._found = True
         for scope, other in self._scopes.items():
             if scope is not mine and other.rank >= way.rank:
                 scope.cancel()

@@ -13,7 +13,7 @@ from .host import Host
 from .identity import PeerId
 from .link import Link
 from .relay.vouch import is_relayed
-from .rescue import pace
+from .rescue import pace, times
 from .rounds import Rounds
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
@@ -43,12 +43,12 @@ class Climbs:
         self._attempts = attempts
         self._dial = dial
         self._climbs: dict[PeerId, Climb] = {}
-        self._searches: set[Rounds[None]] = set()
+        self._searches: dict[PeerId, Rounds[None]] = {}  # by peer whose link has no path
 
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Climb:
         """The climb to a peer that is under way, or a new one."""
         climb = self._climbs.get(peer)
-        if climb is not None and not climb.over:
+        if climb is not None and not climb.over and not climb.spent:
             return climb
         climb = self._climbs[peer] = Climb(peer, self._endpoint)
         if self.nursery is None:
@@ -83,20 +83,35 @@ class Climbs:
 
     async def find(self, link: Link) -> None:
         """A link has lost all paths: look for one until cancelled."""
-        rounds: Rounds[None] = Rounds(self._host, pause=defaults.FIND_S, every=pace(self._host))
-        self._searches.add(rounds)
+        rounds: Rounds[None] = Rounds(
+            self._host,
+            pause=defaults.FIND_S,
+            every=pace(self._host),
+            times=lambda: times(link, len(self._searches)),
+        )
+        self._searches[link.peer] = rounds
         try:
             await rounds.run(lambda: self._look_once(link.peer))
         finally:
-            self._searches.discard(rounds)
+            if self._searches.get(link.peer) is rounds:
+                del self._searches[link.peer]
 
     async def _look_once(self, peer: PeerId) -> None:
         with trio.move_on_after(defaults.CLIMB_S):
             attempts = self._attempts(peer, self._book(peer), True)
             await Climb(peer, self._endpoint).run(attempts, self._dial)
 
+    def found(self, peer: PeerId) -> None:
+        """Search for other paths at once if this peer's link has its path back.
+
+        The network is most likely back, too. A path to any other peer does not show that: a node
+        that is cut off from half of the swarm makes new links to the other half all the time.
+        """
+        if peer in self._searches:
+            self.search_again()
+
     def search_again(self) -> None:
         """The network may be back: who looks for a path does so at once."""
         self._endpoint.rescue.wake()
-        for search in self._searches:
+        for search in self._searches.values():
             search.wake()

@@ -54,7 +54,7 @@ class Families:
         """An address for each IP version that both have and no path goes by."""
         if relay.peer is None or relay.transport != "tcp":
             return []
-        ours, theirs = self._ours(), self._seen(relay.peer)
+        ours, theirs = versions(self._host), self._seen(relay.peer)
         if not theirs:
             return []
         by: dict[bool, Address] = {}
@@ -76,15 +76,16 @@ class Families:
         self._tried[peer, six] = now
         return True
 
-    def _ours(self) -> set[bool]:
-        """The IP versions that lead out of here; True is IPv6."""
-        addresses = [item.address for item in self._host.interfaces()]
-        return {
-            ":" in ip
-            for ip in addresses
-            if way_to(ip) is Way.DIRECT or (":" not in ip and way_to(ip) is Way.LAN)
-        }
-
     def _seen(self, peer: PeerId) -> set[bool]:
         link = self._endpoint.link(peer)
         return set() if link is None else {":" in ip for ip in places_of(link)}
+
+
+def versions(host: Host) -> set[bool]:
+    """Return the IP versions that lead out of a host; True is IPv6."""
+    addresses = [item.address for item in host.interfaces()]
+    return {
+        ":" in ip
+        for ip in addresses
+        if way_to(ip) is Way.DIRECT or (":" not in ip and way_to(ip) is Way.LAN)
+    }

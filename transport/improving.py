@@ -1,7 +1,7 @@
 """From a relayed path to a direct one: who punches, and when again."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import trio
@@ -18,15 +18,11 @@ from .punch.puncher import Puncher
 
 class Improving:
     """Punches for every link that is carried by a relay, again and again with longer pauses, until
-    it is direct or over. `look(peer)` finds out where others see a peer, which both ends must
-    know before. A birthday search is made only for links that are `needed`: it sends 2,000
+    it is direct or over. A birthday search is made only for links that are `needed`: it sends 2,000
     datagrams, as many as a node may send in all in its first minute."""
 
-    def __init__(
-        self, puncher: Puncher, look: Callable[[PeerId], Awaitable[None]], guard: Guard
-    ) -> None:
+    def __init__(self, puncher: Puncher, guard: Guard) -> None:
         self._puncher = puncher
-        self._look = look
         self._guard = guard
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
         self._spared: set[Link] = set()  # those that a search might make direct
@@ -80,7 +76,6 @@ class Improving:
 
     async def _punch(self, link: Link) -> bool:
         """Return whether only a search or another network can help."""
-        await self._look(link.peer)
         needed = link.needed or self._needing[link.peer] > 0
         outcome = await self._puncher.punch(link, thrifty=not needed)
         prediction = outcome.rungs.get("prediction")

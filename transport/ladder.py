@@ -139,6 +139,7 @@ class Ladder:
             self._punched,
             limits=limits,
             guard=endpoint.guard,
+            look=lambda peer: self.vouching.ask(peer),
         )
         endpoint.punched = self.puncher.opened
         if endpoint.libp2p is not None:
@@ -157,7 +158,7 @@ class Ladder:
         self.foreign.on_change(self._changed)
         self.vouching = Vouching(host, endpoint, self.knowledge)
         self.direct.is_seen = self.vouching.is_seen
-        self._improving = Improving(self.puncher, self.vouching.ask, endpoint.guard)
+        self._improving = Improving(self.puncher, endpoint.guard)
         self.circuits = Circuits(
             endpoint,
             self.relays,
@@ -435,7 +436,7 @@ class Ladder:
                 self.knowledge.observed(place)
 
     def _path_found(self, link: Link, way: Way, medium: str) -> None:
-        self.climbs.search_again()
+        self.climbs.found(link.peer)
         if way is not Way.RELAYED:
             self.puncher.met(link.peer, medium)
             self._offer_relay(link, medium)

@@ -47,6 +47,9 @@ class Legs:
         self.silent = False  # the last one was left because nothing came
         self.broken = False  # the last one was closed by the other end, not lost in silence
         self.lapsed = False  # it was a circuit that its relay lent for no longer
+        self.places: dict[str, tuple[int, int]] = {}
+        """The IP addresses at which the peer was last seen on paths without a relay, the latest
+        last, with its TCP and its UDP port there; 0: not known."""
         self._host = host
         self._lane = lane
         self._identities = identities
@@ -141,12 +144,22 @@ class Legs:
         writer = Writer(self._host, self._lane, connection, path, self._wrote, meter)
         leg = Leg(path, way, connection, writer, now, meter)
         self._legs.append(leg)
+        self._note_place(leg)
         self._new = self.silent = self.broken = self.lapsed = False
         self._choose(now)
         self._tick_at(now)
         if len(self._legs) > defaults.LEGS:
             self._drop(worst(self._legs, self.used))
         return leg
+
+    def _note_place(self, leg: Leg) -> None:
+        (ip, port), medium = leg.path.address, leg.path.medium
+        if leg.way is Way.RELAYED or not ip:
+            return
+        tcp, udp = self.places.pop(ip, (0, 0))
+        self.places[ip] = (port, udp) if medium == "tcp" else (tcp, port)
+        if len(self.places) > defaults.LEGS:
+            del self.places[next(iter(self.places))]
 
     def has(self, leg: Leg) -> bool:
         """Whether it has not been dropped."""

@@ -191,6 +191,11 @@ class Link:
         return self._legs.udp_place
 
     @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """Where the peer was last seen without a relay (`Legs.places`)."""
+        return self._legs.places
+
+    @property
     def status(self) -> LinkStatus:
         """Figures for a person."""
         leg = self._legs.used

@@ -42,7 +42,12 @@ class Rescue:
 
     async def __call__(self, link: Link) -> str | None:
         """Until it is cancelled; the code by which the link must end at once."""
-        rounds: Rounds[str] = Rounds(self._host, pause=defaults.REDIAL_S, every=pace(self._host))
+        rounds: Rounds[str] = Rounds(
+            self._host,
+            pause=defaults.REDIAL_S,
+            every=pace(self._host),
+            times=lambda: times(link, len(self._rounds)),
+        )
         self._rounds.add(rounds)
         try:
             async with trio.open_nursery() as nursery:
@@ -77,3 +82,12 @@ def pace(host: Host) -> Callable[[], float]:
     began = host.now()
     short, long = defaults.ROUND_S
     return lambda: short if host.now() < began + defaults.GRACE_S else long
+
+
+def times(link: Link, searches: int) -> float:
+    """Return the factor of all pauses while so many links search for a path.
+
+    All of them share the pace of one: then this node is cut off from a part of the swarm, and a
+    single path that comes back shows that the others may (`Climbs.found`). Needed links never wait.
+    """
+    return 1.0 if link.needed else max(1.0, searches)

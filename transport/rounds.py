@@ -19,9 +19,17 @@ class Rounds(Generic[T]):
     """A new round begins `pause` seconds after one has failed, a little longer each time, and at
     the latest `every()` seconds after it began: a dial into a dead network waits ever longer
     between its packets, a new one sends at once. Three are under way at most; a fourth ends the
-    oldest one."""
+    oldest one. All times are `times()` as long."""
 
-    def __init__(self, host: Host, *, pause: float, every: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        pause: float,
+        every: Callable[[], float],
+        times: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self._times = times
         self._host = host
         self._pause = pause
         self._every = every
@@ -31,7 +39,7 @@ class Rounds(Generic[T]):
 
     def wake(self) -> None:
         """Something has changed: a new round is worth a try now."""
-        self._next.deadline = min(self._next.deadline, self._began + _APART_S)
+        self._next.deadline = min(self._next.deadline, self._began + _APART_S * self._times())
 
     async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
         """Until one of them returns something."""
@@ -45,9 +53,10 @@ class Rounds(Generic[T]):
                 scopes.append(scope)
                 nursery.start_soon(self._one, once, scope, over, nursery)
                 self._began = self._host.now()
-                with trio.CancelScope(deadline=self._began + self._every()) as self._next:
+                every = self._every() * self._times()
+                with trio.CancelScope(deadline=self._began + every) as self._next:
                     await over.wait()
-                    await trio.sleep(pause)
+                    await trio.sleep(pause * self._times())
                     pause *= _LONGER
         assert self._result is not None
         return self._result

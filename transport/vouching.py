@@ -14,6 +14,7 @@ from . import defaults
 from .calls import Call, Refusal, Reply
 from .endpoint import Endpoint
 from .errors import CallRefused, LinkClosed
+from .families import versions
 from .host import Host
 from .identity import PeerId
 from .knowledge import Knowledge
@@ -47,9 +48,11 @@ class Vouching:
         return Reply({"seen": list(seen_at(link))})
 
     async def ask(self, peer: PeerId) -> None:
-        """Have a few linked peers say where they see `peer`, if nobody has yet. As with a relay,
-        what a liar names is somebody's public address, and what is sent there is bounded."""
-        if self._knowledge.seen(peer).vouched:
+        """Ask a few linked peers where they see `peer`, unless that is known for an IP version of
+        this node. As with a relay, a liar can name a victim's public address, and what is sent
+        there is bounded."""
+        ours = versions(self._host)
+        if any((":" in ip) in ours for ip in self._knowledge.seen(peer).vouched):
             await trio.lowlevel.checkpoint()
             return
         await self._ask_all(self._vouchers(peer), peer)

@@ -24,13 +24,18 @@ from ...state.views.jobs import State as Stand
 from ...transport.guard import Guard
 from ...transport.host import Host
 from ...transport.identity import PeerId
+from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
 from .outcome import Outcome, failed, read_outcome
 from .prompt import KIND, PromptSpec, pack_spec, read_spec
 from .results import Result, Results
 
-_NONCE_BYTES = 16
+_NONCE_BYTES = 8
+"""Random bytes of a job's nonce, behind 8 with the microsecond at which it was submitted, by which
+its author orders its own jobs. Other nodes do not read it."""
+_DAY = 86_400_000_000
+"""Microseconds. Jobs of earlier versions have a random nonce, which says another time."""
 _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
 """Codes of what is no claimant's fault, however often a result cannot be had for it."""
 
@@ -67,6 +72,13 @@ class Desk:
         self._few = trio.CapacityLimiter(defaults.FETCHES)
         self._fewer: WeakValueDictionary[PeerId, trio.CapacityLimiter] = WeakValueDictionary()
         self._changed = trio.Event()
+        self._made: dict[str, int] = {}  # when own jobs were submitted, in microseconds
+        self._last_made = 0
+
+    @property
+    def changed(self) -> trio.Event:
+        """The event that is set when an own job stands otherwise."""
+        return self._changed
 
     async def submit(self, specs: Sequence[PromptSpec], *, lease: float) -> list[str]:
         """Write jobs, all or none; their ids. They are on disk when this returns.
@@ -77,7 +89,7 @@ class Desk:
             raise JobError(
                 "results-full",
                 f"{self.results.unread} results wait to be read",
-                hint="`shoal job result ID` reads one, `shoal job cancel ID` lets one go",
+                hint="`shoal job result --all -o FILE` reads all, `shoal job cancel ID` drops one",
             )
         jobs = [self._new(spec, lease) for spec in specs]
         written: list[str] = []
@@ -93,6 +105,30 @@ class Desk:
             raise
         return written
 
+    async def own(self) -> list[str]:
+        """Return the ids of all own jobs and results, in the order in which they were submitted."""
+        found: list[tuple[int, str]] = []
+        for job in {*self._jobs.of(self._own), *(result.job for result in self.results)}:
+            found.append((self.made(job), job))
+            if len(found) % defaults.AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        return [job for _, job in sorted(found)]
+
+    def made(self, job: str) -> int:
+        """Return when an own job was submitted, in microseconds; 0: not known."""
+        if (held := self.results.about(job)) is not None:
+            return held.made
+        if job not in self._made:
+            nonce = (self._state.get("jobs", job) or {}).get("nonce", b"")
+            made = int.from_bytes(nonce[:8]) if isinstance(nonce, bytes) else 0
+            now = int(self._host.wall() * 1e6)
+            self._made[job] = made if made <= now + _DAY else 0
+        return self._made[job]
+
+    def knows(self, job: str) -> bool:
+        """Return whether this is an own job, or one whose result is here."""
+        return job in self.results or self._of_own(job) is not None
+
     async def cancel(self, job: str) -> bool:
         """Its author wants it no more, nor what came of it; whether there was anything. Raises
         JobError."""
@@ -100,6 +136,17 @@ class Desk:
         if had:
             self._take_out(job)
         return await self.results.drop(job) or had
+
+    async def cancel_unfinished(self) -> list[str]:
+        """Cancel all jobs that have no result here yet, and return their ids. Most are no longer
+        listed when this returns. Raises JobError."""
+        jobs = [job for job in await self.own() if job not in self.results]
+        for job in jobs:
+            await self.cancel(job)
+        with trio.move_on_after(defaults.STORE_TIME):
+            while any(self._of_own(job) is not None for job in jobs):  # noqa: ASYNC110
+                await trio.sleep(defaults.PAUSE / 5)
+        return jobs
 
     async def result(self, job: str, *, wait: bool) -> Result:
         """What came of a job, which counts as read then. Raises JobError: `unknown-job`,
@@ -120,19 +167,9 @@ class Desk:
             await changed.wait()
 
     def find(self, start: str) -> str:
-        """The own job that is meant by the beginning of its id. Raises JobError: `unknown-job`,
-        `ambiguous-job`."""
-        known = {*self._jobs.of(self._own), *(result.job for result in self.results)}
-        found = [job for job in known if job.startswith(start)]
-        if not found:
-            raise _unknown(start)
-        if len(found) > 1:
-            raise JobError(
-                "ambiguous-job",
-                f"`{start}` begins {len(found)} jobs",
-                hint="give more letters of the id: `shoal job list --mine` shows them",
-            )
-        return found[0]
+        """The own job that is meant by the beginning of its id. Raises BadId."""
+        known = (*self._jobs.of(self._own), *(result.job for result in self.results))
+        return meant(start, known, "job", hint="`shoal job list --mine` shows this node's")
 
     async def run(self) -> None:
         """Fetch and keep what comes, until cancelled."""
@@ -151,7 +188,8 @@ class Desk:
     # Writing.
 
     def _new(self, spec: PromptSpec, lease: float) -> tuple[Job, bytes]:
-        nonce = self._host.entropy(_NONCE_BYTES)
+        self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
+        nonce = self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
         packed = pack_spec(spec)
         if len(packed) > state_defaults.JOB_SPEC_BYTES:
             raise BadSpec(
@@ -270,18 +308,26 @@ class Desk:
         return None
 
     def _result_of(self, job: Job, claim: Claim, outcome: Outcome) -> Result:
-        model = abstract = ""
+        spec = None
         with suppress(BadSpec):
             spec = read_spec(job.spec)
-            model, abstract = spec.name or spec.root, spec.abstract
-        came = self._host.wall()
         return Result(
-            job.id, job.kind, model, abstract, claim.claimant, claim.attempt, outcome, came
+            job=job.id,
+            kind=job.kind,
+            model="" if spec is None else spec.name or spec.root,
+            abstract="" if spec is None else spec.abstract,
+            claimant=claim.claimant,
+            attempt=claim.attempt,
+            outcome=outcome,
+            came=self._host.wall(),
+            made=self.made(job.id),
+            prompt="" if spec is None else spec.asked,
         )
 
     def _take_out(self, job: str) -> None:
         self._settled.pop(job, None)
         self._later.pop(job, None)
+        self._made.pop(job, None)
         with suppress(FeedFull):  # it has forked: nothing of it counts
             self._state.set("jobs", job, None)
         self._wake()

@@ -56,10 +56,14 @@ class PromptSpec:
     stop: tuple[str, ...] = ()
 
     @property
+    def asked(self) -> str:
+        """The prompt, or the last message."""
+        return (self.prompt if self.messages is None else self.messages[-1].content) or ""
+
+    @property
     def abstract(self) -> str:
         """The beginning of what is asked."""
-        text = self.prompt if self.messages is None else self.messages[-1].content
-        return (text or "")[: defaults.ABSTRACT]
+        return self.asked[: defaults.ABSTRACT]
 
 
 def pack_spec(spec: PromptSpec) -> bytes:

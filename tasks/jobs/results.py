@@ -22,6 +22,7 @@ from .outcome import Outcome
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _FILE_BYTES = defaults.RESULT_BYTES + 64 * 2**10
+_PROMPT_BYTES = 32 * 2**10
 _NEVER = 0.0
 
 
@@ -38,6 +39,8 @@ class Result:
     outcome: Outcome
     came: float
     read: float = _NEVER
+    made: int = 0  # when the job was submitted, in microseconds; 0: not known
+    prompt: str = ""  # the whole of what was asked; on the disk only, as the text
 
 
 class Results:
@@ -126,7 +129,7 @@ class Results:
 
 
 def _light(result: Result) -> Result:
-    return replace(result, outcome=replace(result.outcome, text=""))
+    return replace(result, prompt="", outcome=replace(result.outcome, text=""))
 
 
 def _packed(result: Result) -> bytes:
@@ -140,6 +143,8 @@ def _packed(result: Result) -> bytes:
             "attempt": result.attempt,
             "came": result.came,
             "read": result.read,
+            "made": result.made,
+            "prompt": result.prompt.encode(),
             "text": came.text.encode(),
             "tokens": came.tokens,
             "reason": came.reason,
@@ -161,6 +166,8 @@ def _unpacked(job: str, fields: Any) -> Result:
         attempt=read_whole(fields.get("attempt"), 2**32),
         came=read_rate(fields.get("came"), 1e12),
         read=read_rate(fields.get("read"), 1e12),
+        made=read_whole(fields.get("made", 0), 2**63),
+        prompt=read_bytes(fields.get("prompt", b""), _PROMPT_BYTES).decode(),
         outcome=Outcome(
             text=text.decode(),
             size=len(text),

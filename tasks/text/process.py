@@ -253,24 +253,26 @@ class TextProcess:
             guilty.fail(self._name(error.code, error.message, guilty.operation))
 
     async def _read(self, child: Child) -> TextError | None:
-        """Take replies until there are no more; why they ended, if a request is to blame."""
+        """Take replies until they end. Return the error if a request is to blame for the end."""
         reader = FrameReader(TEXT_REPLY_BYTES)
-        with trio.CancelScope() as self._clock:
-            self._rearm()
-            try:
-                while data := await child.socket.recv(65536):
-                    for reply in reader.feed(data):
-                        self._answer(reply)
-                        if reply.get("code") == "text-memory":
-                            return None  # better a fresh process than a full heap
-            except TextError as error:
-                return error
-            except OSError:
-                pass  # reset: the same as an end
-        if self._clock.cancelled_caught:
-            seconds = self._queue[0].seconds
-            return TextError("text-limit", f"took over {seconds:g} s")
-        return TextError("text-crashed", "ended the text process")
+        while True:
+            with trio.CancelScope() as self._clock:
+                self._rearm()
+                try:
+                    while data := await child.socket.recv(65536):
+                        for reply in reader.feed(data):
+                            self._answer(reply)
+                            if reply.get("code") == "text-memory":
+                                return None  # better a fresh process than a full heap
+                except TextError as error:
+                    return error
+                except OSError:
+                    pass  # reset: the same as an end
+            if not self._clock.cancelled_caught:
+                return TextError("text-crashed", "ended the text process")
+            if self._queue and trio.current_time() >= self._clock.deadline:
+                return TextError("text-limit", f"took over {self._queue[0].seconds:g} s")
+            # A reply came in the instant of its deadline: `_answer` has set the next one.
 
     async def _write(self, child: Child) -> None:
         try:

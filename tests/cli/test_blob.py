@@ -85,7 +85,9 @@ def test_a_file_travels(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     assert "from 1 peer" in said
     (entry,) = json.loads(run("blob", "list", "--data", two.data, "--json"))["blobs"]
     assert (entry["root"], entry["missing"], entry["own"]) == (added["root"], 0, False)
-    assert added["root"] in run("blob", "list", "--data", one.data)
+    listed = run("blob", "list", "--data", one.data)
+    assert added["root"][:12] in listed and added["root"] not in listed
+    run("blob", "get", added["root"][:12], out, "--data", one.data)
     refused = shoal("blob", "get", "nonsense", str(out), "--data", str(two.data))
     assert refused.returncode != 0
     assert "64 hex digits" in refused.stderr

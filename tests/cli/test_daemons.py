@@ -142,7 +142,7 @@ def test_a_model_that_fits_no_node(start: Start, tmp_path: Path) -> None:
     assert refused.returncode == 13
     assert "layers 0:6 of `tiny` (6 layers) are served by no node that answers" in refused.stderr
     assert "they take about 9 MiB" in refused.stderr
-    assert f"{small.ask('status')['peer']} offers 2 MiB" in refused.stderr
+    assert f"{small.ask('status')['peer'][:14]} offers 2 MiB" in refused.stderr
     assert "hint: " in refused.stderr and "--memory" in refused.stderr
 
 
@@ -258,10 +258,10 @@ def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
     shown = json.loads(shoal("group", "--json", *data).stdout)
     assert [member["role"] for member in shown["members"]] == ["owner", "operator", "client"]
     peer = third.ask("status")["peer"]
-    refused = shoal("group", "revoke", peer[-12:], "--data", str(second.data))
+    refused = shoal("group", "revoke", peer[:14], "--data", str(second.data))
     assert refused.returncode == 1 and "operators cannot revoke" in refused.stderr
-    assert shown["founder"] in refused.stderr
-    done = shoal("group", "revoke", peer[-12:], *data)
+    assert shown["founder"][:14] in refused.stderr
+    done = shoal("group", "revoke", peer[:14], *data)
     assert done.returncode == 0, done.stderr
     for node in (first, second):
         assert node.wait_until(lambda status: status["group"]["members"] == 2) < 10
@@ -276,7 +276,7 @@ def test_who_is_revoked_is_out(start: Start, tmp_path: Path) -> None:
     )
     assert again.ask("status")["peers"] == 0
     text = shoal("group", *data).stdout
-    assert "revoked: …" in text and "founder" in text
+    assert "revoked: 12D3KooW" in text and "founder" in text
 
 
 @pytest.mark.ci

@@ -49,7 +49,7 @@ def test_nothing_is_said_so() -> None:
         ("blob", {"size": 9, "chunks": 9, "ranges": [0, 2, 2, 1]}, "3 of 9 chunks"),
         ("blob", {"size": 0, "chunks": 1, "ranges": []}, "some chunks"),
         ("name", {"name": "tiny", "root": "ab" * 32, "layers": 6},
-         "tiny is abababababababab, 6 layers"),
+         "tiny is abababababab, 6 layers"),
         ("kv", {"blocks": 5, "layers": [0, 4], "precision": "float32"},
          "5 blocks, layers 0:4 (float32)"),
         ("new", {}, "of a kind that this version does not know"),

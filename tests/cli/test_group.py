@@ -43,9 +43,9 @@ def shown(
 def test_the_members(monkeypatch: Any, capsys: Any) -> None:
     lines = shown(monkeypatch, capsys, Daemon(ANSWER)).splitlines()
     assert lines[0] == f"group {'ab' * 16}, key 3"
-    assert lines[2].split()[:5] == ["…aaaaaaaaaaaa", "(this", "node)", "owner", "founder"]
-    assert lines[3].split()[:3] == ["…bbbbbbbbbbbb", "client", "…aaaaaaaaaaaa"]
-    assert lines[4] == "revoked: …bbbbbbbbbbbb by …aaaaaaaaaaaa, at no time"
+    assert lines[2].split()[:5] == ["12D3KooWaaaaaa", "(this", "node)", "owner", "founder"]
+    assert lines[3].split()[:3] == ["12D3KooWbbbbbb", "client", "12D3KooWaaaaaa"]
+    assert lines[4] == "revoked: 12D3KooWbbbbbb by 12D3KooWaaaaaa, at no time"
     assert lines[-1].split()[:3] == ["cd" * 8, "operator", "2"]
 
 
@@ -63,9 +63,9 @@ def test_the_key(key: int | None, known: bool, words: str, monkeypatch: Any, cap
     ("args", "answer", "asked", "text"),
     [
         (["role", "bbb", "operator"], {"peer": OTHER}, {"op": "group_role", "peer": "bbb",
-         "role": "operator"}, "…bbbbbbbbbbbb is now an operator\n"),
+         "role": "operator"}, "12D3KooWbbbbbb is now an operator\n"),
         (["revoke", "bbb"], {"peer": OTHER}, {"op": "group_revoke", "peer": "bbb"},
-         "…bbbbbbbbbbbb is out; the members get a new key\n"),
+         "12D3KooWbbbbbb is out; the members get a new key\n"),
         (["rotate"], {"key": 5}, {"op": "group_rotate"}, "the members get key 5\n"),
         (["uninvite", "cd"], {"ident": "cd"}, {"op": "group_uninvite", "invitation": "cd"},
          "invitation cd lets nobody in any more\n"),

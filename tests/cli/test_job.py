@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import defaults
+from shoal.cli import defaults, jobresults
 from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
 from shoal.node.defaults import JOBS_AT_ONCE
@@ -19,7 +19,7 @@ JOB = "ab" * 32
 ITEM: dict[str, Any] = {
     "job": JOB, "author": OWN, "kind": "prompt", "state": "claimed", "error": None,
     "message": None, "model": "tiny", "abstract": "On\x1bce", "claimant": OTHER, "attempt": 2,
-    "step": 7, "came": None, "read": False,
+    "step": 7, "came": None, "read": False, "made": None,
 }  # fmt: skip
 FOUND = {
     **ITEM, "state": "done", "came": 1.7e9, "read": False, "tokens": 3, "reason": "stop",
@@ -36,9 +36,22 @@ class Daemon:
         self.answers: dict[str, Any] = {}
         self.room = 10**6  # jobs
         self.jobs: list[str] = []
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self.ends: list[Exception] = []
 
-    def request(self, data: Path, op: str, *, wait: bool = False, **more: Any) -> Any:
+    def request(
+        self,
+        data: Path,
+        op: str,
+        *,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        wait: bool = False,
+        **more: Any,
+    ) -> Any:
         self.asked.append({"op": op, **more})
+        if op == "job_results":
+            assert on_event is not None
+            return self.results(on_event, more["jobs"] or self.jobs)
         if op in self.answers:
             answer = self.answers[op]
             if isinstance(answer, Exception):
@@ -50,8 +63,24 @@ class Daemon:
             made = [f"{len(self.jobs) + number:064x}" for number in range(len(more["prompts"]))]
             self.jobs += made
             return {"jobs": made}
-        self.room += 1
-        return {**FOUND, "job": more["job"], "text": f"text {int(more['job'], 16)}"}
+        return self.result(more["job"])
+
+    def result(self, job: str) -> dict[str, Any]:
+        said = {**FOUND, "job": job, "text": f"text {int(job, 16)}", "prompt": "On\x1bce"}
+        return {**said, "node": OTHER, **self.outcomes.get(job, {})}
+
+    def results(self, on_event: Callable[[dict[str, Any]], None], jobs: list[str]) -> Any:
+        """The last job first, so that the order is the command's to make."""
+        if self.ends and len(self.asked) > 1:
+            raise self.ends.pop()
+        on_event({"event": "jobs", "jobs": jobs})
+        for job in reversed(jobs):
+            if job in self.answers:
+                raise self.answers.pop(job)
+            self.room += 1
+            on_event({"event": "result", "result": self.result(job)})
+            on_event({"event": "progress"})
+        return {}
 
 
 Shoal = Callable[..., SimpleNamespace]
@@ -161,27 +190,38 @@ def test_waiting_prints_what_comes(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("submit", "tiny", "Once", "--wait")
     assert (done.code, done.out) == (0, "text 0\n")
     assert done.err == f"{0:064x}\n"
-    daemon.answers["job_result"] = FAILED
+    daemon.outcomes[f"{1:064x}"] = FAILED | {"job": f"{1:064x}"}
     done = shoal("submit", "tiny", "Once", "--wait")
     assert done.code == 1 and "failed: bad-spec: no\\x1b prompt" in done.out
 
 
 def test_the_table(daemon: Daemon, shoal: Shoal) -> None:
     items = [ITEM, {**FOUND, "claimant": OWN, "read": True}, FAILED, {**ITEM, "claimant": None}]
-    daemon.answers["job_list"] = {"jobs": items, "more": 5, "own": OWN}
-    done = shoal("list", "--mine", "--state", "done")
-    assert daemon.asked[-1] == {"op": "job_list", "mine": True, "state": "done"}
+    totals = {"open": 1, "claimed": 1, "done": 1, "failed": 1006}
+    daemon.answers["job_list"] = {"jobs": items, "more": 5, "own": OWN, "totals": totals}
+    done = shoal("list", "--mine", "--state", "done", "--offset", "7")
+    assert daemon.asked[-1] == {
+        "op": "job_list", "mine": True, "state": "done", "limit": 50, "offset": 7,
+    }  # fmt: skip
     lines = done.out.splitlines()
     assert lines[1].split()[:2] == ["abababababab", "claimed"] and "(attempt 2)" in lines[1]
-    assert "On\\x1bce" in lines[1] and "…bbbbbbbbbbbb" in lines[1]
+    assert "On\\x1bce" in lines[1] and "12D3KooWbbbbbb" in lines[1]
     assert "done, read" in lines[2] and "this node" in lines[2]
     assert "failed (bad-spec)" in lines[3]
-    assert lines[-1] == "and 5 more"
+    assert lines[5:] == [
+        "1009 jobs: 1 open, 1 claimed, 1 done, 1006 failed",
+        "and 5 more: add `--offset 11`, or `--limit N`",
+    ]
     assert json.loads(shoal("list", "--json").out)["more"] == 5
-    daemon.answers["job_list"] = {"jobs": [], "more": 0, "own": OWN}
+    assert daemon.asked[-1]["limit"] == 1000
+    empty = dict.fromkeys(totals, 0)
+    daemon.answers["job_list"] = {"jobs": [], "more": 0, "own": OWN, "totals": empty}
     assert "there are no jobs" in shoal("list").out
     for jobs in ([], [ITEM]):
-        daemon.answers["job_list"] = {"jobs": jobs, "more": 0, "own": OWN, "kept": False}
+        daemon.answers["job_list"] = {
+            "jobs": jobs, "more": 0, "own": OWN, "kept": False,
+            "totals": empty | {"open": len(jobs)},
+        }  # fmt: skip
         out = shoal("list").out
         assert "does not keep others' jobs" in out and "there are no jobs" not in out
         assert "does not keep" not in shoal("list", "--mine").out
@@ -204,8 +244,10 @@ def test_a_result(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("result", JOB)
     assert (done.code, done.out) == (0, "so be it\\x1b[2J\n")
     assert daemon.asked[-1] == {"op": "job_result", "job": JOB, "until_done": False}
-    shoal("result", JOB, "--wait")
-    assert daemon.asked[-1]["until_done"]
+    daemon.answers["job_show"] = {"job": JOB}
+    assert shoal("result", JOB[:9], "--wait").out == done.out
+    (waited,) = (asked for asked in daemon.asked if asked["op"] == "job_results")
+    assert waited == {"op": "job_results", "jobs": [JOB], "until_done": True}
     assert json.loads(shoal("result", JOB, "--json").out)["text"] == FOUND["text"]
 
 
@@ -220,26 +262,18 @@ def test_a_result_that_is_none(daemon: Daemon, shoal: Shoal) -> None:
 
 
 def test_ctrl_c_leaves_the_job(daemon: Daemon, shoal: Shoal) -> None:
-    def cut_off(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    daemon.answers["job_result"] = cut_off
+    daemon.answers |= {"job_show": {"job": JOB}, JOB: KeyboardInterrupt()}
     done = shoal("result", JOB, "--wait")
     assert done.code == 130 and "the job goes on" in done.err
     assert "`shoal job result abababababab --wait" in done.err
 
 
 def test_ctrl_c_leaves_several_jobs(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
-    def second_cut_off(asked: Any) -> Any:
-        if int(asked["job"], 16):
-            raise KeyboardInterrupt
-        return {**FOUND, "job": asked["job"]}
-
-    daemon.answers["job_result"] = second_cut_off
+    daemon.answers[f"{0:064x}"] = KeyboardInterrupt()
     path = tmp_path / "prompts"
     path.write_text("one\ntwo\nthree\n")
     done = shoal("submit", "tiny", "--file", str(path), "--wait")
-    assert done.code == 130 and "2 jobs go on" in done.err
+    assert done.code == 130 and "3 jobs go on" in done.err
     assert "`shoal job list --mine" in done.err
 
 
@@ -269,3 +303,90 @@ def test_taking_one_out(daemon: Daemon, shoal: Shoal) -> None:
     daemon.answers["job_cancel"] = {"job": JOB}
     assert shoal("cancel", JOB[:6]).out == f"taken out: {JOB}\n"
     assert json.loads(shoal("cancel", JOB[:6], "--json").out) == {"job": JOB}
+
+
+def test_taking_all_out(daemon: Daemon, shoal: Shoal) -> None:
+    daemon.answers["job_cancel"] = {"jobs": [JOB, "cd" * 32], "results": 3}
+    assert shoal("cancel", "--all").out == "taken out: 2 jobs; 3 results stay\n"
+    assert daemon.asked[-1] == {"op": "job_cancel", "all": True}
+    for args in ((), (JOB, "--all")):
+        done = shoal("cancel", *args)
+        assert done.code == 2 and "give either an ID or --all" in done.err
+
+
+def test_a_batch_goes_to_a_file_in_its_order(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    ids = [f"{number:064x}" for number in (2, 0, 1)]
+    batch, output = tmp_path / "ids.txt", tmp_path / "results.jsonl"
+    batch.write_text("\n".join(ids) + "\n")
+    output.write_text("before")
+    done = shoal("result", "--file", str(batch), "-o", str(output), "--wait")
+    assert (done.code, done.out) == (0, f"wrote 3 lines to {output}\n")
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ids
+    assert lines[0] == {
+        "id": ids[0], "prompt": "On\x1bce", "text": "text 2", "node": OTHER, "error": None,
+        "message": None,
+    }  # fmt: skip
+    assert list(tmp_path.glob("*.part")) == []
+    daemon.outcomes[ids[1]] = {"error": "bad-spec", "message": "no prompt", "text": ""}
+    done = shoal("result", "--file", str(batch))
+    assert done.code == 1 and "1 of 3 jobs failed" in done.err
+    assert json.loads(done.out.splitlines()[1]) == {
+        "id": ids[1], "prompt": "On\x1bce", "text": None, "node": OTHER, "error": "bad-spec",
+        "message": "no prompt",
+    }  # fmt: skip
+    daemon.outcomes[ids[2]] = {"error": "not-done", "message": "no", "text": "", "node": None}
+    done = shoal("result", "--file", str(batch), "--json", "-o", str(output))
+    assert done.code == 1 and "1 of 3 jobs have no result, 1 failed" in done.err
+    assert json.loads(done.out)["lacking"] == 1
+
+
+def test_ctrl_c_leaves_what_was_written(daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    ids = [f"{number:064x}" for number in range(3)]
+    batch, output = tmp_path / "ids.txt", tmp_path / "results.jsonl"
+    batch.write_text("\n".join(ids))
+    output.write_text("before")
+    daemon.answers[ids[1]] = KeyboardInterrupt()
+    done = shoal("result", "--file", str(batch), "-o", str(output), "--wait")
+    part = tmp_path / "results.jsonl.part"
+    assert done.code == 130 and f"1 of 3 results were written to `{part}`" in done.err
+    assert json.loads(part.read_text())["id"] == ids[2] and output.read_text() == "before"
+    daemon.answers[ids[2]] = KeyboardInterrupt()
+    shoal("result", "--file", str(batch), "-o", str(output), "--wait")
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "3fa9\n", "x" * 64])
+def test_a_file_that_holds_no_ids(text: str, daemon: Daemon, shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text(text)
+    done = shoal("result", "--file", str(tmp_path / "ids"))
+    assert done.code == 1 and "hint:" in done.err and not daemon.asked
+
+
+@pytest.mark.parametrize("args", [(), (JOB, "--all"), ("--all", "--file", "x"), (JOB, "-o", "x")])
+def test_which_results_is_said_once(args: tuple[str, ...], daemon: Daemon, shoal: Shoal) -> None:
+    assert shoal("result", *args).code == 2 and not daemon.asked
+
+
+def test_progress_counts_what_failed() -> None:
+    assert jobresults.progress(412, 1000, 3) == "412 of 1000 results, 3 failed"
+    assert jobresults.progress(0, 1, 0) == "0 of 1 result"
+
+
+def test_waiting_survives_a_restart_of_the_daemon(
+    daemon: Daemon, shoal: Shoal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.jobs = [f"{number:064x}" for number in range(3)]
+    daemon.answers[daemon.jobs[1]] = CommandError("not-running", "the daemon stopped")
+    ends: list[Exception] = [
+        CommandError(code, "it stopped") for code in ("stopping", "not-running")
+    ]
+    daemon.ends = ends
+    monkeypatch.setattr(defaults, "JOBS_RESTART_LOOK", 0.0)
+    done = shoal("result", "--all", "--wait")
+    assert [json.loads(line)["id"] for line in done.out.splitlines()] == daemon.jobs
+    assert [asked["jobs"] for asked in daemon.asked] == [None, *[daemon.jobs[:2]] * 3]
+    assert done.err.count("the daemon stopped; waiting for it to run again") == 1
+    assert done.err.count("the daemon runs again") == 1
+    daemon.answers[daemon.jobs[1]] = CommandError("not-running", "the daemon stopped")
+    assert shoal("result", "--all").code == 10, "without --wait there is nothing to wait for"

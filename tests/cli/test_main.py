@@ -67,7 +67,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["stop"], 10, "no daemon is running on", "`shoal node --data"),
     (["model", "add"], 2, "missing argument `FOLDER`", "`shoal model add --help`"),
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
-    (["model", "show", "nothing"], 1, "no model .nothing. is known", "model list"),
+    (["model", "show", "nothing"], 1, "no daemon is running that could", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),
     (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
     (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),

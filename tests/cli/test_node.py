@@ -3,10 +3,13 @@
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal.cli.main import invoke
+from shoal.node.config import DataFolder
+from shoal.transport.identity import IDENTITY_FILE
 
 Captured = pytest.CaptureFixture[str]
 CODE = "2H03G-8K0ZV-00000"
@@ -76,3 +79,23 @@ def test_no_more_is_read_than_a_code_has(
     monkeypatch.setattr(sys, "stdin", io.StringIO("A" * 10_000_000))
     assert invoke(["join"]) == 0
     assert len(joined[0]) == 1024
+
+
+def test_a_used_folder_becomes_private_only_when_that_is_confirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr("shoal.cli.foreground.run_foreground", lambda *args: started.append(args))
+    command = ["node", "--private", "--data", str(tmp_path)]
+    assert invoke(command) == 0 and len(started) == 1, "an empty folder has nothing to lose"
+    (tmp_path / IDENTITY_FILE).touch()
+    assert invoke(command) == 1 and len(started) == 1
+    said = capsys.readouterr().err
+    assert "takes it out of that for good" in said and "--yes" in said
+    assert "shoal node --private --data DIR" in said
+    assert invoke([*command, "--yes"]) == 0 and len(started) == 2
+    assert "for good" in capsys.readouterr().err
+    DataFolder(tmp_path).group.touch()
+    assert invoke(command) == 0 and len(started) == 3, "it is private already"
+    assert invoke(["node", "--data", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""

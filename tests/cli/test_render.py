@@ -77,7 +77,7 @@ SAID = {
 ITEM = {
     "job": "x", "author": "x", "kind": "x", "state": "done", "error": None, "message": "x",
     "model": "x", "abstract": "x", "claimant": "x", "attempt": 2, "step": 7, "came": None,
-    "read": False, "spec": None, "text": "x", "tokens": 3, "reason": "x",
+    "read": False, "made": None, "spec": None, "text": "x", "tokens": 3, "reason": "x",
     "claims": [{"claimant": "x", "attempt": 1, "step": 1, "done": False, "refused": False}],
 }  # fmt: skip
 USED = {
@@ -106,9 +106,11 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "verify": (["state", "verify"], said(feeds=2, entries=1, bytes=1, damaged=[])),
     "export": (["state", "export"], said(FEED, own="x", feeds=1)),
     "usage": (["usage"], said(usage=[USED], more=3, own="x", kept=True)),
-    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x")),
+    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x", totals={"done": 6})),
     "job": (["job", "show", "x"], said(**ITEM, own="x")),
     "result": (["job", "result", "x"], said(**ITEM)),
+    "rm": (["model", "rm", "x", "--yes"], said(kind="x", root="x", names=["x"], shared=2, freed=1,
+        copies=1, partial=1, linked=True, embedded=False, removed=True)),
     "group": (["group"], said(group="x", founder="x", own="x", key=3, key_known=True,
         members=[MEMBER], revoked=[{"peer": "x", "by": "x", "since": 1.0}],
         invitations=[{"ident": "x", "role": "x", "uses": 2, "expires": 1.0}])),
@@ -161,6 +163,23 @@ def test_every_command(
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
 
 
+FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for other programs
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN.keys() - FREE))
+def test_every_table_fits_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, told = SHOWN[name]
+    peer = "12D3KooW" + "a" * 44
+    *_, answer = poisoned_all(told, peer)
+    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert invoke(line) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80, shown
+
+
 SHOW_NAMES = ("models", "model", "find", "feeds", "log", "usage", "jobs", "job", "pull", "status")
 
 
@@ -177,6 +196,7 @@ def test_a_name_that_looks_like_another_says_so(
         return answer
 
     monkeypatch.setattr("shoal.cli.client.request", request)
+    monkeypatch.setenv("COLUMNS", "200")
     assert invoke(line) == 0
     assert r't\u0456ny (looks like "tiny")' in capsys.readouterr().out
 
@@ -191,7 +211,7 @@ def test_an_export_is_readable_and_steers_nothing() -> None:
 
 def test_commands_write_json_by_the_one_function() -> None:
     """Another call might leave characters unescaped, as `state export` once did."""
-    free = {"render.py", "client.py", "swarm.py", "job.py"}  # those to a socket or a file
+    free = {"render.py", "client.py", "swarm.py", "jobsubmit.py"}  # those to a socket or a file
     folder = Path(render.__file__).parent
     found = {
         path.name
@@ -199,7 +219,7 @@ def test_commands_write_json_by_the_one_function() -> None:
         if "json.dumps" in path.read_text() and not path.name.startswith("sim")
     }
     assert found <= free
-    assert (folder / "job.py").read_text().count("json.dumps") == 1  # measures a request
+    assert (folder / "jobsubmit.py").read_text().count("json.dumps") == 1  # measures a request
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -243,16 +263,44 @@ def test_status_tells_conditions() -> None:
 
     rows = dict(status_rows(STATUS))
     assert rows["health"] == "torch is not installed (pip install torch)"
-    assert rows["serving"] == "tiny layers 0:2 (float32)"
+    assert rows["serving"] == "tiny layers 0:2 (float32), room for 100 tokens"
     assert dict(status_rows({**STATUS, "health": []}))["health"] == "ok"
 
 
-@pytest.mark.parametrize(("columns", "stacked"), [(12, True), (13, False), (0, False)])
-def test_a_terminal_that_would_break_each_line_twice_gets_the_cells_below_each_other(
+@pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])
+def test_where_ids_alone_are_too_wide_the_cells_stand_below_each_other(
     columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: columns > 0)
-    monkeypatch.setenv("COLUMNS", str(columns or 5))
+    monkeypatch.setenv("COLUMNS", str(columns))
     shown = render.table(("A", "LONG"), [("x" * 20, "y"), ("z", "w")])
     below = f"A     {'x' * 20}\nLONG  y\n\nA     z\nLONG  w"
     assert (shown == below) == stacked
+
+
+def test_the_widest_column_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = render.table(("ID", "WHY"), [("ab" * 8, "nothing of it was ever cut"), ("cd", "short")])
+    assert shown.splitlines() == [
+        "ID                WHY",
+        "abababababababab  nothing of it was ever",
+        "                  cut",
+        "cd                short",
+    ]
+    assert render.fields([("why", "nothing of it is cut at the edge")]).splitlines() == [
+        "why  nothing of it is cut at the edge"
+    ]
+
+
+def test_without_a_terminal_it_is_written_for_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = render.table(("A", "B"), [("word " * 40, "other " * 40)])
+    assert 70 < max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, render.fields([("name", "word " * 60)]).splitlines())) <= 80
+
+
+def test_ids_are_cut_to_a_beginning() -> None:
+    peer, other = "12D3KooWAbCdEf" + "x" * 38, "12D3KooWAbCdEf" + "y" * 38
+    assert render.short(peer) == "12D3KooWAbCdEf"
+    assert render.short(peer, [peer, other]) == "12D3KooWAbCdEfx"
+    assert render.short("ab" * 32) == "ab" * 6
+    assert render.short("\x1b[31m") == r"\x1b[31m"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.main import invoke
+from shoal.cli.run import figures
 from shoal.node.control import Emit
 
 from .conftest import ANSWER
@@ -19,19 +20,18 @@ def test_text_streams_to_standard_output(
     with fake_daemon(answers):
         assert invoke(["run", "tiny", "x"]) == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("hello\n", "")
-
-
-def test_figures_go_to_a_terminal(
-    fake_daemon: Any, answers: dict[str, Any], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with fake_daemon(answers):
-        assert invoke(["run", "tiny", "x"]) == 0
-    out, err = capsys.readouterr()
     assert out == "hello\n"
-    assert "1 tokens · first token 12 ms · 88.0 tokens/s · 0.50 ms a hop" in err
+    assert err == (
+        "1 token · first token 12 ms · 88.0 tokens/s · 0.50 ms a hop · cut at `--max-tokens`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("stop", "complete"), ("context", "cut: the model's context is full"), ("\x1bx", "\\x1bx")],
+)
+def test_why_an_answer_ended(reason: str, words: str) -> None:
+    assert figures({**ANSWER, "reason": reason}).endswith(f" · {words}")
 
 
 def test_json_prints_one_object(
@@ -96,7 +96,7 @@ def test_a_refusal_amid_the_text_is_an_error(
     with fake_daemon({"run": run}):
         assert invoke(["run", "tiny", "x"]) == 1
     out, err = capsys.readouterr()
-    assert out.startswith("half")
+    assert out == "half\n", "the error starts on a line of its own"
     assert err == "error: node B with layers 2:4 is gone\nhint: run it again\n"
 
 

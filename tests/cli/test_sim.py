@@ -1,5 +1,6 @@
 """`shoal sim`: every command of docs/netsim.md, run folders, sweeps, and every wrong argument."""
 
+import importlib.util
 import json
 import os
 import re
@@ -26,6 +27,16 @@ from shoal.netsim.scenario.parse import parse
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "netsim.md").read_text()
 COMMANDS = re.findall(r"^\$ shoal (.+)$", GUIDE, re.MULTILINE)
+
+
+def script(path: Path) -> Any:
+    """Import a file that belongs to no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
 
 ECHO = """\
 [sim]
@@ -58,13 +69,20 @@ def test_every_command_of_the_guide(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.netsim.report.plots.available", lambda: False)  # 1 s each
-    assert len(COMMANDS) >= 8
+    monkeypatch.setenv("COLUMNS", "100")
+    outputs = script(ROOT / "docs" / "outputs.py")
+    shown = {block["command"]: block for block in outputs.BLOCK.finditer(GUIDE)}
+    assert len(COMMANDS) >= 8 and shown and shown.keys() <= set(COMMANDS)
     for command in COMMANDS:
         wanted = FAILED if " diff " in command else OK
         code = invoke(shlex.split(command))
         out, err = capsys.readouterr()
         assert code == wanted, f"`shoal {command}`: {out}{err}"
         assert "error:" not in err
+        if command in shown:
+            new = outputs.shown(out, shown[command]["lines"])
+            told = "run `python docs/outputs.py`"
+            assert outputs.settled(new) == outputs.settled(shown[command]["output"]), told
     assert (here / "runs" / "partition-1" / "report.html").exists()
 
 

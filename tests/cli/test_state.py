@@ -67,8 +67,8 @@ def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
     assert code == 0
     assert daemon.asked["kind"] == "models" and "author" not in daemon.asked
     lines = out.splitlines()
-    assert lines[1].startswith("…aaaaaaaaaaaa (this node)  models") and "2.0 KiB" in lines[1]
-    assert "shards b" in lines[2] and "forked: empty for good" in lines[2]
+    assert lines[1].startswith("12D3KooWaaaaaa (this node)  models") and "2.0 KiB" in lines[1]
+    assert "shards b" in lines[2] and "forked, empty" in lines[2]
     code, out = shown(monkeypatch, capsys, daemon, "show", "--json")
     assert [feed["author"] for feed in json.loads(out)["feeds"]] == [OWN, OTHER]
     _, out = shown(monkeypatch, capsys, Daemon([], daemon.answer), "show")
@@ -129,7 +129,7 @@ def test_verify(monkeypatch: Any, capsys: Any) -> None:
     bad = {**whole, "damaged": [{"author": OTHER, "kind": "jobs", "part": 0}]}
     code, out = shown(monkeypatch, capsys, Daemon([], bad), "verify")
     assert code == 1
-    assert out.splitlines()[1] == "damaged: jobs of …bbbbbbbbbbbb, fetched again"
+    assert out.splitlines()[1] == "damaged: jobs of 12D3KooWbbbbbb, fetched again"
 
 
 def test_export_is_one_document(monkeypatch: Any, capsys: Any) -> None:
@@ -137,7 +137,7 @@ def test_export_is_one_document(monkeypatch: Any, capsys: Any) -> None:
     code, out = shown(monkeypatch, capsys, daemon, "export")
     assert code == 0
     assert json.loads(out)["feeds"][0]["facts"] == {"é": {"layers": 6}}
-    assert state.feed_row(FEED, OTHER)[0] == "…aaaaaaaaaaaa"
+    assert state.feed_row(FEED, OTHER)[0] == "12D3KooWaaaaaa"
     code, line = shown(monkeypatch, capsys, daemon, "export", "--json")
     assert (code, json.loads(line)) == (0, json.loads(out)) and line.count("\n") == 1
     assert line.isascii()

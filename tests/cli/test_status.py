@@ -6,9 +6,17 @@ from typing import Any
 import pytest
 
 from shoal.cli.main import invoke
-from shoal.cli.status import disk_line, link_row, links_text, relaying_line, status_rows, swarm_line
+from shoal.cli.status import (
+    disk_line,
+    link_row,
+    links_text,
+    peer_row,
+    relaying_line,
+    status_rows,
+    swarm_line,
+)
 
-from .conftest import LINK, STATUS
+from .conftest import LINK, PEER, STATUS
 
 
 def test_memory_counts_every_process() -> None:
@@ -65,7 +73,7 @@ def test_a_link_without_a_path() -> None:
     lost = {**LINK, "path": "none", "medium": None, "rtt_ms": None, "rate_in": None}
     assert link_row(lost)[1:4] == ["none", "-", "-"]
     said = links_text([lost]).splitlines()[-1]
-    assert said == "12D3KooWOther cannot be reached now: a way is looked for"
+    assert said == "12D3KooWOther cannot be reached now; the node keeps trying"
 
 
 def test_links_are_asked_for_only_where_they_are_wanted(
@@ -94,3 +102,42 @@ def test_the_place_in_a_group() -> None:
     assert swarm_line({**STATUS, "private": True, "group": place}) == "private, owner, 4 members"
     alone = {"role": "client", "members": 1}
     assert swarm_line({**STATUS, "private": True, "group": alone}) == "private, client, 1 member"
+
+
+def test_room_stands_in_status_and_peers() -> None:
+    model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
+    rows = dict(status_rows({**STATUS, "models": [model]}))
+    assert rows["models"] == "tiny: 6 layers, complete, room for 1,792 tokens of prompt and answer"
+    assert rows["serving"].endswith("room for 100 tokens")
+    serving = {**STATUS["serving"], "room_tokens": 30}
+    rows = dict(status_rows({**STATUS, "serving": serving}))
+    assert rows["serving"].endswith("room for 100 tokens, 30 now")
+    assert "room" not in dict(status_rows(STATUS))["models"]
+    assert peer_row(PEER)[1:3] == ["tiny 0:2", "100"]
+    other = {**STATUS["serving"]["shard"], "layers": "2:6", "kv_tokens_free": 7}
+    assert peer_row({**PEER, "shards": [*PEER["shards"], other]})[2] == "100, 7"
+    assert peer_row({**PEER, "shards": []})[1:3] == ["-", "-"]
+
+
+def test_peers_and_links_fit_80_columns_and_no_id_stands_whole(
+    fake_daemon: Any,
+    answers: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ids = ["12D3KooW" + letter * 44 for letter in "abc"]
+    far = {**PEER, "address": "[2001:db8:1234:5678:9abc:def0:1234:5678]:45678", "rtt_ms": 123.4}
+    why = f"the last try to {ids[0]} failed: " + "it did not answer, " * 9 + "the end"
+    answers |= {
+        "peers": {"peers": [{**far, "peer": ident} for ident in ids]},
+        "links": {"links": [{**LINK, "peer": i, "why_relayed": why} for i in ids], "span_s": 1.0},
+    }
+    with fake_daemon(answers):
+        assert invoke(["peers"]) == 0 and invoke(["status", "--links"]) == 0
+        text = capsys.readouterr().out
+        assert invoke(["peers", "--json"]) == 0
+        assert ids[0] in capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("the end") == 3
+    assert ids[0] not in text and text.count("12D3KooWaaaaaa") >= 5

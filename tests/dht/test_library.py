@@ -60,6 +60,7 @@ async def test_unknown_models_suggest_the_nearest(tmp_path: Path) -> None:
     assert error.hint == "`shoal model list` shows the known models"
     for text in ("zebra", "", manifest.root[:7], "f" * 64, "x@", "@", "Llama-3.2-1B@ff"):
         assert (await refused(library, text)).code == "unknown-model"
+    assert "needs at least 8 digits" in (await refused(library, manifest.root[:7])).message
     assert "\x1b" not in (await refused(library, "\x1b[31m")).message
     with pytest.raises(ModelError) as missing:
         await library.manifest("f" * 64)

@@ -75,6 +75,14 @@ async def test_what_a_linked_node_holds_and_nobody_says_so_comes_all_the_same(
 @pytest.mark.parametrize("root", [None, "", 7, "ab" * 31, "zz" * 32])
 async def test_nonsense_is_refused(world: World, root: object) -> None:
     node = await world.host("alone").start(engine=False)
-    with pytest.raises(ControlError, match="64 hex digits") as raised:
+    with pytest.raises(ControlError, match=r"not a text|no blob known here") as raised:
         await node.ask("blob_get", root=root, path="/x")
-    assert "shoal blob list" in str(raised.value.hint)
+    assert raised.value.code == "bad-request" or "all 64 hex digits" in str(raised.value.hint)
+
+
+async def test_the_beginning_of_a_root_of_ones_own_is_enough(world: World) -> None:
+    node = await world.host("alone").start(engine=False)
+    root = await added(node)
+    assert (await get(node, root[:12]))["root"] == root
+    (search, *_) = (await node.ask("find", key=root[:12]))["searches"]
+    assert root in str(search)

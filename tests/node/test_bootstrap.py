@@ -214,7 +214,23 @@ async def test_a_code_is_used_up(tmp_path: Path) -> None:
         with pytest.raises(NodeError, match="does not let this invitation in") as raised:
             await (await make.peer(code=code)).join(code)
         assert raised.value.code == "invite-refused"
+        assert "ask for a new code" in str(raised.value.hint)
         assert b'"uses"' not in (tmp_path / "1" / "invites.json").read_bytes()
+
+
+@pytest.mark.trio
+async def test_a_folder_that_has_joined_before_needs_no_code(tmp_path: Path) -> None:
+    async with swarm(tmp_path) as make:
+        inviter = await make.peer(private=True)
+        code = await inviter.code()
+        await (await make.peer(code=code)).join(code)
+        again = await make.peer(code=code)
+        for invitation in (decode(code), replace(decode(code), port=1)):  # used up; no answer
+            with pytest.raises(NodeError, match="has already joined by") as raised:
+                await join(again.endpoint, invitation, b"b" * 32, before=inviter.identity.peer)
+            assert "`shoal node`" in str(raised.value.hint)
+        with pytest.raises(NodeError, match="does not let this invitation in"):
+            await join(again.endpoint, decode(code), b"b" * 32, before=again.identity.peer)
 
 
 @pytest.mark.trio

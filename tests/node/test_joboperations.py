@@ -183,6 +183,91 @@ async def _emit(_: object) -> None:
     raise AssertionError("nothing comes before the answer")
 
 
+async def test_own_jobs_are_listed_newest_first_with_totals_and_pages(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(WRITE_HOLD + 2)
+    submitted: list[str] = []
+    for batch in range(3):
+        prompts = [f"{batch}.{number}" for number in range(4)]
+        submitted += (await node.ask("job_submit", model="tiny", prompts=prompts))["jobs"]
+    view = node.node.state.views.jobs
+    job = Job(job_id(AUTHOR, b"x"), AUTHOR, "prompt", spec=b"rubbish")
+    view.changed(FeedName(AUTHOR, "jobs", 0), job.id, job_fact(job, b"x"))
+    listed = await node.ask("job_list")
+    assert [item["job"] for item in listed["jobs"]] == [*reversed(submitted), job.id]
+    assert listed["totals"] == {"open": 13, "claimed": 0, "done": 0, "failed": 0}
+    assert listed["jobs"][0]["made"] and listed["jobs"][-1]["made"] is None
+    page = await node.ask("job_list", mine=True, limit=5, offset=4)
+    assert [item["job"] for item in page["jobs"]] == list(reversed(submitted))[4:9]
+    assert page["more"] == 3
+    assert await code_of(node, "job_list", limit=0) == "bad-request"
+    taken = await node.ask("job_cancel", all=True)
+    assert set(taken["jobs"]) == set(submitted) and taken["results"] == 0
+    assert (await node.ask("job_list", mine=True))["jobs"] == []
+
+
+async def test_results_of_many_jobs_come_as_events(world: World) -> None:
+    _, asker = await pair(world)
+    asked = {"model": "tiny", "max_tokens": 4}
+    jobs = (await asker.ask("job_submit", prompts=["é" * 200, "Two"], **asked))["jobs"]
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    operation = JobOperations(asker.node).results
+    unknown = "cd" * 32
+    await operation({"jobs": [*jobs, unknown]}, emit)
+    assert [event["result"]["error"] for event in events if event["event"] == "result"] == [
+        "not-done", "not-done", "unknown-job",
+    ]  # fmt: skip
+    events.clear()
+    assert await operation({"until_done": True}, emit) == {"jobs": 2, "failed": 0}
+    assert events[0] == {"event": "jobs", "jobs": jobs}
+    results = {e["result"]["job"]: e["result"] for e in events if e["event"] == "result"}
+    assert results[jobs[0]]["prompt"] == "é" * 200 and results[jobs[0]]["text"]
+    assert events[-1] == {"event": "progress", "done": 2, "failed": 0}
+    await trio.sleep(60)
+    assert not asker.node.state.views.jobs.of(asker.peer), "the jobs are taken out"
+    events.clear()
+    await operation({}, emit)
+    assert [e["result"]["prompt"] for e in events[1:3]] == ["é" * 200, "Two"]
+    assert await code_of(asker, "job_results", jobs=["x"]) == "bad-request"
+
+
+async def test_a_client_that_waits_hears_of_a_job_that_is_cancelled(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(WRITE_HOLD + 2)
+    await node.ask("job_submit", model="tiny", prompts=["One", "Two"])
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(JobOperations(node.node).results, {"until_done": True}, emit)
+        await trio.sleep(1)
+        await node.ask("job_cancel", all=True)
+    errors = [event["result"]["error"] for event in events if event["event"] == "result"]
+    assert errors == ["unknown-job", "unknown-job"]
+
+
+async def test_a_client_that_waits_for_results_does_not_delay_the_end(world: World) -> None:
+    node = await world.host("a").start(engine=False)
+    await trio.sleep(WRITE_HOLD + 2)
+    await node.ask("job_submit", model="tiny", prompts=["One"])
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            assert await code_of(node, "job_results", until_done=True) == "stopping"
+
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        began = trio.current_time()
+        await node.stop()
+        assert trio.current_time() - began < 5
+
+
 async def test_usage_is_shown_in_bounds_whatever_others_count(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)

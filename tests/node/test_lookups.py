@@ -108,6 +108,10 @@ async def test_a_peer_and_a_key(world: World) -> None:
     (search,) = (await nodes[0].ask("find", key=nodes[2].peer))["searches"]
     (record,) = search["records"]
     assert str(nodes[2].address) in record["says"]["addresses"]
+    by_beginning = await nodes[0].ask("find", key=nodes[2].peer[:14])
+    assert [each["author"] for each in by_beginning["searches"][0]["records"]] == [nodes[2].peer]
+    with pytest.raises(ControlError, match="no peer known here begins with"):
+        await nodes[0].ask("find", key="12D3KooWzzzz")
     again = await nodes[0].ask("find", key=search["key"])
     assert [each["author"] for each in again["searches"][-1]["records"]] == [nodes[2].peer]
 
@@ -200,4 +204,4 @@ async def test_what_members_know_is_announced_in_the_background(world: World) ->
     assert "peer" not in announced()
     await trio.sleep(2 * defaults.SAY_AFTER)
     assert "peer" in announced()
-    assert index._publishing._pace is not None
+    assert index._publishing._limiter is not None

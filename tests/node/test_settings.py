@@ -55,7 +55,7 @@ def test_every_key_has_an_option_and_is_specified() -> None:
         for option in command.params
         for name in option.opts
     }
-    apart = {"data", "private", "parent-fd", "file", "code"}
+    apart = {"data", "private", "yes", "parent-fd", "file", "code"}
     assert options - apart == set(KEYS)
     row = r"^\| `([a-z0-9-]+)` \|.*\| (at once|next start) \|$"
     listed = re.findall(row, SPEC.read_text(), re.M)

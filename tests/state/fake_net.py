@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import trio
 
-from shoal.state import defaults
 from shoal.state.membership import Membership
 from shoal.transport.address import Address
 from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
@@ -238,7 +237,7 @@ class FakeNode:
     ip: str = "127.0.0.1"
     silent: bool = False
     ahead: float = 0.0  # seconds of the wall clock
-    links: int = defaults.MEMBER_LINKS
+    links: int | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:

@@ -591,3 +591,18 @@ def test_a_new_member_without_a_witness_is_not_checked_at_once() -> None:
     fresh.watch({A, X}, 5.0)
     fresh.told(A, [X], [], 5.0, whole=True)
     assert is_due(fresh, X, 5.0), "a witness is enough"
+
+
+def test_a_member_is_unseen_that_lives_without_a_witness_or_was_never_looked_for() -> None:
+    node = Liveness(OWN)
+    node.watch({A, X}, 0.0)
+    node.linked(A, "", 0.0)
+    assert not node.has_unseen(defaults.UNSEEN_S - 1)  # a witness may still come
+    assert node.has_unseen(defaults.UNSEEN_S)
+    assert node.next_checks(defaults.UNSEEN_S) == [X]
+    node.failed(X, defaults.UNSEEN_S + 1)
+    assert not node.has_unseen(1e9)  # a check found nothing
+    node.proved(X, 1e9)
+    assert node.has_unseen(1e9)
+    node.told(A, [X], [], 1e9, whole=True)
+    assert not node.has_unseen(1e9)

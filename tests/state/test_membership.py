@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from shoal.state import defaults, record, roster
 from shoal.state.errors import BadRecord
+from shoal.state.liveness import Liveness
 from shoal.state.membermessages import encode_digest
 from shoal.state.membership import Membership
 from shoal.state.record import DOMAIN, MemberRecord, open_record, seal_record
@@ -63,6 +64,41 @@ async def test_eight_members_become_a_full_mesh(net: FakeNet, autojump_clock: Mo
         assert len(node.endpoint.links()) >= defaults.FIRST_LINKS
     await trio.sleep(3 * defaults.LINK_PAUSE)
     assert all(len(node.endpoint.links()) == 7 for node in nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("asked", [None, 4, 10])
+async def test_members_that_no_peer_sees_are_a_reason_for_more_links(
+    net: FakeNet,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: int | None,
+    unseen: bool,
+) -> None:
+    monkeypatch.setattr(Liveness, "has_unseen", lambda self, now: unseen)
+    monkeypatch.setattr(defaults, "LINK_PAUSE", 0.2)
+    nodes = start(net, defaults.MORE_LINKS + 2, links=asked)
+    await trio.sleep(6.0)
+    least = min(len(node.endpoint.links()) for node in nodes)
+    more = unseen and asked is None
+    assert (least >= defaults.MORE_LINKS) == more and least >= (asked or defaults.MEMBER_LINKS)
+
+
+@pytest.mark.trio
+async def test_quiet_links_are_replaced_at_once(net: FakeNet, autojump_clock: MockClock) -> None:
+    """Otherwise a node whose few links all lead beyond a cut sees nothing until they end."""
+    nodes = start(net, 8)
+    await trio.sleep(5)
+    node = nodes[1]
+    before = set(node.endpoint.all_links)
+    assert len(before) < 7
+    for link in list(node.endpoint.all_links.values()):
+        link.quiet = True
+        for callback in node.endpoint.quiet:
+            callback(link)  # type: ignore[arg-type]
+    await trio.sleep(2)
+    assert set(node.endpoint.all_links) > before
 
 
 @pytest.mark.trio

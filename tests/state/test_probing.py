@@ -229,6 +229,21 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
 
 
 @pytest.mark.trio
+async def test_a_helper_does_not_ask_over_a_link_that_it_doubts(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 3)
+    hub, leaf, gone = nodes[0], nodes[2], nodes[3]
+    silence(gone)
+    notice(gone, by=hub)
+    net.sent.clear()
+    began = trio.current_time()
+    question = msgpack.packb([gone.peer, NONCE, False])
+    answer = await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
+    assert isinstance(answer, Refusal) and trio.current_time() == began
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("method", ["live.links", "live.find", "live.gather", "live.prove"])
 @pytest.mark.parametrize(
     "payload",

@@ -12,8 +12,10 @@ from shoal.state import defaults
 from shoal.state.errors import BadRecord, Forged
 from shoal.state.record import (
     DOMAIN,
+    Aim,
     Capacity,
     MemberRecord,
+    Rank,
     ShardRecord,
     decode_record,
     encode_record,
@@ -34,6 +36,7 @@ RECORD = MemberRecord(
     addresses=("/ip4/192.0.2.1/tcp/4001",),
     holdings=(ROOT,),
     run=5,
+    aim=Aim(ROOT, 3, 9, Rank.CLAIMS),
 )
 
 
@@ -47,6 +50,26 @@ def test_a_record_comes_back_as_it_was() -> None:
     sealed = seal_record(ALICE, RECORD)
     assert open_record(sealed) == RECORD
     assert peek(sealed) == (ALICE.peer, 7)
+
+
+def test_a_record_without_an_aim_is_as_it_was_and_a_later_version_may_say_more() -> None:
+    record = replace(RECORD, aim=None)
+    assert b"aim" not in encode_record(record)
+    assert decode_record(ALICE.peer, encode_record(record)) == record
+    later = decode_record(ALICE.peer, fields(aim=[ROOT, 0, 4, 9, "more"]))
+    assert later.aim == Aim(ROOT, 0, 4, Rank.FIXED)
+
+
+@pytest.mark.parametrize(
+    "aim",
+    [
+        *(7, {}, [], [ROOT, 0, 1], ["xy", 0, 1, 1], [ROOT, 2, 1, 1], [ROOT, -1, 1, 1]),
+        *([ROOT, 0, 1, -1], [ROOT, 0, True, 1], [ROOT, 0, defaults.MAX_LAYERS + 1, 1]),
+    ],
+)
+def test_an_aim_out_of_bounds_is_refused(aim: Any) -> None:
+    with pytest.raises(BadRecord):
+        decode_record(ALICE.peer, fields(aim=aim))
 
 
 def test_a_full_record_fits() -> None:

@@ -361,3 +361,12 @@ def test_sums_narrow_down_the_records_to_compare(roster: Roster) -> None:
     differing = other.differing(other.sums(own), roster.sums(own))
     assert {identity(70).peer, identity(5).peer} <= set(differing)
     assert len(differing) < 20, "a digest of everything"
+
+
+def test_a_member_whose_link_looks_for_a_path_itself_is_not_dialled(roster: Roster) -> None:
+    peer = identity(1).peer
+    told(roster, 1, 1)
+    roster.unlinked(peer, 1.0, searched=True)
+    assert roster.next_due(lost=True) == inf and dialled(roster, 15.0) == []
+    roster.unlinked(peer, 20.0)
+    assert dialled(roster, 20.0 + defaults.DIAL_PAUSE[0]) == [peer]

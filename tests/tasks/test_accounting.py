@@ -14,7 +14,7 @@ from shoal.state.service import State
 from shoal.state.views.usage import Count, usage_fact, usage_key
 from shoal.tasks import defaults
 from shoal.tasks.accounting import Accounting, merged, others_key
-from shoal.tasks.metering import Meter
+from shoal.tasks.metering import Meter, Use
 from shoal.transport.identity import Identity, PeerId
 
 OWN, OTHER = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2)]
@@ -62,8 +62,8 @@ def test_sums_go_on_over_restarts() -> None:
     feed = Feed()
     for _ in range(2):  # two lives
         meter, accounting = desk(feed)
-        meter.read((OTHER, ROOT), 10)
-        meter.made((OTHER, ROOT), tokens=1, seconds=2.0)
+        meter.read(Use(OTHER, ROOT), 10)
+        meter.made(Use(OTHER, ROOT), tokens=1, seconds=2.0)
         accounting.write()
     assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(0, 20, 2, 4000))}
 
@@ -71,7 +71,7 @@ def test_sums_go_on_over_restarts() -> None:
 def test_a_feed_that_takes_nothing_gets_it_later() -> None:
     feed = Feed()
     meter, accounting = desk(feed)
-    meter.opened((OTHER, ROOT))
+    meter.opened(Use(OTHER, ROOT))
     feed.full = True
     accounting.write()
     assert feed.facts == {}
@@ -80,11 +80,43 @@ def test_a_feed_that_takes_nothing_gets_it_later() -> None:
     assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(1))}
 
 
+@pytest.mark.trio
+async def test_a_job_is_charged_to_its_author_once_that_is_known(autojump_clock: object) -> None:
+    feed, meter, authors = Feed(), Meter(OWN), dict[str, PeerId]()
+    accounting = Accounting(
+        cast(State, feed), OWN, meter, lambda use: authors.get(use.job) if use.job else use.gateway
+    )
+    for job in ("known", "unknown", "own"):
+        meter.opened(Use(OTHER, ROOT, job))
+    meter.opened(Use(OWN, ROOT, "known"))
+    with trio.move_on_after(defaults.USAGE_PACE + 1):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accounting.run)
+            await trio.sleep(defaults.USAGE_LOOK * 5)
+            authors |= {"known": CLIENTS[0], "own": OWN}
+            await trio.sleep(defaults.USAGE_LOOK * 5)
+            authors.clear()  # taken out before the sums are written
+    assert feed.facts == {
+        usage_key(CLIENTS[0], ROOT): usage_fact(Count(2)),
+        usage_key(OTHER, ROOT): usage_fact(Count(1)),
+    }
+
+
+def test_a_node_that_ends_waits_for_no_job() -> None:
+    feed, meter = Feed(), Meter(OWN)
+    accounting = Accounting(cast(State, feed), OWN, meter, lambda use: None)
+    meter.opened(Use(OTHER, ROOT, "unknown"))
+    accounting.write()
+    assert feed.facts == {}
+    accounting.write(last=True)
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(1))}
+
+
 def test_nothing_is_written_over_what_is_not_known_yet() -> None:
     feed = Feed()
     feed.shown = trio.Event()
     meter, accounting = desk(feed)
-    meter.opened((OTHER, ROOT))
+    meter.opened(Use(OTHER, ROOT))
     accounting.write()
     assert feed.facts == {}
     feed.shown.set()
@@ -120,7 +152,7 @@ def test_as_many_as_are_kept_have_room_in_the_feed(count: Count) -> None:
 async def test_it_is_written_now_and_then(autojump_clock: object) -> None:
     feed = Feed()
     meter, accounting = desk(feed)
-    meter.opened((OTHER, ROOT))
+    meter.opened(Use(OTHER, ROOT))
     with trio.move_on_after(defaults.USAGE_PACE / 2):
         await accounting.run()
     assert feed.facts == {}

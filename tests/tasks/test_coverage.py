@@ -1,24 +1,19 @@
 """Ranges are chosen as a plain search over all of them does, in a bounded number of steps."""
 
-import random
-import time
 from collections.abc import Iterator
 from itertools import combinations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.state.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.coverage import Coverage, Sizes, Span
-from shoal.tasks.defaults import AHEAD_STEPS
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import DType
-from shoal.tasks.placement import choose_parts, idle_members, needed_bytes, parts_of
+from shoal.tasks.placement import needed_bytes, parts_of
 from shoal.transport.identity import PeerId
 
 ROOT = "ab" * 32
-OWN = PeerId("own")
 
 
 def model(layers: int, *, tied: bool = False, vocabulary: int = 100) -> Architecture:
@@ -118,22 +113,15 @@ def test_the_choice_is_that_of_a_search_over_all_ranges(
     swarm: tuple[Architecture, DType, list[MemberRecord], int],
 ) -> None:
     arch, dtype, members, memory = swarm
-    records = {record.peer: record for record in members}
-    ahead = idle_members({**records, OWN: member(OWN, memory)}, OWN)
     shards = [each for record in members for each in record.shards]
-    searched = Searched(arch, dtype, shards)
-    for peer in ahead:
-        if taken := searched.choose(records[peer].capacity.memory_bytes):
+    searched, coverage = Searched(arch, dtype, shards), Coverage(arch.layers, shards)
+    for record in members:
+        if taken := searched.choose(record.capacity.memory_bytes):
             searched.add(*taken)
-    coverage = Coverage(arch.layers, shards)
-    for peer in ahead:
-        taken = coverage.choose(Sizes.of(arch, dtype), records[peer].capacity.memory_bytes)
+        taken = coverage.choose(Sizes.of(arch, dtype), record.capacity.memory_bytes)
         if taken is not None:
             coverage.add(*taken)
     assert coverage.choose(Sizes.of(arch, dtype), memory) == searched.choose(memory)
-    if (span := searched.choose(memory)) is not None:
-        parts = choose_parts(records, OWN, ROOT, arch, dtype, memory, ahead)
-        assert (parts.start, parts.stop) == span
 
 
 @settings(deadline=None, max_examples=30)
@@ -144,64 +132,3 @@ def test_sizes_are_those_of_the_tensors(layers: int, tied: bool, dtype: DType) -
     for start, stop in combinations(range(layers + 1), 2):
         exact = needed_bytes(arch, parts_of(start, stop, layers), dtype)
         assert sizes.of_span(start, stop) == exact
-
-
-LARGE = model(1024)
-LAYER = Sizes.of(LARGE, "float32").layer
-
-
-def idle(count: int) -> list[MemberRecord]:
-    lot = random.Random(1)
-    return [member(f"idle{n}", int(LAYER * lot.uniform(2, 60))) for n in range(count)]
-
-
-def serving(count: int) -> list[MemberRecord]:
-    """Members whose shards begin and end anywhere."""
-    lot, found = random.Random(2), []
-    for number in range(count):
-        start = lot.randrange(1024)
-        stop = min(1024, start + lot.randint(1, 40))
-        found.append(member(f"serving{number}", LAYER * 40, shard(start, stop)))
-    return found
-
-
-@pytest.mark.parametrize("waiting", [0, 10, 500, 1000])
-def test_a_thousand_members_of_a_thousand_layers_take_milliseconds(waiting: int) -> None:
-    members = {record.peer: record for record in (*idle(waiting), *serving(1000 - waiting))}
-    ahead = idle_members({**members, OWN: member(OWN, LAYER)}, OWN)
-    assert len(ahead) == waiting
-    spent = []
-    for _ in range(7):
-        began = time.process_time()
-        choose_parts(members, OWN, ROOT, LARGE, "float32", LAYER * 20, ahead)
-        spent.append(time.process_time() - began)
-    assert min(spent) < 0.005
-
-
-def test_the_steps_for_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Coverage] = []
-
-    class Watched(Coverage):
-        def __init__(self, layers: int, shards: Iterator[ShardRecord]) -> None:
-            super().__init__(layers, shards)
-            seen.append(self)
-
-    monkeypatch.setattr("shoal.tasks.placement.Coverage", Watched)
-    members = {record.peer: record for record in (*idle(500), *serving(500))}
-    ahead = idle_members({**members, OWN: member(OWN, LAYER)}, OWN)
-    choose_parts(members, OWN, ROOT, LARGE, "float32", LAYER * 20, ahead)
-    assert seen[0].steps < AHEAD_STEPS + 2 * 3 * 1024  # the last of them, and this node
-
-
-def test_nodes_beyond_the_bound_spread_as_well() -> None:
-    """A thousand that begin together: each knows the others and none has chosen."""
-    counts = [0] * 1024
-    members = {
-        record.peer: record for record in (member(f"p{n:04}", LAYER * 21) for n in range(1000))
-    }
-    order = sorted(members)
-    for number, own in enumerate(order):
-        parts = choose_parts(members, own, ROOT, LARGE, "float32", LAYER * 21, order[:number])
-        for layer in range(parts.start, parts.stop):
-            counts[layer] += 1
-    assert min(counts) >= 0.9 * sum(counts) / 1024

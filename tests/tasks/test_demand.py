@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.state.defaults import MODELS
-from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.state.record import Aim, Capacity, MemberRecord, ModelName, Rank, ShardRecord
 from shoal.tasks.defaults import DEMAND_NETWORKS
-from shoal.tasks.demand import Backing, choose_model, waiting_sentence
+from shoal.tasks.demand import Backing, choose_model, choose_other, waiting_sentence
 from shoal.tasks.placement import Members
 from shoal.transport.identity import PeerId
 
@@ -129,6 +130,56 @@ def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
     assert found is not None and not found.settled, "the other may be wanted"
     assert chosen(FIFTY | members, Backing(embedded=TINY, networks=apart(FIFTY))) == ROOT
     assert chosen(swarm(), Backing(embedded=TINY)) is None
+
+
+def test_who_has_had_the_embedded_model_serves_it_where_no_other_node_does() -> None:
+    """Without this, two nodes that restart both take the other model."""
+    backing = Backing(named=frozenset({TINY, ROOT}), embedded=TINY)
+    members = swarm(member("a", TINY, ROOT))
+    assert chosen(members, backing) == ROOT, "as long as no node serves either"
+    aiming = replace(members[PeerId("a")], aim=Aim(ROOT, 0, LAYERS, Rank.CLAIMS))
+    assert chosen(members | {aiming.peer: aiming}, backing) == TINY
+    serving = swarm(member("a", TINY, ROOT, serves=ROOT), member("b", TINY, serves=TINY))
+    assert chosen(serving, backing) == ROOT, "one node of it is enough"
+
+
+def aims(record: MemberRecord, root: str, rank: Rank = Rank.HOLDS) -> MemberRecord:
+    return replace(record, aim=Aim(root, 0, LAYERS, rank))
+
+
+def other(members: Members, own: str, *named: str) -> str | None:
+    backing = Backing(named=frozenset(named), embedded=TINY)
+    found = choose_other(members, PeerId(own), TINY, backing)
+    return None if found is None else found.root
+
+
+def two() -> dict[PeerId, MemberRecord]:
+    """Both serve TINY and have heard of ROOT."""
+    return swarm(
+        *(aims(member(peer, TINY, ROOT, serves=TINY), TINY) for peer in ("a", "b")),
+    )
+
+
+def test_one_of_two_leaves_for_a_model_that_no_node_serves() -> None:
+    members = two()
+    assert other(members, "a", ROOT) == ROOT == other(members, "b", ROOT)
+    assert other(members, "a") is None, "there is no reason to serve it"
+    claiming = {peer: aims(record, ROOT, Rank.CLAIMS) for peer, record in members.items()}
+    assert other(claiming, "a", ROOT) == ROOT and other(claiming, "b", ROOT) is None
+    b = PeerId("b")
+    claiming[b] = replace(claiming[b], holdings=(ROOT,))
+    assert other(claiming, "b", ROOT) == ROOT and other(claiming, "a", ROOT) is None, (
+        "the one that has chunks of it goes"
+    )
+
+
+def test_the_last_replica_stays() -> None:
+    members = two()
+    del members[PeerId("b")]
+    assert other(members, "a", ROOT) is None
+    members = two()
+    members[PeerId("b")] = aims(members[PeerId("b")], ROOT)
+    assert other(members, "a", ROOT) is None
 
 
 @pytest.mark.parametrize("layers", [1, 99])

@@ -230,7 +230,9 @@ async def test_the_context_bounds_prompt_and_answer(autojump_clock: object) -> N
         with pytest.raises(PromptTooLong, match=rf"{CONTEXT + 5} tokens .* {CONTEXT}"):
             await _generate(swarm, "x" * (CONTEXT + 5))
         summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=100)
-        assert (summary.reason, summary.tokens) == ("length", 3)
+        assert (summary.reason, summary.tokens) == ("context", 3)
+        summary = await _generate(swarm, "x" * (CONTEXT - 3), max_tokens=2)
+        assert (summary.reason, summary.tokens) == ("length", 2)
         assert (await _error(swarm, "")).code == "bad-request"
         assert (await _error(swarm, max_tokens=0)).code == "bad-request"
         assert (await _error(swarm, None)).code == "bad-request"
@@ -390,6 +392,31 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
 
 
 @pytest.mark.trio
+async def test_where_a_stage_takes_other_layers_another_replica_goes_on(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4))
+    moving = swarm.stages[1]
+    swarm.nodes.append(Node(swarm, 77, moving.parts))
+
+    async def body(_: FakeSwarm) -> None:
+        said: list[Summary] = []
+
+        async def asking() -> None:
+            said.append(await _generate(swarm))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            while not any(node.stage.sessions for node in (moving, swarm.nodes[-1])):
+                await trio.lowlevel.checkpoint()
+            used = next(node for node in (moving, swarm.nodes[-1]) if node.stage.sessions)
+            used.stage.withdraw()
+        assert list(said[0].token_ids) == swarm.expected(_ids("hello"), 8)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_an_engine_that_fails_names_its_stage(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
     swarm.stages[1].engine.fail_at = 7
@@ -435,6 +462,7 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
         error = await _error(swarm)  # the refusal says more than "no route"
         assert error.code == "no-memory"
         assert "stage 2 of 2" in error.message
+        assert "the prompt has 5 tokens and the answer up to 8" in str(error.hint)
         swarm.assert_free()
 
     await _run(swarm, body)

@@ -1,23 +1,17 @@
-"""Which layers a node takes: all, else a hole, else the weakest; and what is missing where."""
+"""How often each layer is served, and what is missing where."""
 
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord
-from shoal.tasks.engine.families import Architecture, architecture
-from shoal.tasks.engine.interface import Parts
-from shoal.tasks.errors import NoFit
+from shoal.tasks.engine.families import architecture
 from shoal.tasks.placement import (
     Hole,
-    choose_parts,
     holes_of,
-    idle_members,
     missing_sentence,
-    needed_bytes,
-    parts_of,
     replicas,
     split_layers,
 )
@@ -45,11 +39,6 @@ MODEL = architecture(
 )
 
 
-@pytest.fixture
-def arch() -> Architecture:
-    return MODEL
-
-
 def shard(start: int, stop: int, root: str = ROOT, *, bare: bool = False) -> ShardRecord:
     head, embedding = stop == LAYERS and not bare, start == 0 and not bare
     return ShardRecord(root, embedding, start, stop, head, "float32", 1000)
@@ -70,92 +59,6 @@ def member(
 
 def swarm(*records: MemberRecord) -> dict[PeerId, MemberRecord]:
     return {record.peer: record for record in records}
-
-
-def room_for(arch: Architecture, layers: int) -> int:
-    """Memory that holds so many inner layers, and less than one more."""
-    return needed_bytes(arch, Parts(False, 1, 1 + layers, False), "float32")
-
-
-def choose(
-    arch: Architecture,
-    members: dict[PeerId, MemberRecord],
-    memory: int,
-    ahead: Sequence[PeerId] = (),
-    own: PeerId = OWN,
-) -> tuple[int, int]:
-    parts = choose_parts(members, own, ROOT, arch, "float32", memory, ahead)
-    assert parts == parts_of(parts.start, parts.stop, LAYERS)
-    assert needed_bytes(arch, parts, "float32") <= memory
-    return parts.start, parts.stop
-
-
-def test_one_that_can_hold_all_holds_all(arch: Architecture) -> None:
-    assert choose(arch, swarm(member("a", shard(0, LAYERS))), GIB) == (0, LAYERS)
-
-
-def test_a_hole_is_filled_to_its_ends(arch: Architecture) -> None:
-    members = swarm(member("a", shard(0, 4)), member("b", shard(8, LAYERS)))
-    assert choose(arch, members, room_for(arch, 6)) == (4, 8)
-
-
-def test_as_much_of_a_hole_as_fits_and_from_its_beginning(arch: Architecture) -> None:
-    assert choose(arch, swarm(member("a", shard(0, 4))), room_for(arch, 3)) == (4, 7)
-
-
-def test_without_a_hole_the_weakest_layers_get_a_replica(arch: Architecture) -> None:
-    members = swarm(
-        member("a", shard(0, 4)), member("b", shard(4, 8)), member("c", shard(8, LAYERS)),
-        member("d", shard(0, 4)), member("e", shard(8, LAYERS)),
-    )  # fmt: skip
-    assert choose(arch, members, room_for(arch, 5)) == (4, 8)
-
-
-def test_its_own_shard_is_no_reason_against_itself(arch: Architecture) -> None:
-    members = swarm(member("a", shard(0, 8)), member(OWN, shard(8, LAYERS)))
-    assert choose(arch, members, room_for(arch, 6)) == (8, LAYERS)
-
-
-def test_nothing_fits(arch: Architecture) -> None:
-    with pytest.raises(NoFit) as caught:
-        choose(arch, {}, 1000)
-    assert "this node offers 1 MiB" in caught.value.message
-    assert caught.value.hint is not None
-
-
-def test_nodes_that_start_together_take_different_layers(arch: Architecture) -> None:
-    memory = room_for(arch, 5)
-    members = swarm(*(member(name, memory=memory) for name in "abc"))
-    taken = [
-        choose(arch, members, memory, idle_members(members, own), own)
-        for own in (PeerId("a"), PeerId("b"), PeerId("c"))
-    ]
-    held = sorted(layer for span in taken for layer in range(*span))
-    assert held == list(range(LAYERS))
-
-
-def test_idle_ones_are_ordered_alike_everywhere() -> None:
-    members = swarm(
-        member("a"), member("b", memory=2 * GIB), member("c", engine=False),
-        member("d", shard(0, 4)), member(OWN),
-    )  # fmt: skip
-    assert idle_members(members, OWN) == ["b", "a"]
-    assert idle_members(members, PeerId("b")) == []
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.data())
-def test_joining_one_by_one_covers_the_model(data: st.DataObject) -> None:
-    members: dict[PeerId, MemberRecord] = {}
-    for number in range(LAYERS):
-        memory = room_for(MODEL, data.draw(st.integers(3, LAYERS)))
-        peer = PeerId(f"peer{number}")
-        start, stop = choose(MODEL, members, memory, own=peer)
-        before = sum(hole.stop - hole.start for hole in holes_of(members, ROOT, LAYERS))
-        members[peer] = member(peer, shard(start, stop))
-        after = sum(hole.stop - hole.start for hole in holes_of(members, ROOT, LAYERS))
-        assert after < before or after == 0
-    assert not holes_of(members, ROOT, LAYERS)
 
 
 def test_the_outer_layers_count_only_with_embedding_and_head() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shoal.state.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
-from shoal.tasks.routing import Hop, find_route
+from shoal.tasks.routing import Hop, find_route, largest_room
 from shoal.transport.identity import PeerId
 
 ROOT = "ab" * 32
@@ -92,7 +92,51 @@ def test_a_full_stage_is_passed_by() -> None:
     assert peers(members, tokens=9) == "a"
     with pytest.raises(NoRoute) as caught:
         peers(members, tokens=1000)
-    assert "room for 1000 tokens" in caught.value.message
+    assert "room for a prompt of 1000 tokens" in caught.value.message
+
+
+def too_long(members: Members, prompt: int, answer: int) -> tuple[str, str | None]:
+    with pytest.raises(NoRoute) as caught:
+        find_route(members, ROOT, LAYERS, prompt + answer, answer=answer)
+    return caught.value.message, caught.value.hint
+
+
+def with_room(**rooms: int) -> Members:
+    """Nodes `a…` serve layers 0:6, all others the rest."""
+    return {
+        PeerId(name): member(
+            name,
+            ShardRecord(ROOT, name < "b", 0, 6, False, "float32", room)
+            if name < "b"
+            else ShardRecord(ROOT, False, 6, LAYERS, True, "float32", room),
+        )
+        for name, room in rooms.items()
+    }
+
+
+def test_the_largest_room_is_that_of_the_narrowest_stage_of_the_widest_chain() -> None:
+    assert largest_room(with_room(a1=900, a2=50, b1=700, b2=20), ROOT, LAYERS) == 700
+    assert largest_room(with_room(a1=900), ROOT, LAYERS) is None
+    assert largest_room(with_room(a1=0, b1=700), ROOT, LAYERS) == 0
+    assert largest_room({}, ROOT, LAYERS) is None
+
+
+def test_the_error_names_the_largest_prompt_that_fits() -> None:
+    members = with_room(a1=900, b1=700)
+    message, hint = too_long(members, 1223, 100)
+    assert message.endswith("the largest prompt that fits now has 600 tokens")
+    assert "prompt of 1223 tokens and an answer of up to 100" in message
+    assert hint and "may take 700 tokens" in hint
+    message, hint = too_long(members, 650, 1024)
+    assert message.endswith("fits now has 699 tokens, with `--max-tokens 1`")
+    assert hint == "`--max-tokens 50` fits beside this prompt"
+    for prompt, answer in ((600, 100), (650, 50), (699, 1)):
+        find_route(members, ROOT, LAYERS, prompt + answer, answer=answer)
+
+
+def test_a_full_swarm_and_shards_that_do_not_join_are_told_apart() -> None:
+    assert "full of other requests" in too_long(with_room(a1=0, b1=700), 5, 5)[0]
+    assert "join into a chain" in too_long(swarm(a=(0, 7), b=(6, 12)), 5, 5)[0]
 
 
 def test_a_chain_has_one_dtype() -> None:

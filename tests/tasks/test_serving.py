@@ -12,9 +12,9 @@ from shoal.dht.errors import ModelError
 from shoal.dht.exchange import Exchange
 from shoal.dht.library import Library
 from shoal.dht.names import Meaning
-from shoal.state.record import ModelName, ShardRecord
+from shoal.state.record import Aim, MemberRecord, ModelName, Rank, ShardRecord
 from shoal.tasks.courier import Courier
-from shoal.tasks.defaults import DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE
+from shoal.tasks.defaults import CLAIM_WAIT, DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE, SERVE_RETRY
 from shoal.tasks.demand import Backing
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
@@ -207,7 +207,11 @@ async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
     world.directory.put(replace(world.directory.records[OTHER], shards=(first,)))
 
     async def body() -> None:
+        assert await world.settle("choosing") == "looking which layers of small are needed"
+        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.CLAIMS)
+        await trio.sleep(CLAIM_WAIT + 0.1)
         assert await world.settle("serving") == "serving layers 1:2 of small"
+        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.HOLDS)
 
     await world.run(body)
 
@@ -341,5 +345,102 @@ async def test_who_is_barred_serves_nothing_until_it_is_not(autojump_clock: obje
         world.serving.bar(None)
         await world.settle("serving")
         assert world.shards()
+
+    await world.run(body)
+
+
+def serving(number: int, start: int, stop: int, root: str) -> MemberRecord:
+    """A member that serves layers of a model of two."""
+    shard = ShardRecord(root, start == 0, start, stop, stop == 2, "float32", 100)
+    model = ModelName("small", root, 2, 100)
+    aim = Aim(root, start, stop, Rank.HOLDS)
+    return record_of(peer_of(number), shards=(shard,), models=(model,), aim=aim)
+
+
+def spare_world() -> World:
+    """This node serves layers that another one serves too."""
+    whole = needed_bytes(architecture(CONFIG), Parts(True, 0, 2, True), "float32")
+    world = World(layers=None, memory=whole - 1)
+    for number, span in ((2, (0, 1)), (3, (1, 2))):
+        world.directory.put(serving(number, *span, world.manifest.root))
+    return world
+
+
+async def lose_what_only_one_serves(world: World) -> tuple[int, int]:
+    """Kill the node whose layers this one does not have; these layers."""
+    await trio.sleep(CLAIM_WAIT + 0.1)
+    await world.settle("serving")
+    (own,) = world.shards()
+    world.directory.records = {
+        peer: record
+        for peer, record in world.directory.records.items()
+        if peer == peer_of(1) or record.shards[0].start == own.start
+    }
+    lost = (1, 2) if own.start == 0 else (0, 1)
+    world.directory.put(world.directory.own())
+    return lost
+
+
+@pytest.mark.trio
+async def test_a_spare_fetches_what_is_missing_before_it_leaves_what_it_serves(
+    autojump_clock: object,
+) -> None:
+    world = spare_world()
+
+    async def body() -> None:
+        lost = await lose_what_only_one_serves(world)
+        before, world.exchange.hold = world.shards(), trio.Event()
+        await trio.sleep(20)
+        assert await world.settle("fetching") == f"fetching layers {lost[0]}:{lost[1]} of small"
+        assert world.shards() == before and len(world.engine.loads) == 1
+        assert world.directory.own().aim == Aim(world.manifest.root, *lost, Rank.HOLDS)
+        world.exchange.hold.set()
+        await world.settle("serving")
+        (shard,) = world.shards()
+        assert (shard.start, shard.stop) == lost and len(world.engine.loads) == 2
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_a_move_that_fails_leaves_what_is_served_and_is_tried_again(
+    autojump_clock: object,
+) -> None:
+    world = spare_world()
+
+    async def body() -> None:
+        lost = await lose_what_only_one_serves(world)
+        before = world.shards()
+        world.exchange.errors = [ModelError("fetch-failed", "no node has chunk 7")]
+        await trio.sleep(20)
+        assert (await world.settle("serving")).startswith("no node has chunk 7; still serving")
+        assert world.shards() == before
+        (shard,) = before
+        assert world.directory.own().aim == Aim(
+            world.manifest.root, shard.start, shard.stop, Rank.HOLDS
+        )
+        await trio.sleep(SERVE_RETRY[1] + 20)
+        (shard,) = world.shards()
+        assert (shard.start, shard.stop) == lost
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_a_node_that_ends_says_at_once_that_its_layers_are_free(
+    autojump_clock: object,
+) -> None:
+    world = World()
+    world.other_has_it()
+
+    async def body() -> None:
+        await world.settle("serving")
+        assert world.directory.own().aim == Aim(world.manifest.root, 0, 2, Rank.FIXED)
+        world.serving.leave()
+        assert world.directory.own().aim is None
+        for callback in world.engine.restart:
+            callback()
+        await world.settle("serving")
+        assert world.directory.own().aim is None
 
     await world.run(body)

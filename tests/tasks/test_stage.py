@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
+from shoal.tasks.metering import Use
 from shoal.tasks.session import Close, Feed, Open, SpanMessage, pack_tokens
 from shoal.transport.calls import Reply
 from shoal.transport.errors import CallRefused
@@ -240,6 +241,11 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
         greedy = [await opening(swarm.client, number) for number in range(4)]
         assert greedy == ["open", "open", "no-memory", "no-memory"]
         assert await opening(swarm.client, 5, 1) == "no-memory"
+        header = _open(swarm, session=(5).to_bytes(16), tokens=1).header()
+        with pytest.raises(CallRefused, match=r"room for 0 tokens .* now, 1 are asked for"):
+            await _call(swarm.client, stage, "session.open", header)
+        assert stage.stage.room_for(swarm.client.peer) == 0
+        assert stage.stage.room_for(other.peer) == 2 * CONTEXT == stage.stage.room_for(stage.peer)
         assert await opening(other, 6) == "open"
         await _call(swarm.client, stage, "session.close", Close((0).to_bytes(16)).header())
         assert await opening(swarm.client, 7) == "open"  # what was closed counts no longer
@@ -630,7 +636,7 @@ async def test_each_stage_counts_what_it_did(
     swarm = FakeSwarm(splits)
 
     async def body(_: FakeSwarm) -> None:
-        user = swarm.client.peer, ROOT
+        use = Use(swarm.client.peer, ROOT)
         await _open_all(swarm)
         ids = pack_tokens([7] * 2)
         first = _span(0, 2, token=False).header()
@@ -639,8 +645,8 @@ async def test_each_stage_counts_what_it_did(
         await _settle()
         for node in swarm.stages:
             counts = node.stage.meter.take()
-            assert set(counts) == {user}
-            count = counts[user]
+            assert set(counts) == {use}
+            count = counts[use]
             assert (count.requests, count.tokens_in, count.tokens_out) == (1, 4, 5)
             assert count.busy_ms > 0
         await _close_all(swarm)

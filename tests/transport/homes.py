@@ -72,11 +72,13 @@ async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[
 
 async def two_homes(world: World, kinds: tuple[str, str], **settings: Any) -> tuple[str, str]:
     """The way between two homes that have joined by three relays. `allow`: what their routers let
-    out; `six`: they and the relays have IPv6; the rest are rungs."""
+    out; `six`: they and the relays have IPv6; `relays_six`: whether the relays have it; the rest
+    are rungs."""
     street = Street(world)
     six = settings.pop("six", False)
+    relays_six = settings.pop("relays_six", six)
     allow = settings.pop("allow", None)
-    await street.relays(ipv6=six)
+    await street.relays(ipv6=relays_six)
     ladder = rungs(**settings)
     a = await street.home("a", kinds[0], ladder, ipv6=six, allow=allow)
     b = await street.home("b", kinds[1], ladder, ipv6=six, allow=allow)

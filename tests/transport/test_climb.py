@@ -1,8 +1,17 @@
 """The order of one dial."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
 from shoal.transport.address import Address
-from shoal.transport.climb import order
-from shoal.transport.identity import Identity
+from shoal.transport.climb import Attempt, order
+from shoal.transport.climbs import Climbs
+from shoal.transport.guard import Guard
+from shoal.transport.identity import Identity, PeerId
 from shoal.transport.ladder import Rungs
 from shoal.transport.pipe import Way
 
@@ -54,3 +63,49 @@ def test_no_more_than_some_addresses() -> None:
     assert len(found) == 12
     assert sum(each.way is Way.RELAYED for each in found) == 4
     assert max(len(each.others) for each in found) == 3
+
+
+class Links:
+    """Fulfils what a climb asks of the endpoint; `current` is the link to the peer."""
+
+    def __init__(self) -> None:
+        self.current: Any = None
+        self.guard = Guard()
+
+    def link(self, peer: PeerId) -> Any:
+        return self.current
+
+
+@pytest.mark.trio
+async def test_a_climb_whose_link_has_ended_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its slower attempts go on, but a new dial begins from the start."""
+    links = Links()
+    climbs = Climbs(
+        cast(Any, None),
+        cast(Any, links),
+        book=lambda peer: (),
+        attempts=lambda peer, addresses, own: [
+            Attempt(peer, FOUR, Way.RELAYED, 0.0),
+            Attempt(peer, SIX, Way.DIRECT, 0.0),
+        ],
+        dial=lambda attempt: dial(attempt),
+    )
+
+    async def dial(attempt: Attempt) -> Any:
+        if attempt.way is Way.DIRECT:
+            await trio.sleep_forever()
+        await trio.sleep(1)
+        links.current = SimpleNamespace(connected=True)
+        return links.current
+
+    async with trio.open_nursery() as climbs.nursery:
+        first = climbs.to(PEER, (), 60.0)
+        link = await first.first()
+        assert climbs.to(PEER, (), 60.0) is first, "its link is there"
+        links.current = None
+        second = climbs.to(PEER, (), 60.0)
+        assert second is not first
+        assert await second.first() is not link
+        climbs.nursery.cancel_scope.cancel()

@@ -1,9 +1,17 @@
 """A relay climbs to whom somebody wants through it: who gets out by TCP 443 only is reached."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
 
 from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.world import World
+from shoal.transport.climbs import Climbs
+from shoal.transport.realhost import RealHost
 from tests.transport.homes import UNPUNCHED, Street, rungs, until, way_of
 
 
@@ -95,3 +103,29 @@ async def test_a_home_whose_relays_are_on_other_ports_is_reached_by_443_only(
     other = await street.town.relay(host, rungs=rungs())
     await street.meet(await street.home("b", "linux-drop"), relays=[other])
     assert await way_of(street.a, street.b, 1.0) == ("relayed", "circuit")
+
+
+@pytest.mark.trio
+async def test_only_a_path_that_was_looked_for_hurries_the_other_searches(
+    autojump_clock: MockClock,
+) -> None:
+    """A node that has lost half of the swarm makes new links to the other half all the time."""
+    woken: list[None] = []
+    endpoint: Any = SimpleNamespace(
+        rescue=SimpleNamespace(wake=lambda: woken.append(None)), link=lambda peer: None
+    )
+    dial: Any = None
+    climbs = Climbs(
+        RealHost(), endpoint, book=lambda peer: (), attempts=lambda *where: [], dial=dial
+    )
+    lost: Any = SimpleNamespace(peer="lost", needed=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(climbs.find, lost)
+        await trio.sleep(1)
+        climbs.found("other")  # type: ignore[arg-type]
+        assert not woken
+        climbs.found(lost.peer)
+        assert woken
+        nursery.cancel_scope.cancel()
+    climbs.found(lost.peer)
+    assert len(woken) == 1

@@ -32,6 +32,22 @@ async def test_both_where_both_have_both(world: World) -> None:
     assert await linked(world, relay_six=True, home_six=True) == {True, False}
 
 
+async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World) -> None:
+    """So it can tell a peer that has IPv4 alone where it saw a home that is linked by IPv6."""
+    town = Town(world)
+    relay = await town.relay(world.host("relay", ipv6=True), rungs=QUIET)
+    gateway = world.gateway("router", ipv6=True)
+    home = await town.node(world.host("home", behind=gateway), rungs=QUIET)
+    await town.introduce(home, [relay])
+    await trio.sleep(5)
+    link = relay.endpoint.link(home.peer)
+    assert link is not None
+    link._legs.lose(next(leg for leg in link._legs if ":" not in leg.path.address[0]))
+    assert len(places_of(link)) == 1
+    seen = seen_at(link)
+    assert (seen.ip, seen.other) == (gateway.address, home.computer.addresses()[1])
+
+
 @pytest.mark.parametrize(("relay_six", "home_six"), [(True, False), (False, True), (False, False)])
 async def test_one_where_one_has_one(world: World, *, relay_six: bool, home_six: bool) -> None:
     assert await linked(world, relay_six=relay_six, home_six=home_six) == {False}

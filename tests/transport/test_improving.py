@@ -8,7 +8,6 @@ from trio.testing import MockClock
 
 from shoal.transport import defaults
 from shoal.transport.guard import Guard
-from shoal.transport.identity import PeerId
 from shoal.transport.improving import Improving
 from shoal.transport.pipe import Way
 from shoal.transport.punch.outcome import Outcome, Result, RungOutcome
@@ -45,15 +44,11 @@ class Puncher:
         return Outcome(link.peer, {"prediction": spared} if self.hard and thrifty else {})
 
 
-async def know(peer: PeerId) -> None:
-    await trio.lowlevel.checkpoint()
-
-
 async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
     autojump_clock: MockClock,
 ) -> None:
     puncher = Puncher()
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(cast(Any, Link()), nursery, at_once=True)
         await trio.sleep(1)
@@ -65,7 +60,7 @@ async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
 
 async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             improving.begin(link, nursery, at_once=True)
@@ -76,7 +71,7 @@ async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
 
 async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=True)
         await trio.sleep(1)
@@ -86,7 +81,7 @@ async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> Non
 
 async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=False)
         await trio.sleep(1)
@@ -99,7 +94,7 @@ async def test_another_network_is_a_reason_to_try_at_once(autojump_clock: MockCl
 async def test_a_search_waits_until_somebody_needs_the_link(autojump_clock: MockClock) -> None:
     """It sends 2,000 datagrams: as many as a home may send in all in its first minute."""
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=True)
         await trio.sleep(60)
@@ -115,7 +110,7 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
     how: str, autojump_clock: MockClock
 ) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         if how == "held by a session":
             link.needed = True
@@ -131,7 +126,7 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
 
 async def test_what_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), know, Guard())
+    improving = Improving(cast(Any, puncher), Guard())
     async with trio.open_nursery() as nursery:
         improving.begin(link, nursery, at_once=True)
         await trio.sleep(10)

@@ -13,7 +13,7 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.pipe import Way
-from shoal.transport.punch import puncher
+from shoal.transport.punch import attempt, puncher
 from shoal.transport.punch.preparing import Prepared
 from shoal.transport.punch.sockets import Sockets
 from tests.transport.homes import (
@@ -202,3 +202,17 @@ async def test_private_addresses_of_strangers_are_not_dialled(world: World) -> N
     assert private
     with pytest.raises(DialFailed, match="no address"):
         await a.connect(b.peer, [*private, *(each for each in a.addresses() if each.relay is None)])
+
+
+async def test_ipv6_joins_them_though_no_relay_has_it(world: World) -> None:
+    """Two stateful IPv6 firewalls, and only the homes themselves know their IPv6 addresses."""
+    found = await two_homes(world, SYMMETRIC, six=True, relays_six=False)
+    assert found == ("direct", "udp6")
+
+
+async def test_not_without_checks_of_addresses_that_only_the_peer_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "unseen", lambda candidates, seen: [])
+    found = await two_homes(world, SYMMETRIC, six=True, relays_six=False)
+    assert found == ("relayed", "circuit")

@@ -37,8 +37,10 @@ class Tries:
         return round(trio.current_time() - self._start, 3)
 
 
-def rounds(every: Callable[[], float] = lambda: 3.0) -> Rounds[str]:
-    return Rounds(RealHost(), pause=0.5, every=every)
+def rounds(
+    every: Callable[[], float] = lambda: 3.0, times: Callable[[], float] = lambda: 1.0
+) -> Rounds[str]:
+    return Rounds(RealHost(), pause=0.5, every=every, times=times)
 
 
 async def test_a_try_that_hangs_holds_up_the_next_for_a_while_only(
@@ -97,3 +99,14 @@ async def test_the_pace_may_change(autojump_clock: trio.testing.MockClock) -> No
     with trio.move_on_after(20):
         await rounds(lambda: next(paces)).run(tries)
     assert tries.began == [0.0, 3.0, 13.0]
+
+
+async def test_all_times_may_be_longer(autojump_clock: trio.testing.MockClock) -> None:
+    tries = Tries(inf)
+    search = rounds(times=lambda: 4.0)
+    with trio.move_on_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(search.run, tries)
+            await trio.sleep(0.5)
+            search.wake()
+    assert tries.began == [0.0, 4.0, 16.0, 28.0]

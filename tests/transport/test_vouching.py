@@ -13,6 +13,7 @@ from shoal.transport.calls import Call, Reply
 from shoal.transport.errors import CallRefused
 from shoal.transport.ladder import Rungs
 from shoal.transport.rates import Rate, Rates
+from shoal.transport.relay.vouch import Vouched
 
 QUIET = Rungs(lan=False, mapping=False, relay=False)
 
@@ -90,3 +91,14 @@ async def test_a_liar_names_no_address_of_a_network_that_it_is_not_in(
     assert bool(a.ladder.knowledge.seen(b.peer).vouched) is believed
     await a.within(a.ladder.vouching.ask, b.peer)
     assert len(asked) == 2 - believed, "who knows does not ask"
+
+
+@pytest.mark.parametrize(("ip", "asks"), [("2600::7", True), ("11.0.0.77", False)])
+async def test_an_address_of_a_version_that_is_missing_here_is_not_enough(
+    world: World, ip: str, asks: bool
+) -> None:
+    """These nodes have IPv4 alone."""
+    a, b, c = await linked(world)
+    a.ladder.knowledge.vouch(b.peer, Vouched(ip), c.peer)
+    await a.within(a.ladder.vouching.ask, b.peer)
+    assert (b.computer.addresses()[0] in a.ladder.knowledge.seen(b.peer).vouched) is asks

@@ -11,12 +11,12 @@ from ..pipe import Pipe, TcpPipe, Way
 from ..reach.stun import Message
 from ..udp.quic import QuicPipe
 from . import defaults, schedule
-from .candidates import Candidate, Kind, Seen, Transport, may_probe, probeable
+from .candidates import Candidate, Kind, Seen, Transport, may_probe, probeable, unseen
 from .checks import Checks, Chosen
 from .needs import Socket, Tools
 from .offer import Offer
 from .outcome import Outcome, Result, RungOutcome
-from .predict import Plan, plan
+from .predict import Nat, Plan, plan
 from .preparing import Prepared
 from .sockets import Sockets
 from .tcp import Dialling, TcpEnd
@@ -59,14 +59,15 @@ class Attempt:
         self.thrifty = thrifty
         self.round = 0
         self.plan = Plan.CHECKS
+        self._theirs: Offer | None = None  # what the peer said last
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
             name,
             controlling=client,
             secret=self.secret,
-            may_probe=self.may_be_at,
-            spend=tools.budget.datagram,
+            may_probe=self._may_check,
+            spend=self._spend,
             entropy=tools.host.entropy,
             limits=tools.limits,
         )
@@ -74,6 +75,7 @@ class Attempt:
         self.over = trio.Event()
         self._tools = tools
         self._seen = seen
+        self._unseen: set[str] = set()  # addresses of its that only the peer has named
         self._ways: dict[Place, Way] = {}
         self._began = tools.host.now()
         self._rungs: dict[str, RungOutcome] = {}
@@ -136,12 +138,16 @@ class Attempt:
     async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
         """Start a round at the agreed moment; returns when it has begun."""
         self.checks.theirs = theirs.secret
-        remote = probeable(theirs.candidates, self._seen)
+        new = unseen(theirs.candidates, self._seen) if not self._unseen else ()
+        self._unseen.update(each.place[0] for each in new)
+        remote = [*probeable(theirs.candidates, self._seen), *new]
         tcp = [each.kind for each in mine.candidates if each.transport is Transport.TCP]
         self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, Way.PUNCHED)
         self.plan = plan(mine.nat, theirs.nat, search=not self.thrifty)
+        if self.plan not in SEARCHES or mine.busy or theirs.busy:
+            self._tools.searching.discard(self.name)
         await trio.sleep_until(at)
         if self._nursery is None:  # over meanwhile
             return
@@ -155,6 +161,15 @@ class Attempt:
     def may_be_at(self, ip: str) -> bool:
         """Whether the peer may be found at an IP address, and so may be sent to there."""
         return may_probe(ip, self._seen)
+
+    def _may_check(self, ip: str) -> bool:
+        return ip in self._unseen or self.may_be_at(ip)
+
+    def _spend(self, ip: str, now: float) -> bool:
+        budget = self._tools.budget
+        if ip in self._unseen and ip not in self.checks.proven:
+            return budget.unseen(ip, now)
+        return budget.datagram(ip, now)
 
     def opens(self, ip: str) -> bool:
         """Whether our own dials have opened the way for those of the peer from there: anybody could
@@ -178,11 +193,11 @@ class Attempt:
             case Plan.STEP:
                 schedule.walk(checks, theirs, at)
                 at += schedule.COUNT_AFTER_S
-            case Plan.SPRAY if ip is not None and self._may_search():
+            case Plan.SPRAY if ip is not None and self._begin_search():
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
                 schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
-            case Plan.OPEN if main and self.sockets is not None and self._may_search():
+            case Plan.OPEN if main and self.sockets is not None and self._begin_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 at += schedule.OPEN_AFTER_S  # ordinary ones too: one that is early may spoil all
                 schedule.open_many(checks, many, theirs.search or main[0], at)
@@ -193,12 +208,39 @@ class Attempt:
             schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
         schedule.ordinary(checks, remote, at)
 
-    def _may_search(self) -> bool:
-        """Once in an attempt, which is all that the budget allows, and in few at a time."""
+    def told(self, theirs: Offer) -> None:
+        """Take note of the peer's part of a round."""
+        self._theirs = theirs
+
+    def sees(self, seen: Seen) -> None:
+        """Take note of what others say of the peer's addresses."""
+        self._seen = seen
+        self._unseen.difference_update(seen.vouched)
+
+    def may_need_search(self, mine: Nat) -> bool:
+        """Return whether a search may be due in the next round. Each attempt has one."""
+        if self.thrifty or self.searched:
+            return False
+        if self._theirs is None:
+            return mine.hard or mine.strict
+        return plan(mine, self._theirs.nat) in SEARCHES
+
+    def reserve_search(self) -> bool:
+        """Return whether this node can search now. If not, it tells the peer, because the search
+        of one side alone finds nothing."""
         searching = self._tools.searching
-        if self.searched or len(searching) >= self._tools.limits.searches:
+        theirs = self._theirs.candidates if self._theirs is not None else ()
+        if theirs and not schedule.targets(probeable(theirs, self._seen)):
+            return False  # no third node has seen the peer by IPv4 yet
+        if self.name not in searching and len(searching) >= self._tools.limits.searches:
             return False
         searching.add(self.name)
+        return True
+
+    def _begin_search(self) -> bool:
+        """Return whether both sides have reserved a search that is not made yet."""
+        if self.searched or self.name not in self._tools.searching:
+            return False
         self.searched = True
         return True
 

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Final
 
 from ..place import targets
+from ..rates import Rate, Rates
 from .defaults import PunchLimits
 
 _SLICES: Final = 60
@@ -44,10 +45,19 @@ class Budget:
         self._slice_s = limits.window_s / _SLICES
         self._datagrams: dict[str, _Account] = {}
         self._syns: dict[str, _Account] = {}
+        self._unseen = Rates(Rate(*limits.unseen), Rate(*limits.unseen_total))
 
     def datagram(self, ip: str, now: float) -> bool:
         """Count one datagram to an IP address; False where it must not be sent."""
         return self._spend(self._datagrams, ip, self._limits.target_datagrams, now)
+
+    def unseen(self, ip: str, now: float) -> bool:
+        """Count one datagram to an IP address that only the peer has named; False where it must
+        not be sent."""
+        if not self._unseen.take(targets(ip)[0].name, now):
+            self.refused += 1
+            return False
+        return self.datagram(ip, now)
 
     def syn(self, ip: str, now: float) -> bool:
         """Count one TCP connection that is begun; False where it must not be."""

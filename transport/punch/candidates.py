@@ -1,9 +1,10 @@
 """Addresses at which a peer may be met: what they are, how they travel, which are believed.
 
-A peer names its own addresses, so each is a claim: nothing may be sent to an address for the sole
-reason that a peer has named it, or every node would be a reflector for sale. An address passes
-only if somebody else has seen the peer there, or if it can be nobody's but the peer's in our
-own network.
+A peer names its own addresses, so each is a claim. If a node sent to every address that a peer
+names, it would be a reflector. An address passes only if a third node has seen the peer there, or
+if it can only be the peer's in our own network. A public IPv6 address may pass without a witness,
+because the relay between two homes often has no IPv6. It gets a few UDP checks
+(`Budget.unseen`), and more once the peer has answered there.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,8 +14,8 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from ..datagrams import Place
-from ..place import Nearness, may_dial_port, nearness_of, plain_ip
-from .defaults import CANDIDATES
+from ..place import Nearness, is_public, may_dial_port, nearness_of, plain_ip
+from .defaults import CANDIDATES, UNSEEN
 
 _PRIVATE: Final = tuple(
     ip_network(each) for each in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
@@ -83,6 +84,20 @@ def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
         for each in candidates
         if may_dial_port(each.place[1]) and may_probe(each.place[0], seen)
     ]
+
+
+def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
+    """Return a peer's first few UDP candidates on public IPv6 that only the peer vouches for."""
+    found = [
+        each
+        for each in candidates
+        if each.transport is Transport.UDP
+        and may_dial_port(each.place[1])
+        and ":" in each.place[0]
+        and is_public(each.place[0])
+        and not may_probe(each.place[0], seen)
+    ]
+    return found[:UNSEEN]
 
 
 # The wire form.

@@ -92,6 +92,8 @@ class Checks(Generic[S]):
         self.heard = 0  # the peer's requests that were believed
         self.refused = 0  # messages with a wrong key, from a wrong address, or heard before
         self.mapped: dict[S, Place] = {}  # where the peer saw a socket of ours last
+        self.proven: set[str] = set()
+        """IP addresses from which the peer has answered a check that went there."""
         self._may_probe = may_probe
         self._spend = spend
         self._entropy = entropy
@@ -297,6 +299,7 @@ class Checks(Generic[S]):
             self.refused += 1
             return
         del self._pending[message.transaction]
+        self.proven.add(source[0])
         pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)
         if pair is None:
             return

@@ -6,6 +6,8 @@ from typing import Final
 # Part of the protocol (docs/spec/punch.md): both sides must agree.
 CANDIDATES: Final = 16
 """Addresses that one side may name in one offer, a count."""
+UNSEEN: Final = 2
+"""Addresses of one offer that are checked though only the peer has named them, a count."""
 COMB: Final = 7
 """Fresh sockets a side that may be misunderstood by a router opens in the second round, a count."""
 COMB_STEP_S: Final = 0.025
@@ -41,6 +43,11 @@ class PunchLimits:
     """TCP connections begun to one, over all attempts, in a window."""
     window_s: float = 600.0
     """The window, in seconds."""
+    unseen: tuple[float, float] = (16, 1 / 8)
+    """Datagrams to one IPv6 /64 at which no third node has seen the peer and the peer has not
+    answered, a count: at once, and per second. Each has about 130 bytes."""
+    unseen_total: tuple[float, float] = (256, 2.0)
+    """Datagrams to all such networks together, likewise."""
     targets: int = 2048
     """Accounts of targets, networks included, a count. Beyond it nothing is sent to new targets."""
     attempts: int = 32

@@ -32,7 +32,8 @@ class Offer:
     `secret` signs what the other side sends to this one. `comb` are the outer places of fresh
     sockets, in order, None where that was not seen. `rtt` is the link's, in seconds, as the
     offering side knows it. `search` is where this side will send a search from, None where that is
-    its port itself. `thrifty`: the offering side wants no search made.
+    its port itself. `thrifty`: the offering side wants no search made. `busy`: this side makes no
+    search in this round, since others are under way here.
     """
 
     name: bytes
@@ -45,6 +46,7 @@ class Offer:
     rtt: float = 0.0
     search: Place | None = None
     thrifty: bool = False
+    busy: bool = False
 
     @property
     def places(self) -> list[Place]:
@@ -71,6 +73,8 @@ def encode(offer: Offer) -> dict[str, Any]:
         header["f"] = [*offer.search]
     if offer.thrifty:
         header["l"] = True
+    if offer.busy:
+        header["w"] = True
     return header
 
 
@@ -87,10 +91,10 @@ def decode(header: Mapping[str, Any]) -> Offer | None:
     comb, rtt = _comb(header.get("b", [])), _seconds(header.get("t"))
     if nat is None or found is None or comb is None or rtt is None:
         return None
-    thrifty = header.get("l", False)
-    if type(thrifty) is not bool:
+    thrifty, busy = header.get("l", False), header.get("w", False)
+    if type(thrifty) is not bool or type(busy) is not bool:
         return None
-    offer = Offer(name, number, secret, nat, found, comb, None, rtt, thrifty=thrifty)
+    offer = Offer(name, number, secret, nat, found, comb, None, rtt, thrifty=thrifty, busy=busy)
     if "f" in header:
         offer = replace(offer, search=_place(header["f"]))
         if offer.search is None or offer.search[1] < LOW_PORT:

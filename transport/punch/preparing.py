@@ -25,7 +25,7 @@ _COMB_OBSERVERS: Final = 2
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """One side's part of a round, before it is told. `fresh` are the sockets of `comb`, `aside` is
-    the one for a search, which will be seen at `search`."""
+    the one for a search, which will be seen at `search`; `busy`: no search can be made now."""
 
     nat: Nat
     candidates: Sequence[Candidate]
@@ -34,6 +34,7 @@ class Prepared:
     fresh: Sequence[Datagrams] = field(default=(), repr=False)
     aside: Datagrams | None = field(default=None, repr=False)
     search: Place | None = None
+    busy: bool = False
 
 
 class Observing:

@@ -9,6 +9,9 @@ that were accepted (`arrived`), and about accepted TCP connections that say noth
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from math import inf
 from typing import Final
 
 import trio
@@ -23,7 +26,7 @@ from ..pipe import Pipe
 from ..reach import stun
 from ..udp.quic import QuicPipe
 from . import defaults
-from .attempt import FUTILE, SEARCHES, Attempt
+from .attempt import FUTILE, Attempt
 from .budget import Budget
 from .defaults import PunchLimits
 from .needs import Channel, Knowledge, OnPipe, Serves, Socket, Tools, Udp
@@ -40,6 +43,10 @@ _SWEEP_S: Final = 30.0
 _UNKNOWN_RTT_S: Final = 0.1
 
 
+async def _no_look(peer: PeerId) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 class Puncher:
     """Registers `punch.offer` at the endpoint. `bind` is where fresh sockets are bound."""
 
@@ -54,7 +61,9 @@ class Puncher:
         limits: PunchLimits | None = None,
         bind: str = "0.0.0.0",
         guard: Guard | None = None,
+        look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
+        """`look(peer)` finds out where others see a peer, unless that is known."""
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
@@ -63,6 +72,7 @@ class Puncher:
         self._guard = guard or Guard()
         self._endpoint = endpoint
         self._knowledge = knowledge
+        self._look = look or _no_look
         self._tools = Tools(
             host, udp, lambda: endpoint.port, self.budget, self.limits, on_pipe, bind
         )
@@ -135,6 +145,7 @@ class Puncher:
             if theirs is None or (theirs.name, theirs.round) != (attempt.name, number):
                 return "bad-answer"
             self._take_part(attempt)
+            attempt.told(theirs)
             rtt = min(now - asked, rtt if rtt is not None else self.limits.skew_s)
             await attempt.begin(mine, theirs, now)
             with trio.move_on_after(self._span(attempt, number, rtt)):
@@ -142,14 +153,14 @@ class Puncher:
             if attempt.checks.chosen is not None:  # QUIC is about to begin
                 with trio.move_on_after(self.limits.dial_s):
                     await attempt.settled.wait()
-            if attempt.settled.is_set() or attempt.plan in FUTILE:
+            if attempt.settled.is_set() or attempt.plan in FUTILE or attempt.searched:
                 break
         return None
 
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
-        """Seconds of a round. A search needs its shots, and has them in the first one alone."""
+        """Seconds of a round. A search needs longer, and so does the last try."""
         limits = self.limits
-        if number == limits.rounds or attempt.plan in SEARCHES | FUTILE:
+        if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 
@@ -165,16 +176,24 @@ class Puncher:
             _UNKNOWN_RTT_S if rtt is None else rtt,
             mine.search,
             attempt.thrifty,
+            mine.busy,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
+        if number == 1:
+            # An offer that is to be answered has a time limit.
+            with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
+                await self._look(attempt.peer)
+        attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
         comb = number > 1 and attempt.plan is Plan.CHECKS
         mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
-        may_search = number == 1 or (attempt.plan is Plan.SPRAY and not attempt.searched)
-        may_search = may_search and not attempt.thrifty
-        return await set_aside(mine, attempt.sockets) if may_search else mine
+        if not attempt.may_need_search(mine.nat):
+            return mine
+        if not attempt.reserve_search():
+            return replace(mine, busy=True)
+        return await set_aside(mine, attempt.sockets)
 
     async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
         with trio.move_on_after(self.limits.offer_s):
@@ -211,6 +230,7 @@ class Puncher:
             self._take_part(attempt)
             await self._nursery.start(self._run, attempt)
         attempt.extend()
+        attempt.told(offer)
         mine = await self._prepare(attempt, offer.round)
         if self._nursery is None or attempt.over.is_set():
             return Refusal("over", "the attempt has ended")

@@ -49,7 +49,7 @@ class Situation:
     """All that the findings rest on. `port` is this node's TCP and UDP port. `portmap` is None
     where nothing was tried. `worked` are the rungs by which a link was made since the start,
     `failed` those that were tried without any success. `relays` are nodes that said that they
-    relay, a count, `relays_443` those of them on TCP 443."""
+    relay, a count, `relays_443` those of them on TCP 443; `linked` counts the linked peers."""
 
     reach: Reachability
     port: int
@@ -58,6 +58,7 @@ class Situation:
     failed: Collection[Rung] = ()
     relays: int = 0
     relays_443: int = 0
+    linked: int = 0
 
 
 def findings(now: Situation) -> list[Finding]:
@@ -79,11 +80,18 @@ def _few_peers(now: Situation) -> Iterator[Finding]:
     missing = max(2 - have, 0)
     if missing:
         peers = "one more peer is" if missing == 1 else "two more peers are"
+        hint = "leave the node running; it measures again when it has more links"
+        if now.linked > max(have, 1):
+            peers = (
+                f"{now.linked} peers are linked, but {have or 'none'} of them can say how this "
+                "node looks from outside its own network; two such peers are"
+            )
+            hint = "link with peers on other networks (`shoal invite`); it measures again then"
         yield Finding(
             "too-few-peers",
             f"{peers} needed to tell what kind of router is in the way: this is measured by peers, "
             "no central service is asked",
-            "leave the node running; it measures again when it has more links",
+            hint,
         )
     elif have < defaults.ENOUGH_OBSERVERS and not now.reach.udp.blocked:
         yield Finding(

@@ -40,8 +40,12 @@ def places_of(link: Link) -> dict[str, tuple[int, int]]:
 
 
 def seen_at(link: Link) -> Vouched:
-    """Return where this node itself sees the other end of a link; no address if it is relayed."""
-    places = places_of(link)
+    """Return where this node itself sees the other end of a link; no address if it is relayed.
+
+    The result includes the last address of the other IP version if that path has ended.
+    """
+    now = places_of(link)
+    places = {ip: ports for ip, ports in link.places.items() if ip not in now} | now if now else {}
     four = [ip for ip in places if ":" not in ip]
     six = [ip for ip in places if ":" in ip]
     if not places:

@@ -117,7 +117,7 @@ def test_a_revoked_node_is_out_within_seconds_and_knows_it() -> None:
     async def body(world: World) -> None:
         nodes = await group(world, "operator", "operator", "operator")
         out, others = nodes[3], [nodes[0], nodes[1], nodes[2]]
-        answer = await nodes[0].ask("group_revoke", peer=out.peer[-12:])
+        answer = await nodes[0].ask("group_revoke", peer=out.peer[:14])
         assert answer == {"peer": out.peer}
         took = await until(lambda: all(out.peer not in roles_at(node) for node in others))
         assert took < 5
@@ -180,7 +180,7 @@ def test_only_owners_change_the_group() -> None:
         assert code["role"] == "client"
         with pytest.raises(ControlError, match="cannot revoke itself"):
             await nodes[0].ask("group_revoke", peer=nodes[0].peer)
-        with pytest.raises(ControlError, match="nobody in the group"):
+        with pytest.raises(ControlError, match="no peer known here"):
             await nodes[0].ask("group_revoke", peer="nobody")
 
     run(body)

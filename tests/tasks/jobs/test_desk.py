@@ -14,7 +14,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.state import defaults as state_defaults
 from shoal.state.claims import claim_fact, new_claim
-from shoal.state.views.jobs import State
+from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
 from shoal.tasks.jobs.errors import BadSpec, JobError
@@ -22,6 +22,7 @@ from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome
 from shoal.tasks.jobs.prompt import PromptSpec
 from shoal.tasks.jobs.results import Results
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.shortid import BadId
 from tests.tasks.jobs.fake_state import ME, OTHER, FakeState
 
 ROOT = "ab" * 32
@@ -108,6 +109,42 @@ async def test_its_result_is_kept_and_then_it_goes(world: World) -> None:
         found = await made.desk.result(job, wait=True)
         assert (found.outcome.text, found.claimant, found.model) == ("so be it", OTHER, "tiny")
         assert found.abstract == "hello"
+
+
+async def test_own_jobs_stay_in_the_order_of_submission(world: World) -> None:
+    """Whether they are done or not, and before a restart or after it."""
+    async with desk(world) as made:
+        jobs = [job for _ in range(3) for job in await made.submit(SPEC, SPEC)]
+        for job in jobs[3:0:-1]:
+            made.claim(job)
+        await trio.sleep(defaults.SETTLE + 10)
+        assert len(made.desk.results) == 3
+        assert await made.desk.own() == jobs
+        times = [made.desk.made(job) for job in jobs]
+        assert times == sorted(set(times))
+        random = b"\xff" * 16  # as earlier versions made them
+        old = job_id(ME, random)
+        made.state.set("jobs", old, job_fact(Job(old, ME, "prompt"), random))
+        await trio.sleep(1)
+        assert (await made.desk.own(), made.desk.made(old)) == ([old, *jobs], 0)
+        found = await made.desk.results.take(jobs[1])
+        assert found is not None and found.prompt == "hello"
+        state = made.state
+    async with desk(world) as again:
+        for (kind, job), fact in state.facts.items():
+            again.state.set(kind, job, fact)
+        await trio.sleep(1)
+        assert await again.desk.own() == [old, *jobs]
+
+
+async def test_all_that_have_no_result_are_cancelled_and_results_stay(world: World) -> None:
+    async with desk(world) as made:
+        done, *others = await made.submit(SPEC, SPEC, SPEC)
+        made.claim(done)
+        await trio.sleep(5)
+        assert set(await made.desk.cancel_unfinished()) == set(others)
+        assert await made.desk.own() == [done] and made.desk.knows(done)
+        assert not made.desk.knows(others[0])
 
 
 async def test_who_waits_gets_it_when_it_comes(world: World) -> None:
@@ -277,13 +314,14 @@ async def test_the_beginning_of_an_id_is_enough(world: World) -> None:
     async with desk(world) as made:
         jobs = await made.submit(*[SPEC] * 40)
         assert made.desk.find(jobs[0]) == jobs[0]
-        with pytest.raises(JobError) as raised:
-            made.desk.find("")
-        assert raised.value.code == "ambiguous-job"
-        assert "more letters of the id" in (raised.value.hint or "")
-        with pytest.raises(JobError) as raised:
-            made.desk.find("x")
-        assert raised.value.code == "unknown-job"
+        for asked, code in (
+            ("", "short-job"),
+            (jobs[0][:3], "short-job"),
+            ("0" * 12, "unknown-job"),
+        ):
+            with pytest.raises(BadId) as raised:
+                made.desk.find(asked)
+            assert raised.value.code == code
 
 
 async def test_others_jobs_are_no_concern_of_it(world: World) -> None:

@@ -18,6 +18,7 @@ FOLDER = Path("/data/jobs")
 RESULT = Result(
     "ab" * 32, "prompt", "tiny", "Once\nupon é", PeerId("1" * 52), 2,
     Outcome(text="a\x1bb", size=3, tokens=7, reason="length"), came=1e9,
+    made=1_700_000_000_000_001, prompt="Once\nupon é" * 200,
 )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ async def test_they_outlive_the_daemon(world: World) -> None:
         again = await opened(host)
         assert await again.take(RESULT.job) == RESULT
         about = again.about(RESULT.job)
-        assert about is not None and about.read > 0 and about.outcome.text == ""
+        assert about is not None and about.read > 0 and about.outcome.text == about.prompt == ""
         assert again.unread == 0 and (await opened(host)).unread == 0
 
 

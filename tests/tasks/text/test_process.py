@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -320,3 +321,36 @@ async def test_calls_before_and_after_running_are_refused(files: Files) -> None:
         pass
     with pytest.raises(TextError):
         await text.detokenizer()
+
+
+class LateSocket:
+    """The child's socket. A reply arrives in the instant in which its deadline passes."""
+
+    def __init__(self, socket: Any, text: TextProcess) -> None:
+        self._socket = socket
+        self._text = text
+
+    async def recv(self, size: int) -> bytes:
+        data: bytes = await self._socket.recv(size)
+        with trio.CancelScope(shield=True):
+            await trio.sleep_until(min(self._text._clock.deadline, trio.current_time() + 1) + 0.01)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+@pytest.mark.trio
+async def test_a_reply_in_the_instant_of_its_deadline_counts(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = WatchedHost()
+    async with running(files(), host) as text:
+        monkeypatch.setattr(process_module, "TEXT_TIMEOUT", 0.2)
+        late = LateSocket(host.children[0].socket, text)
+        ids = await text.encode("before")
+        monkeypatch.setattr(RealChild, "socket", late)
+        assert await text.encode("before") == ids  # the reader waits at the real socket still
+        assert await text.encode("before") == ids
+        assert await text.encode("before") == ids
+        assert len(host.children) == 1

@@ -34,9 +34,33 @@ async def page(
 async def state_of(browser: Chromium) -> str:
     """Return the state that the page shows once it is no longer joining."""
     with trio.fail_after(30):
-        while (state := await browser.text("state")) == "joining":  # noqa: ASYNC110
+        while (state := await browser.text("state")).startswith(("loading", "joining")):  # noqa: ASYNC110
             await trio.sleep(0.05)
     return state
+
+
+async def test_the_page_says_what_it_waits_for_and_for_how_long(tmp_path: Path) -> None:
+    async with page(tmp_path) as (_node, browser):
+        assert await state_of(browser) == "joined"
+        await browser.run("window.fetch = () => new Promise(() => {}); import('/page.js#silent')")
+        with trio.fail_after(15):
+            while "the node does not answer" not in (said := await browser.text("state")):
+                assert said == "joined" or said.startswith("joining, "), said
+                await trio.sleep(0.1)
+        assert said.startswith(("joining, 4 s: asking the node;", "joining, 5 s: asking the node;"))
+
+
+async def test_over_plain_http_from_elsewhere_the_page_says_what_to_do(tmp_path: Path) -> None:
+    async with page(tmp_path) as (node, browser):
+        assert await state_of(browser) == "joined"
+        await browser.run(
+            "Object.defineProperty(window, 'isSecureContext', {value: false});"
+            "import('/page.js#plain')"
+        )
+        with trio.fail_after(5):
+            while not (said := await browser.text("state")).startswith("insecure"):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert f"http://localhost:{node.gate.port}/" in said and "ssh -L" in said
 
 
 async def test_a_browser_joins_calls_the_node_and_answers_it(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_nothing_of_a_hard_side_goes_before_the_easy_side_has_begun() -> None:
         easy = [Candidate(place, Kind.OBSERVED, Transport.UDP)]
         theirs = Offer(attempt.name, 1, bytes(20), Nat(EI, APD), easy, (), None, 0.1)
         began = trio.current_time()
+        assert attempt.reserve_search()
         await attempt.begin(Prepared(Nat(APD, APD), []), theirs, began)
         assert attempt.plan is Plan.OPEN
         assert attempt.checks._queue[0][0] == began + schedule.OPEN_AFTER_S

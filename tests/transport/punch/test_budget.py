@@ -85,3 +85,14 @@ def test_what_is_left() -> None:
 def test_the_twin_without_a_budget_goes_on(most: int) -> None:
     budget = Budget(PunchLimits(target_datagrams=most))
     assert sum(budget.datagram("11.0.0.1", 0.0) for _ in range(5000)) == min(most, 5000)
+
+
+def test_few_datagrams_where_only_the_peer_says_that_it_is() -> None:
+    budget = Budget(LIMITS)
+    each, total = int(LIMITS.unseen[0]), int(LIMITS.unseen_total[0])
+    assert sum(budget.unseen("2600::1", 0.0) for _ in range(100)) == each
+    assert not budget.unseen("2600::2", 1.0), "the same /64"
+    assert budget.unseen("2600::1", 10.0), "one more in eight seconds"
+    spread = sum(budget.unseen(f"2600:{n:x}::1", 10.0) for n in range(1, 1000))
+    assert spread <= total, "all networks together"
+    assert budget.datagrams_left("2600::1", 10.0) == 1500 - each - 1, "they count in all"

@@ -16,6 +16,7 @@ from shoal.transport.punch.candidates import (
     gather,
     may_probe,
     probeable,
+    unseen,
 )
 
 VICTIM, PEER = "93.184.216.34", "11.0.0.1"
@@ -137,3 +138,30 @@ def test_own_addresses() -> None:
 def test_loopback_is_named_where_others_see_us_there() -> None:
     found = gather(Transport.TCP, 4001, ["127.0.0.1"], observed=[("127.0.0.1", 4001)])
     assert found == [Candidate(("127.0.0.1", 4001), Kind.LAN, Transport.TCP)]
+
+
+@pytest.mark.parametrize(
+    ("ip", "port", "transport", "checked"),
+    [
+        ("2600::7", 4001, Transport.UDP, True),
+        ("2600::7", 4001, Transport.TCP, False),
+        ("2600::7", 53, Transport.UDP, False),
+        ("2600::8", 4001, Transport.UDP, False),  # a third node has seen the peer there
+        (VICTIM, 4001, Transport.UDP, False),  # IPv4
+        ("fd12::1", 4001, Transport.UDP, False),
+        ("fe80::1", 4001, Transport.UDP, False),
+        ("::1", 4001, Transport.UDP, False),
+        ("64:ff9b::5db8:d822", 4001, Transport.UDP, False),
+        ("::ffff:11.0.0.1", 4001, Transport.UDP, False),
+    ],
+)
+def test_what_is_checked_though_only_the_peer_named_it(
+    ip: str, port: int, transport: Transport, checked: bool
+) -> None:
+    one = Candidate((ip, port), Kind.PUBLIC, transport)
+    assert unseen([one], Seen([PEER, "2600::8"])) == [one] * checked
+
+
+def test_only_the_first_few_of_them() -> None:
+    many = [Candidate((f"2600::{n}", 4001), Kind.PUBLIC, Transport.UDP) for n in range(1, 9)]
+    assert unseen(many, Seen([PEER])) == many[:2]

@@ -316,3 +316,15 @@ def test_an_error_response_and_strange_messages_do_nothing() -> None:
         data = encode(Message(kind, asked.transaction, error=error), KEYS[1])
         take(checks, Send("main", data, A), B, 0.01)
     assert checks.chosen is None and checks.due == 0.05
+
+
+def test_only_an_answer_proves_where_the_peer_is() -> None:
+    """The peer can send a request with a false source, but cannot answer what it never got."""
+    wire = both()
+    wire.lost = lambda source, to: to == A
+    wire.sides[A].pair("main", B, at=0.0)
+    wire.run(1.0)
+    assert wire.sides[B].heard and not wire.sides[B].proven
+    wire.lost = lambda source, to: False
+    wire.run(2.0)
+    assert wire.sides[B].proven == {A[0]} and wire.sides[A].proven == {B[0]}

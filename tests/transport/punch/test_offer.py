@@ -1,5 +1,6 @@
 """Offers as they travel: typed and bounded."""
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -28,6 +29,12 @@ def test_what_is_sent_arrives() -> None:
     header = msgpack.unpackb(msgpack.packb(encode(OFFER)))
     assert decode(header) == OFFER
     assert OFFER.places == [("11.0.0.1", 5000), ("11.0.0.1", 5001)]
+
+
+def test_a_busy_side_says_so() -> None:
+    busy = replace(OFFER, busy=True, thrifty=True)
+    assert decode(encode(busy)) == busy
+    assert decode(encode(OFFER) | {"w": 1}) is None
 
 
 def test_the_largest_offer_is_small() -> None:

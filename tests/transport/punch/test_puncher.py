@@ -377,14 +377,20 @@ def test_attempts_at_a_time_are_bounded() -> None:
 
 
 def aimed(
-    kinds: tuple[str, str], *, same_site: bool = False, open_: bool = False
+    kinds: tuple[str, str],
+    *,
+    same_site: bool = False,
+    open_: bool = False,
+    six: bool = False,
+    offered: int = 1,
 ) -> dict[str, int]:
-    """How many packets hit a victim whom `bert` names in an offer, by protocol."""
+    """Count the packets that hit a victim, by protocol. `bert` names its address in `offered`
+    offers; with `six`, the IPv6 address."""
     hits = {"udp": 0, "tcp": 0}
 
     async def body(street: Street) -> None:
-        victim = street.world.host("victim")
-        ip = victim.addresses()[0]
+        victim = street.world.host("victim", ipv6=six)
+        ip = next(each for each in victim.addresses() if (":" in each) is six)
         take = victim.take
 
         def count(packet: Any) -> None:
@@ -396,15 +402,18 @@ def aimed(
             street.a.vouched = {ip}
         street.a.same_site = same_site
         places = [(ip, PORT + n, "observed", t) for n in range(8) for t in ("udp", "tcp")]
-        call = offers(
-            street.a,
-            c=[[*each] for each in places],
-            b=[[ip, 6000]] * 7,
-            s=[ip, 5000, 1],
-            n=["address-and-port-dependent"] * 2 + [False, False, True],
-        )
-        answer = await street.a.computer.run(street.a.puncher.offered, call)
-        assert isinstance(answer, Reply)
+        for n in range(offered):
+            call = offers(
+                street.a,
+                a=n.to_bytes(8),
+                c=[[*each] for each in places],
+                b=[[ip, 6000]] * 7,
+                s=[ip, 5000, 1],
+                n=["address-and-port-dependent"] * 2 + [False, False, True],
+            )
+            answer = await street.a.computer.run(street.a.puncher.offered, call)
+            assert isinstance(answer, Reply)
+            await trio.sleep(12)
         await trio.sleep(20)
 
     Street(kinds).run(body)
@@ -414,6 +423,21 @@ def aimed(
 def test_nobody_is_hit_whom_only_the_peer_named() -> None:
     assert aimed(HOMES) == {"udp": 0, "tcp": 0}
     assert aimed(HOMES, same_site=True) == {"udp": 0, "tcp": 0}
+
+
+SIX = ("firewall6", "firewall6")
+
+
+def test_an_ipv6_address_that_only_the_peer_named_gets_a_few_small_datagrams() -> None:
+    hits = aimed(SIX, six=True, offered=4)
+    at_once, per_s = PunchLimits().unseen
+    assert 0 < hits["udp"] <= at_once + 4 * 12 * per_s
+    assert hits["tcp"] == 0
+
+
+def test_the_twin_one_that_a_third_node_vouches_for_gets_more() -> None:
+    hits = aimed(SIX, six=True, offered=4, open_=True)
+    assert hits["udp"] > 100 and hits["tcp"] > 0
 
 
 def test_the_twin_a_vouched_address_is_hit_within_the_budget() -> None:
@@ -566,3 +590,72 @@ def test_a_row_of_the_table() -> None:
 def test_candidates_of_a_mapped_port_say_so() -> None:
     mapped = Candidate(("11.0.0.1", 4001), Kind.MAPPED, Transport.TCP)
     assert wire.decode(wire.encode(wire.Offer(b"12345678", 1, b"k" * 20, Nat(), [mapped])))
+
+
+# Searches in step.
+
+
+def search(*, busy_s: float, deaf: bool = False) -> tuple[Outcome, int]:
+    """Return the outcome and how many datagrams `anna` sent. Two other searches keep `bert` busy
+    for the first seconds. If `deaf`, `anna` does not hear of that."""
+
+    async def body(street: Street) -> tuple[Outcome, int]:
+        searching = street.b.puncher._tools.searching
+        searching.update((b"one", b"two"))
+        if deaf:
+            street.a.link.tamper = lambda header: None
+            handler = street.b.endpoint.handlers[METHOD]
+
+            async def forgetful(call: Call) -> Reply | Refusal:
+                answer = await handler(call)
+                return Reply({k: v for k, v in answer.header.items() if k != "w"})
+
+            street.b.endpoint.handlers[METHOD] = forgetful
+
+        async def free() -> None:
+            await trio.sleep(busy_s)
+            searching.difference_update((b"one", b"two"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(free)
+            outcome = await punch(street.a)
+        budget = street.a.puncher.budget
+        left = budget.datagrams_left(street.b.gate.address, trio.current_time())  # type: ignore[union-attr]
+        return outcome, PunchLimits().target_datagrams - left
+
+    found: tuple[Outcome, int] = Street(("linux-drop", "apdm-apdf"), tcp=False).run(body)
+    return found
+
+
+def test_a_search_waits_until_both_sides_can_make_it() -> None:
+    outcome, _ = search(busy_s=1.0)
+    assert outcome.rungs["prediction"].result is Result.WORKED and outcome.rounds == 2
+
+
+def test_without_that_one_side_searches_alone_and_finds_nothing() -> None:
+    outcome, sent = search(busy_s=1.0, deaf=True)
+    assert not outcome.worked and sent > 1000
+
+
+def test_no_search_is_wasted_on_a_peer_that_stays_busy() -> None:
+    outcome, sent = search(busy_s=60.0)
+    assert outcome.rungs["prediction"].reason == "busy" and sent < 100
+
+
+# Witnesses.
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_the_side_that_answers_also_asks_where_others_see_the_peer(looks: bool) -> None:
+    async def body(street: Street) -> Outcome:
+        street.b.vouched = set()
+
+        async def look(peer: PeerId) -> None:
+            await trio.sleep(0.05)
+            street.b.vouched = None  # the observers know
+
+        if looks:
+            street.b.puncher._look = look
+        return await punch(street.a)
+
+    assert Street(HOMES, tcp=False).run(body).worked is looks

@@ -126,6 +126,16 @@ def test_too_few_peers(peers: int, words: str) -> None:
     assert "no central service" in found["too-few-peers"].sentence
 
 
+def test_linked_peers_that_see_nothing_are_not_passed_over() -> None:
+    """Three were linked when it said that two more were needed."""
+    few = replace(NOTHING, udp=UdpKind(asked=1, answered=1, blocked=False))
+    for reach, have in ((NOTHING, "none"), (few, "1")):
+        found = told(reach, linked=3)["too-few-peers"]
+        assert found.sentence.startswith(f"3 peers are linked, but {have} of them can say")
+        assert "two such peers are needed" in found.sentence and "other networks" in found.hint
+    assert told(few, linked=1)["too-few-peers"].sentence.startswith("one more peer")
+
+
 def test_two_witnesses_and_dissent() -> None:
     assert "two-witnesses" in told(replace(HOME, udp=replace(HOME.udp, answered=2)))
     lied = replace(HOME, udp=replace(HOME.udp, dissenters=(PeerId("x"),)))

@@ -13,15 +13,16 @@ export { Identity, Link, Priority, ShoalError, peerIdOf };
 const VERSION = 1;
 
 // `swarm` is { open: "name" }, { key: bytes } or { invitation: bytes }; `expect` the node's peer id,
-// where it is known. Resolves to a Link. Rejects with ShoalError.
-export async function join({ url = "/webrtc", identity, swarm = { open: "open" }, expect = null, handlers = {}, timeout = 20000 }) {
+// where it is known. `onStep` hears what is being done: "asking", "connecting", "proving". Resolves
+// to a Link. Rejects with ShoalError.
+export async function join({ url = "/webrtc", identity, swarm = { open: "open" }, expect = null, handlers = {}, timeout = 20000, onStep = () => {} }) {
   const connection = new RTCPeerConnection({ iceServers: [] });
   let timer;
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new ShoalError("timeout", "the node did not answer in time")), timeout);
   });
   try {
-    return await Promise.race([late, comeIn(connection, url, identity, swarm, expect, handlers)]);
+    return await Promise.race([late, comeIn(connection, url, identity, swarm, expect, handlers, onStep)]);
   } catch (error) {
     connection.close();
     throw error;
@@ -30,7 +31,8 @@ export async function join({ url = "/webrtc", identity, swarm = { open: "open" }
   }
 }
 
-async function comeIn(connection, url, identity, swarm, expect, handlers) {
+async function comeIn(connection, url, identity, swarm, expect, handlers, onStep) {
+  onStep("asking");
   const channel = connection.createDataChannel("shoal", { negotiated: true, id: 0, ordered: true });
   channel.binaryType = "arraybuffer";
   const inbox = new Inbox(channel);
@@ -45,10 +47,12 @@ async function comeIn(connection, url, identity, swarm, expect, handlers) {
   const answer = await post(url, { v: VERSION, offer: connection.localDescription.sdp, nonce: toBase64(nonce) });
   const nodeKey = fromBase64(answer.key, 32);
   if (expect && peerIdOf(nodeKey) !== expect) throw new ShoalError("wrong-peer", "another node answered");
+  onStep("connecting");
   await connection.setRemoteDescription({ type: "answer", sdp: answer.answer });
   const transcript = joined(nonce, fromBase64(answer.nonce, 32), fingerprintOf(connection.localDescription.sdp),
     fingerprintOf(answer.answer), identity.publicKey, nodeKey);
   await open;
+  onStep("proving");
   await prove(channel, inbox, identity, nodeKey, transcript);
   const exporter = await hmac(await sha256(joined(text("shoal/browser/exporter/1\0"), transcript)), text("EXPORTER-shoal-admission"));
   const peer = peerIdOf(nodeKey);

@@ -1,0 +1,155 @@
+"""Taking models and blobs out of a node's library, for its owner: what would be lost, and doing it.
+
+A content that is served or being fetched is refused: the owner first ends that use, so that no
+removal takes layers from a running chain. Spec: docs/spec/control.md, `model_rm` and `blob_rm`.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..dht.errors import ModelError
+from ..dht.library import Library
+from ..state.record import MemberRecord
+from ..tasks.models import holders
+from ..transport.identity import PeerId
+from . import defaults
+from .control import Emit, Operation
+from .modeloperations import NAME_LIMIT
+from .operations import text_of
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+END_SERVING = (
+    "stop the node (`shoal stop`), then the same command works without it; then start the node "
+    "with another model: `shoal node --model NAME`"
+)
+
+
+class Removal:
+    """The operations that take something out of one node's library."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {"model_rm": self.model_rm, "blob_rm": self.blob_rm}
+
+    async def model_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Remove a model of this library where `sure`, else say what would be lost."""
+        root = model_meant(text_of(request, "name", NAME_LIMIT), self._node.library)
+        return await self._remove(root, sure=request.get("sure") is True)
+
+    async def blob_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Remove a blob of this library where `sure`, else say what would be lost."""
+        text = text_of(request, "root", NAME_LIMIT)
+        root = blob_meant(text.lower(), self._node.library.blobs.roots())
+        return await self._remove(root, sure=request.get("sure") is True)
+
+    async def _remove(self, root: str, *, sure: bool) -> dict[str, Any]:
+        self._check_unused(root)
+        loss = await self._loss(root)
+        if sure:
+            await self._node.quota.remove(root)
+            await self._node.library.usage.save()
+        return loss | {"removed": sure}
+
+    def _check_unused(self, root: str) -> None:
+        """Raises ModelError `in-use`."""
+        node = self._node
+        name = _called(node.library, root)
+        if root in node.exchange.fetching() and not node.serving.is_for(root):
+            raise ModelError(
+                "in-use",
+                f"{name} is being fetched",
+                hint="wait until it is here, or end the command that fetches it (Ctrl-C)",
+            )
+        shards = [shard for shard in node.directory.own().shards if shard.root == root]
+        if not shards and not node.serving.is_for(root):
+            return
+        what = f"{name} is what this node is to serve"
+        if shards:
+            layers = ", ".join(f"{shard.start}:{shard.stop}" for shard in shards)
+            what = f"this node serves layers {layers} of {name}"
+            alone = _spelled(_only_here(root, node.directory.members(), node.identity.peer))
+            what += f"; no other node serves {alone}" if alone else "; others serve them as well"
+        raise ModelError("in-use", what, hint=END_SERVING)
+
+    async def _loss(self, root: str) -> dict[str, Any]:
+        """What goes with a root, and what of it others say that they hold."""
+        node = self._node
+        whole = await node.providers.replicas(root)
+        some = set(holders(root, node.directory)) - whole
+        return await loss_view(node.library, root) | {
+            "freed": await node.quota.freed_by(root),
+            "copies": len(whole),
+            "partial": len(some),
+            "linked": bool(node.holdings.linked()),
+        }
+
+
+async def loss_view(library: Library, root: str) -> dict[str, Any]:
+    """Describe a root that is to go, as far as the library alone can tell. Raises ModelError."""
+    own = await library.only_of(root)
+    every = await library.parts(root)
+    return {
+        "kind": "blob" if root in library.blobs.roots() else "model",
+        "root": root,
+        "names": [name for name, known in library.names().items() if known == root],
+        "shared": len(every) - len(own),
+        "fetched": root in library.usage.fetched,
+        "embedded": root == defaults.EMBEDDED_ROOT,
+    }
+
+
+def model_meant(text: str, library: Library) -> str:
+    """Return the root of the one model of this library that `text` means. Raises ModelError."""
+    try:
+        return library.resolve(text)
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        raise ModelError(
+            error.code,
+            f"{ascii(text)[:80]} is no model on this node's disk",
+            hint="`shoal model list` shows those that are, in the column HERE",
+        ) from None
+
+
+def blob_meant(text: str, roots: Collection[str]) -> str:
+    """Return the one blob whose root begins with `text`. Raises ModelError."""
+    found = [root for root in roots if text and root.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    code, what = ("ambiguous-blob", f"begins {len(found)} roots of blobs that are here")
+    if not found:
+        code, what = ("unknown-blob", "is the root of no blob that is here")
+    raise ModelError(code, f"{ascii(text)[:66]} {what}", hint="`shoal blob list` shows the roots")
+
+
+def _only_here(
+    root: str, members: Mapping[PeerId, MemberRecord], own: PeerId
+) -> list[tuple[int, int]]:
+    """The layers of a model that this node alone serves, as ranges."""
+    mine: set[int] = set()
+    others: set[int] = set()
+    for peer, record in members.items():
+        for shard in record.shards:
+            if shard.root == root:
+                (mine if peer == own else others).update(range(shard.start, shard.stop))
+    ranges: list[tuple[int, int]] = []
+    for layer in sorted(mine - others):
+        if ranges and ranges[-1][1] == layer:
+            ranges[-1] = ranges[-1][0], layer + 1
+        else:
+            ranges.append((layer, layer + 1))
+    return ranges
+
+
+def _spelled(ranges: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in ranges)
+
+
+def _called(library: Library, root: str) -> str:
+    names = [name for name, known in library.names().items() if known == root]
+    return f"`{names[0] if names else root[:16]}`"
