@@ -5,12 +5,12 @@ for. All of them form one tree. Its top-level branches are this node, each group
 with a link, and one branch for all peers that had a link recently. Below each author are the
 authors that it vouches for.
 
-When the budget is exceeded, authors are evicted from the heaviest branch, chosen anew at each level
-from the top down. So a million keys behind k of L links get k/L of the budget, and keys behind a
-link of a link get no more than their part of that. A peer with a link has a free share; only its
-weight above that share counts. Before an author is evicted, it moves to another voucher with a
-lighter branch if there is one. When a voucher with thousands of authors is evicted, its authors are
-moved a few at a time. No I/O; authors are identified by their public keys.
+When the budget is exceeded, authors are evicted from the heaviest branch, which is chosen at each
+level from the top down. So a million keys behind k of L links get k/L of the budget, and keys
+behind a link of a link get no more than their part of that. A peer with a link has a free share;
+only its weight above that share counts. Before an author is evicted, it moves to another voucher
+with a lighter branch if there is one. When a voucher with thousands of authors is evicted, its
+authors are moved a few at a time. No I/O; authors are identified by their public keys.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -114,7 +114,7 @@ class Authors:
         return self._changed()
 
     def unlinked(self, key: bytes) -> Change:
-        """Note that the link is gone. Beyond PAST_LINKS, the authors that lost theirs first are
+        """Note that the link has ended. Beyond PAST_LINKS, the authors that lost theirs first are
         moved or evicted."""
         if key in self._linked:
             self._linked.remove(key)

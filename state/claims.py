@@ -50,7 +50,7 @@ class Claim:
 def claim_hash(job: str, claimant: PeerId) -> bytes:
     """Return the tie-breaker between claims of one attempt.
 
-    It is 32 bytes, which no claimant can choose in its favour for all jobs.
+    No claimant can choose these 32 bytes in its favour for all jobs.
     """
     return hashlib.sha256(_DOMAIN + job.encode() + claimant.encode()).digest()
 

@@ -89,7 +89,7 @@ class Feed:
     def memory(self) -> int:
         """Return about how many bytes its facts take in the views.
 
-        It is 0 for a resumed feed until its document has been in memory.
+        For a resumed feed this is 0 until its document has been in memory.
         """
         return self._memory
 

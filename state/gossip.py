@@ -100,7 +100,7 @@ class Compare:
 class Compared:
     """The reply to `state.digest`: the roots or the bucket hashes of the plots that differ.
 
-    It is empty if nothing differs. `keeps` is what the replying node keeps.
+    Nothing is included if nothing differs. `keeps` is what the replying node keeps.
     """
 
     roots: Mapping[Plot, bytes]

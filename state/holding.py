@@ -88,7 +88,7 @@ class Holding:
         return self._feeds.plots(key)
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
-        """Return the head that other nodes may be told of."""
+        """Return the archived head of a feed, which other nodes may learn, or None."""
         return self.digest.head(key, plot)
 
     async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
@@ -185,8 +185,8 @@ class Holding:
     def _unlearn(self, feed: Feed) -> None:
         """Drop a feed from memory, because it has more entries than the archive.
 
-        An own feed stays, because its writer uses it. No peer is told of its unarchived entries,
-        and its next entry begins an epoch.
+        An own feed stays, because its writer uses it. Its unarchived entries are not announced, and
+        its next entry begins an epoch.
         """
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         if key != self.own and self._feeds.used(key, plot) is feed:

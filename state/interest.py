@@ -18,7 +18,7 @@ Keeps = frozenset[Plot] | None
 BASE: Final[frozenset[Plot]] = frozenset((("member", 0), ("models", 0), ("group", 0)))
 """What every node keeps. Without these feeds it would not know whose feeds to keep."""
 WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
-"""What a node keeps that writes any of these feeds. Neither kind is useful without the other."""
+"""Kinds that a node keeps together if it writes one of them. Each is useless without the other."""
 
 
 class Interest:

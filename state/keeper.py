@@ -39,7 +39,7 @@ _LOG: Final = "-wal"  # SQLite's, beside the file
 DISK: Final = "state-disk"
 FILE: Final = "state-file"
 Trouble = Callable[[str, StateError | None], None]
-"""Called with a condition (DISK, FILE) and its error, or None once the condition is over."""
+"""Called with a condition (DISK, FILE) and its error, or None once the condition has ended."""
 Lost = Callable[[Sequence[FeedName] | None], None]
 """Called with the feeds that are no longer stored; None means that all are lost."""
 

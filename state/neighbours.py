@@ -24,7 +24,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 @dataclass(slots=True)
 class Neighbour:
-    """What this node remembers of a peer that it exchanges feeds with."""
+    """The state of the exchange with one linked peer."""
 
     comparing: bool = False
     turn: bool = False  # chosen by `next_round`, and not compared with since

@@ -30,7 +30,7 @@ _NAMED = "/p2p/"
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a machine offers: memory in bytes, measured flop/s and byte/s, and whether it
+    """The capacity of a machine: memory in bytes, measured flop/s and byte/s; `engine`: it
     computes."""
 
     cores: int
@@ -53,7 +53,7 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What a member serves of a model: layers start:stop, and perhaps its embedding and head."""
+    """The part of a model that a member serves: layers start:stop, perhaps embedding and head."""
 
     root: str
     embedding: bool
@@ -204,7 +204,7 @@ def _each(value: object, most: int, read: Callable[[Any], T]) -> tuple[T, ...]:
 def _unnamed(text: str, author: PeerId) -> str:
     """Remove the author's peer id from the end of an address.
 
-    It is known from the signature, and would take up half of the record.
+    The signature names it already, and it would take up half of the record.
     """
     return text.removesuffix(author) if text.endswith(_NAMED + author) else text
 

@@ -1,6 +1,6 @@
 """Pulls of member records, which ask one peer at a time for a record that many peers offer.
 
-The other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
+All other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
 offers everything delays each record once, and only while it is asked.
 """
 

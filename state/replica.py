@@ -258,7 +258,7 @@ class Replica(Holding):
         return batch.taken
 
     async def take(self, items: Sequence[Item]) -> Taken:
-        """Take in entries and proofs from a peer, in order. Those of feeds that are not kept are
+        """Take in entries and proofs from a peer, in order. Items of feeds that are not kept are
         skipped.
 
         Other tasks may run between two items, because checking a signature takes 0.1 ms.

@@ -138,7 +138,7 @@ class State:
     def need(self, plots: Iterable[Plot]) -> None:
         """Set the kinds and parts that this node needs, if it does not keep all.
 
-        They are fetched from peers. Those that are no longer needed are dropped after a while.
+        They are fetched from peers. Feeds that are no longer needed are dropped after a while.
         """
         if self.interest.need(plots, self._host.now()):
             self.replication.wake()
@@ -392,7 +392,7 @@ class State:
                 await trio.sleep(defaults.VOUCH_PAUSE)  # other nodes may vouch for them meanwhile
 
     async def _until_vouching(self) -> None:
-        """Wait until it is time to look at whom to vouch for, which is soon after a new link.
+        """Wait until it is time to choose the peers to vouch for, which is soon after a new link.
 
         The delay is random, so that the many peers of a new node look one after the other and only
         a few need to vouch for it.

@@ -1,8 +1,8 @@
 """Consistent-hash ring that assigns each job a preferred worker.
 
-It is only a preference, which keeps nodes on both sides of a partition from taking the same jobs:
-both sides know the same workers. A worker without jobs of its own takes another's, and the next
-worker on the ring inherits the jobs of a dead one.
+The ring is only a preference, which keeps nodes on both sides of a partition from taking the same
+jobs: both sides know the same workers. A worker without jobs of its own takes another's, and the
+next worker on the ring inherits the jobs of a dead one.
 """
 
 import hashlib

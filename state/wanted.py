@@ -1,7 +1,7 @@
 """Scheduler of pulls: missing entries, the peers that offer them, and which peer to ask next.
 
 A feed is pulled from one peer at a time. If that pull fails or is slow, two other peers are asked,
-because over far links each pull in vain costs a second. The number of concurrent pulls is limited.
+because over far links each useless pull costs a second. The number of concurrent pulls is limited.
 The peer with the fewest pulls in flight comes first, then the one asked least recently, so a liar
 that offers everything delays no other peer. A link may have a second pull, which hides the latency
 of far peers, but some capacity stays reserved for first pulls. Authors that recently sent many

@@ -1,4 +1,4 @@
-"""What a node knows about a member's liveness apart from its own link to it."""
+"""State of a member's liveness as known from witnesses and proofs, without an own link to it."""
 
 from dataclasses import dataclass, field
 from math import inf

@@ -29,7 +29,7 @@ MARK_BYTES: Final = 8
 
 
 class Role(IntEnum):
-    """What a member may do. A higher role includes the lower ones."""
+    """The permissions of a member. A higher role includes the lower ones."""
 
     CLIENT = 1  # may send requests and jobs
     OPERATOR = 2  # may also serve, and admit clients

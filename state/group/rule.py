@@ -1,6 +1,6 @@
 """The rule of a group, which decides the members, their roles, and where revoked feeds end.
 
-It is a pure function of the facts in `group` feeds. It visits the members once, in order of
+The rule is a pure function of the facts in `group` feeds. It visits the members once, in order of
 seniority from the founder down: owners by their distance in grants from the founder and then by
 public key, then operators, then clients, each by public key. The order of peer ids equals the order
 of public keys, so the ids need not be decoded, which could take a second. All seniors of a member
@@ -107,7 +107,7 @@ class _Pass:
         return self._add(level, Role.OWNER, most)
 
     def _add(self, granters: Iterable[PeerId], role: Role, most: int) -> list[PeerId]:
-        """Add the peers without a role to whom these members grant one, at most `most` of them.
+        """Add at most `most` peers that have no role yet and get this one from these members.
 
         Grants of senior members come first, and grants of revoked members last. So an owner that
         fills the group with made-up keys blocks no other peer once it is revoked.
