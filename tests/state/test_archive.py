@@ -1,4 +1,4 @@
-"""The archive in memory keeps what it is given, as any is to."""
+"""The archive in memory stores entries as every archive must."""
 
 from shoal.state.archive import MemoryArchive
 from shoal.state.entry import FORKED, Proof
@@ -9,7 +9,7 @@ def test_entries_in_their_order() -> None:
     archive, writer = MemoryArchive(), Writer(1)
     entries = [writer.write(a={"v": number}) for number in range(5)]
     at_once(archive.put(entries[:3]))
-    at_once(archive.put(entries))  # some are there already
+    at_once(archive.put(entries))  # the first ones are stored already
     name = entries[0].name
     assert at_once(archive.entries(name, 1, 0, 10**6)) == entries
     assert at_once(archive.entries(name, 1, 3, 10**6)) == entries[3:]

@@ -1,4 +1,4 @@
-"""Who is kept, and who goes when there is no room."""
+"""Which authors are kept, and which are evicted when the budget is exceeded."""
 
 from random import Random
 from typing import Any
@@ -24,7 +24,7 @@ def room_for(count: int) -> Authors:
 
 
 def checked(authors: Authors) -> None:
-    """The sums that are kept are those that they should be."""
+    """Check that the stored sums are correct."""
     branches: list[Any] = [authors._top]
     for branch in branches:
         branches += branch.kids.values()
@@ -96,7 +96,7 @@ def test_a_million_keys_behind_one_link_leave_others_their_room() -> None:
 
 
 def test_so_do_keys_behind_a_link_of_a_link() -> None:
-    """An honest peer vouches for a liar too: its other friends stay."""
+    """If an honest peer vouches for a liar too, its other authors stay."""
     authors = room_for(60)
     authors.linked(key("good"))
     honest = keys("h", 20)
@@ -163,7 +163,7 @@ def test_those_who_found_no_room_are_looked_at_again() -> None:
 
 
 def test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like() -> None:
-    """Of 40 linked keys that weigh a thirtieth of the budget each the honest feel nothing."""
+    """40 linked keys that weigh a thirtieth of the budget each evict no honest author."""
     authors = room_for(1024)
     honest = keys("h", 64)
     for number, name in enumerate(keys("good", 16)):
@@ -178,7 +178,7 @@ def test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like() -> None
     gone = next(liar for liar in keys("bad", 40) if liar not in authors)
     authors.unlinked(gone)
     authors.linked(gone)
-    assert gone in authors, "of what is its share"
+    assert gone in authors, "it is back with its free share"
     for liar in keys("bad", 40):
         authors.unlinked(liar)
     checked(authors)

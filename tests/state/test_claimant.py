@@ -1,4 +1,4 @@
-"""When a node takes a job, tries again, gives way and stays: by its own clock alone."""
+"""When a node takes a job, retries, yields and continues, by its own clock only."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ class Desk:
         )
 
     def submit(self, nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> str:
-        """A job, or the job as it is from now on."""
+        """Submit a job, or replace it."""
         named = nonce.to_bytes(4)
         job = Job(job_id(author, named), author, "sum", **{"lease": LEASE, **fields})
         name = FeedName(author, "jobs", 0)
@@ -58,19 +58,19 @@ class Desk:
         return self.claimant.noticed(job, self.now)
 
     def hear(self, claim: Claim, *, gone: bool = False) -> bool:
-        """A claim comes, or goes; whether this node is to stop."""
+        """Add or remove a claim. Return whether this node must stop."""
         self.jobs.changed(claim.feed, claim.job, None if gone else claim_fact(claim))
         return self.claimant.noticed(claim.job, self.now)
 
     def notice_all(self) -> list[str]:
-        """Those that it is to stop working on."""
+        """Return the jobs that this node must stop working on."""
         return [job for job in self.claimant.known() if self.claimant.noticed(job, self.now)]
 
     def next(self) -> Claim | None:
         return self.claimant.next(self.now)
 
     def begin(self) -> Claim:
-        """The next claim, what falls to others among them."""
+        """Return the next claim, including jobs in other workers' shares."""
         claim = self.next()
         if claim is None:
             self.now += 2 * defaults.CLAIM_COURTESY
@@ -114,7 +114,7 @@ def test_what_is_needed_before_comes_before() -> None:
     second = desk.submit(1, needs=(first, "f" * 64))
     assert desk.begin().job == first
     desk.hear(desk.claimant.finish(first, b""))
-    assert desk.next() is None  # one that it needs is not there
+    assert desk.next() is None  # a job that it needs is missing
     desk.submit(1, needs=(first,))
     claim = desk.next()
     assert claim is not None and claim.job == second
@@ -138,7 +138,7 @@ def test_what_a_node_cannot_or_may_not_do() -> None:
     assert desk.claimant.noticed(job, desk.now) and desk.claimant.running == []
 
 
-# Others' claims.
+# Claims of others.
 
 
 def test_what_another_holds_is_left_alone_while_it_shows_progress() -> None:
@@ -196,7 +196,7 @@ def test_twin_without_attempts_a_dead_claimant_stops_a_job_for_ever(
 
 
 def test_twin_by_the_wall_clock_a_step_ends_every_lease() -> None:
-    """Twin: were `now` a clock that may jump by an hour, what others hold would be begun again."""
+    """Control: if `now` could jump by an hour, jobs held by others would be begun again."""
     desk = Desk(ME, OTHER)
     desk.hear(new_claim(OTHER, desk.submit(), 1))
     desk.now += 1.0
@@ -270,7 +270,8 @@ def test_after_some_attempts_nobody_gives_way_to_words() -> None:
 
 
 def hold_for_ever(desk: Desk, job: str) -> float | None:
-    """Liars that take turns and always show progress; seconds until this node goes ahead."""
+    """Let liars take turns and always show progress; return the seconds until this node
+    continues."""
     began = desk.now
     for turn in range(200):
         desk.hear(new_claim((OTHER, THIRD)[turn % 2], job, 1 + turn, step=turn))
@@ -286,7 +287,7 @@ def test_liars_that_always_show_progress_hold_a_job_for_a_time() -> None:
     seconds = hold_for_ever(desk, job)
     most = defaults.CLAIM_LEASES * LEASE
     assert seconds is not None and most <= seconds <= 2 * most + LEASE
-    assert not desk.hear(new_claim(OTHER, job, 10**4))  # and it does not give way
+    assert not desk.hear(new_claim(OTHER, job, 10**4))  # and it does not yield
 
 
 def test_not_everybody_goes_ahead_at_once() -> None:
@@ -325,7 +326,7 @@ def test_however_many_jobs_there_are_a_call_looks_at_some_and_the_next_at_others
     assert sorted(asked) == sorted(jobs)
 
 
-# In which order.
+# Order of jobs.
 
 
 def first_of(desk: Desk, job: str) -> PeerId:
@@ -333,7 +334,7 @@ def first_of(desk: Desk, job: str) -> PeerId:
 
 
 def jobs_of(desk: Desk, peer: PeerId, count: int) -> list[str]:
-    """Jobs that fall to a worker first."""
+    """Return jobs in a worker's share."""
     found: list[str] = []
     for nonce in range(256):
         job = job_id(AUTHOR, bytes([nonce]))
@@ -390,7 +391,8 @@ def test_what_another_began_comes_last() -> None:
 
 
 def test_two_sides_of_a_cut_take_different_jobs() -> None:
-    """Neither side hears of the other's claims, and until a side is through nothing is twice."""
+    """Neither side sees the other's claims, and no job is done twice until one side has
+    finished."""
     sides = [(ME, OTHER), (OTHER, ME)]
     taken: list[set[str]] = []
     for own, other in sides:
@@ -412,7 +414,7 @@ def test_twin_without_shares_they_take_the_same(monkeypatch: pytest.MonkeyPatch)
         test_two_sides_of_a_cut_take_different_jobs()
 
 
-# Failures and starts.
+# Failures and restarts.
 
 
 def test_what_failed_here_is_left_to_others_for_a_lease() -> None:
@@ -460,7 +462,7 @@ def _heard(claim: Claim) -> tuple[FeedName, str, Any]:
 
 
 def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
-    """A view that lacks an author for a while must not cost what was done for it."""
+    """A view that lacks an author for a while must not lose the results for it."""
     desk = Desk()
     job = desk.submit()
     desk.begin()
@@ -480,7 +482,7 @@ def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
 
 
 def test_a_done_claim_stays_behind_another() -> None:
-    """The one ahead may be taken out, or refused: then this one counts."""
+    """The winning claim may be removed or refused. Then this one counts."""
     desk = Desk(ME, OTHER)
     job = desk.submit()
     desk.begin()
@@ -525,7 +527,7 @@ def test_one_job_is_next_beside_ten_thousand_of_another_author() -> None:
 
 
 def test_without_turns_it_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: whose lot is lowest is next."""
+    """Control: without turns the job with the lowest hash is next."""
     monkeypatch.setattr("shoal.state.claimant._Turns.of", lambda *_: 0)
     desk = Desk()
     for nonce in range(MANY):
@@ -556,7 +558,8 @@ def test_what_falls_to_another_is_left_to_it_for_a_moment() -> None:
 
 
 def test_who_waits_long_comes_before_what_falls_to_this_node() -> None:
-    """It falls to one who answers and does not do it; the other author's fall to this one."""
+    """Its job is in the share of a live worker that does not do it; the other author's jobs are
+    ours."""
     desk = Desk(ME, OTHER)
     nonces = iter(range(10**6))
     mine: list[str] = []

@@ -1,4 +1,4 @@
-"""Who holds a job and whose result counts is the same for all who see the same claims."""
+"""All nodes that see the same claims agree on the holder and the result of a job."""
 
 import random
 from itertools import permutations
@@ -14,7 +14,7 @@ LOW, HIGH = sorted(PEERS[:2], key=lambda peer: claim_hash(JOB, peer))
 
 
 def ahead(*claims: Claim) -> Claim:
-    """The one ahead, once it is sure that it is whatever order they come in."""
+    """Return the winning claim, after checking that it wins in any order of arrival."""
     found = {min(order).rank: min(order) for order in permutations(claims)}
     assert len(found) == 1
     return next(iter(found.values()))
@@ -44,14 +44,14 @@ def test_of_one_attempt_the_lowest_hash_wins() -> None:
 
 
 def test_nobody_is_ahead_in_all_jobs() -> None:
-    """A claimant cannot choose its place, but by choosing its key anew for each job."""
+    """A claimant can choose its rank only by making a new key for each job."""
     jobs = [f"{number:064x}" for number in range(500)]
     first = [min(PEERS, key=lambda peer, job=job: claim_hash(job, peer)) for job in jobs]  # type: ignore[misc]
     assert all(50 < first.count(peer) < 200 for peer in PEERS)
 
 
 def test_twin_the_last_word_depends_on_who_listens() -> None:
-    """Twin: without the rule two nodes that heard all the same show two winners."""
+    """Control: without the rule two nodes that saw the same claims show two winners."""
     claims = [new_claim(peer, JOB, 1, done=True) for peer in PEERS]
     rng = random.Random(1)
     by_rule, by_last_word = set(), set()

@@ -1,4 +1,4 @@
-"""Two nodes have the same digests where they have the same heads, and only there."""
+"""Two nodes have equal digests exactly for the plots with equal heads."""
 
 from hashlib import sha256
 

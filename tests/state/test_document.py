@@ -1,4 +1,4 @@
-"""A document takes what passes the grammar and its kind's limits, and stays as it was otherwise."""
+"""A document accepts updates within the grammar and its limits, and is unchanged by others."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_copies_are_equal() -> None:
 
 
 def test_a_refused_update_leaves_no_trace() -> None:
-    """Twin: with the grammar off the same bytes stay in the document for good."""
+    """Control: without the grammar the same bytes stay in the document forever."""
     other: Doc[Map[bytes]] = Doc(client_id=5)
     other.get(ROOT, type=Map)["evil"] = b"1"
     document = filled(a=b"1")
@@ -87,7 +87,7 @@ def test_the_limits_of_its_kind() -> None:
     document.apply(document.write({"c": b"", "a": None, "b": bytes(20)}))
     with pytest.raises(BadUpdate) as error:
         document.apply(document.write({"d": b""}))
-    assert error.value.code == "too-large", "a key that is gone counts in its epoch"
+    assert error.value.code == "too-large", "a deleted key counts in its epoch"
     document.apply(document.write({"a": b"", "b": b""}))
 
 

@@ -1,4 +1,4 @@
-"""Which documents are in memory."""
+"""The cache of documents in memory keeps its limits."""
 
 from shoal.state.documents import Documents
 from shoal.state.feed import Feed

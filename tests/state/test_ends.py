@@ -1,4 +1,4 @@
-"""Where the feeds of the revoked end, and whether somebody can lead there."""
+"""The ends of revoked feeds, and which heads may lead to them."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_what_is_beyond_an_end(head: Head, is_beyond: bool) -> None:
     [
         (None, END, True),
         (None, Head(5, 1, b"x" * 32), True),
-        (None, Head(5, 9, b"x" * 32), True),  # on the way there it may have been at the end
+        (None, Head(5, 9, b"x" * 32), True),  # its chain may contain the end
         (None, Head(5, 3, b"x" * 32), False),
         (None, Head(6, 0, b"x" * 32), False),
         (None, FORKED, False),

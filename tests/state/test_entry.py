@@ -1,4 +1,4 @@
-"""Entries come back as they were, and nothing else gets in."""
+"""Entries survive encoding unchanged, and anything else is refused."""
 
 import hashlib
 import struct
@@ -49,7 +49,7 @@ def body_of(header: object, update: bytes = b"\0\0") -> bytes:
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    """The header's fields with some replaced, or left out where the change is None."""
+    """Return a header with fields replaced, or removed if the change is None."""
     raw = msgpack.unpackb(entry().sealed)[2]
     fields = msgpack.unpackb(raw[2 : 2 + int.from_bytes(raw[:2])]) | changes
     return {key: value for key, value in fields.items() if value is not None}
@@ -74,7 +74,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
 
 
 def test_the_hash_is_over_who_said_what() -> None:
-    """Not over the signature: an author can sign one body in many ways, and that is no fork."""
+    """It does not cover the signature: an author can sign one body in many ways without a fork."""
     mine = entry()
     public_key, _, raw = msgpack.unpackb(mine.sealed)
     told = struct.pack(">I", len(DOMAIN)) + DOMAIN.encode() + public_key + raw
@@ -137,7 +137,7 @@ def test_a_signature_counts_for_its_author_and_its_bytes() -> None:
 
 
 def test_an_entry_has_one_spelling() -> None:
-    """Its bytes count towards its feed's limits, so nobody on the way may lengthen them."""
+    """Its bytes count towards its feed's limits, so no forwarding node may lengthen them."""
     public_key, signature, raw = msgpack.unpackb(entry().sealed)
     long_header = b"\x93\xc5\x00\x20" + public_key + b"\xc4\x40" + signature
     assert code_of(long_header + msgpack.packb(raw)) == "bad-envelope"
@@ -146,7 +146,7 @@ def test_an_entry_has_one_spelling() -> None:
 
 
 def test_a_header_says_nothing_twice() -> None:
-    """Readers would differ in which of the two counts."""
+    """Otherwise readers would disagree on which of the two counts."""
     raw = msgpack.packb(header())
     twice = bytes([raw[0] + 1]) + raw[1:] + msgpack.packb("seq") + msgpack.packb(4)
     assert msgpack.unpackb(twice)["seq"] == 4
@@ -174,7 +174,7 @@ def test_bodies_without_a_header(raw: bytes) -> None:
 
 
 def test_a_large_entry_makes_no_large_objects() -> None:
-    """Twin: a msgpack decoder makes 18 MB of 256 KiB, all of them empty maps."""
+    """Control: a msgpack decoder turns 256 KiB of empty maps into 18 MB."""
     full = defaults.SNAPSHOT_BYTES
     for raw in (b"\xdd\0\x04\0\0" + b"\x80" * full, b"\x93" * full, b"\x93\xc0\xc0" * 9999):
         tracemalloc.start()

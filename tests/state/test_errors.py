@@ -1,4 +1,4 @@
-"""What people are told of the store."""
+"""Messages about a damaged store are safe to print."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two nodes, and a few more, tell and ask each other until they have the same."""
+"""Nodes send news, compare and pull until they have the same feeds."""
 
 from hashlib import sha256
 from itertools import islice
@@ -34,7 +34,7 @@ async def linked(count: int, **replica: Any) -> tuple[FakeNetwork, list[FakeNode
 
 
 async def spread(nodes: list[FakeNode]) -> None:
-    """News and pulls, until there are none."""
+    """Send news and pull until nothing is left to do."""
     for _ in range(20):
         nodes[0].net.time += defaults.NEWS_PAUSE
         for node in nodes:
@@ -80,7 +80,7 @@ async def off_for_a_month() -> None:
     for day in range(1, 31):
         net.time += 86_400.0
         for node in awake:
-            if day % 4 == 0:  # most of it has become history
+            if day % 4 == 0:  # most of it is overwritten
                 node.writer.next_epoch()
             await node.write(MEMBER, a={"v": day}, **{f"day{day}": {"v": day}})
             await node.write(JOBS, b={"v": day})
@@ -168,8 +168,8 @@ def test_where_one_does_not_answer_the_next_is_asked() -> None:
 
 
 async def cut_short() -> None:
-    """An answer ends behind the first feed, of which everything is known meanwhile: the second is
-    asked for again at once."""
+    """A reply ends after the first feed, whose entries are known by then. The second feed is asked
+    for again at once."""
     _, (one, two) = await linked(2)
     writers = [Writer(number) for number in (41, 42)]
     for writer in writers:
@@ -188,7 +188,7 @@ async def cut_short() -> None:
     answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
 
     async def late(peer: object, method: str, payload: bytes) -> bytes:
-        await one.replica.take(answer.items)  # from somebody else
+        await one.replica.take(answer.items)  # from another peer
         return Pulled(answer.items, more=True).encode()
 
     whole, one.call = one.call, late  # type: ignore[method-assign]
@@ -203,7 +203,7 @@ def test_what_an_answer_had_no_room_for_is_asked_for_again() -> None:
 
 
 async def forks() -> None:
-    """An author shows two nodes two histories of different lengths."""
+    """An author sends two nodes two histories of different lengths."""
     _, (one, two, _) = await linked(3)
     author = Writer(50)
     left, right = Writer(50), Writer(50)
@@ -226,7 +226,8 @@ def test_two_histories_of_one_feed_prove_a_fork() -> None:
 
 
 async def newcomers() -> None:
-    """One learns of an author by another's word, and gets its feed from who told of it."""
+    """A node learns of an author that is vouched for, and gets its feed from the peer that told
+    it."""
     _, (one, two) = await linked(2)
     friend = Writer(60)
     await one.replica.linked(friend.peer)
@@ -248,7 +249,7 @@ def test_who_is_vouched_for_comes_from_who_told_of_it() -> None:
 
 
 async def strangers() -> None:
-    """What the other keeps and this node does not is compared once, not every round."""
+    """Feeds that only the other node keeps are compared once, not in every round."""
     net, (one, two) = await linked(2)
     for number in range(70, 90):
         stranger = Writer(number)
@@ -276,7 +277,7 @@ def test_strangers_feeds_are_looked_at_once() -> None:
 
 
 async def much(count: int) -> int:
-    """How many of so many feeds a node gets from its only peer."""
+    """Return how many of `count` feeds a node gets from its only peer."""
     net, (one, two) = await linked(2)
     writers = [Writer(number) for number in range(100, 100 + count)]
     for node in (one, two):
@@ -301,7 +302,7 @@ async def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     _, (one, two) = await linked(2)
     reports: list[Any] = []
     one.exchange.on_reported.append(reports.append)
-    # Its own feed is in a bucket behind those which the first answer has room for.
+    # Its own feed is in a bucket after those that fit into the first reply.
     numbers = (n for n in range(100, 900) if bucket_of(Writer(n).key) < bucket_of(one.key))
     others = [Writer(number) for number in islice(numbers, 20)]
     await one.replica.grouped(writer.peer for writer in others)
@@ -325,7 +326,7 @@ def test_a_peer_reports_once_it_was_asked_for_own_feeds(monkeypatch: pytest.Monk
 
 
 async def liar(answer: dict[str, bytes]) -> FakeNode:
-    """A node that has asked one who answers so."""
+    """Return a node that has called a peer which sends this answer."""
     _, (one, two) = await linked(2)
     await one.write(a={"v": 1})
 
@@ -371,7 +372,7 @@ async def own() -> None:
     await one.exchange.compare(two.peer)
     await one.pull()
     assert one.replica.head(one.key, MEMBER) is None
-    assert reports == [two.peer]  # what it lacks of its own it does not want
+    assert reports == [two.peer]  # it does not want its own missing entries
     one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
     await three.replica.take([(entry.sealed,) for entry in entries])
     await one.exchange.compare(three.peer)
@@ -404,7 +405,7 @@ def test_calls_are_paced_and_read_with_care() -> None:
 
 
 async def crowded() -> None:
-    """More authors in one bucket than an answer holds, as who grinds keys can have it."""
+    """One bucket has more authors than a reply holds, as an attacker that grinds keys can cause."""
     _, (one, _) = await linked(2)
     tree = one.replica.digest
     keys = [number.to_bytes(32) for number in range(3 * defaults.HEADS)]
@@ -506,7 +507,7 @@ SHARD, OTHER = ("shards", 3), ("shards", 4)
 
 
 async def of_both() -> None:
-    """One keeps a part, one another, one all: each gets what it keeps."""
+    """Two nodes keep different parts, and one keeps all. Each gets the feeds that it keeps."""
     net = FakeNetwork()
     one = FakeNode(net, 1, interest=Interest([SHARD]))
     two = FakeNode(net, 2, interest=Interest([OTHER]))
@@ -530,7 +531,7 @@ async def of_both() -> None:
 
 
 async def settle(*nodes: FakeNode) -> None:
-    """They compare and pull, until all know whatever they get to know."""
+    """Let the nodes compare and pull until nothing changes."""
     for _ in range(3):
         for node in nodes:
             for other in nodes:
@@ -544,8 +545,8 @@ def test_two_compare_what_both_keep_and_are_quiet_then() -> None:
 
 
 async def own_aside() -> None:
-    """What a node writes and does not keep of others reaches those who keep it, and a lost store
-    is told what there was."""
+    """Own feeds of a kind that a node does not keep of others reach the nodes that keep it, and
+    come back after a lost store."""
     net = FakeNetwork()
     small = FakeNode(net, 1, interest=Interest([]))
     large = FakeNode(net, 2)
@@ -622,13 +623,13 @@ def test_what_is_kept_from_now_on_is_asked_for_at_once() -> None:
 
 
 async def few_keep_it() -> None:
-    """Of 40 linked peers two keep a part: they are told of it all the same."""
+    """Two of 40 linked peers keep a part, and still get its news."""
     net = FakeNetwork()
     one = FakeNode(net, 1)
     others = [FakeNode(net, n, interest=Interest([SHARD] * (n < 4))) for n in range(2, 42)]
     for number, node in enumerate(others):
         await link(one, node)
-        asker, other = (one, node) if number % 2 else (node, one)  # both learn it of each other
+        asker, other = (one, node) if number % 2 else (node, one)  # both learn what the other keeps
         await asker.exchange.compare(other.peer)
     net.posts.clear()
     await one.write(SHARD, a={"v": 1})

@@ -1,4 +1,4 @@
-"""When hundreds join at once: what is told, asked and given of it at first, and what later."""
+"""When hundreds of nodes join at once, their news, pulls and replies are spread over time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -66,11 +66,11 @@ async def compared_meanwhile() -> None:
     await two.pull()
     assert two.replica.head(one.key, JOBS) is not None
     assert [method for method, _ in answers] == [DIGEST, DIGEST, HEADS, PULL]
-    assert sum(size for _, size in answers) < 1_000, "nothing of what is known to be lacking"
+    assert sum(size for _, size in answers) < 1_000, "feeds known to be missing are left out"
     reports: list[PeerId] = []
     two.exchange.on_reported.append(reports.append)
     await two.exchange.compare(one.peer)
-    assert not reports, "what the other has of this node's own feed is not known"
+    assert not reports, "the other's copy of this node's own feed is unknown"
 
 
 def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
@@ -78,7 +78,7 @@ def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
 
 
 async def compared_by_turns() -> None:
-    """While the budget is used up: a peer whose turn it is tells a part of what it has."""
+    """While the budget is used up, a peer sends part of its heads when it is its turn."""
     net, (one, three, two), writers = await joined(300, nodes=3, more=1)
     await two.exchange.compare(one.peer)
     await two.pull()
@@ -95,7 +95,7 @@ async def compared_by_turns() -> None:
     while turns.count(three.peer) < 2:
         turns.append(two.exchange.next_round())
     await two.exchange.compare(three.peer)
-    assert net.calls == [DIGEST, DIGEST], "what it has told comes first"
+    assert net.calls == [DIGEST, DIGEST], "its earlier offers come first"
     two.exchange.wanted.lost(three.peer)
     net.calls.clear()
     await two.exchange.compare(three.peer)
@@ -107,7 +107,8 @@ def test_while_much_waits_peers_are_asked_for_a_part_by_turns() -> None:
 
 
 async def given_to_each() -> None:
-    """One that asks for everything leaves others their part, and other kinds are given to all."""
+    """A peer that asks for everything does not use up the share of others, and other kinds are
+    unlimited."""
     net, (one, greedy, modest), writers = await joined(300, nodes=3)
     await one.write(JOBS, b={"v": 1})
     wanted = [(writer.key, MEMBER) for writer in writers]
@@ -132,7 +133,8 @@ def test_one_gives_so_much_and_each_has_its_part() -> None:
 
 
 async def had_of_others() -> None:
-    """A node whose teller gives nothing, and says that there is more, asks another at once."""
+    """A node asks another peer at once if the first one gives nothing and says that there is
+    more."""
     net, (one, two, three), writers = await joined(40, nodes=3)
     await three.exchange.compare(one.peer)
     await three.pull()
@@ -160,7 +162,7 @@ async def gathered() -> None:
     one = nodes[0]
 
     def told() -> int:
-        """How many peers are told now."""
+        """Return how many peers get the news."""
         net.posts.clear()
         one.exchange.tell()
         return len({to for _, to, method in net.posts if method == NEWS})
@@ -200,7 +202,7 @@ def test_comparisons_for_the_sake_of_new_authors_are_paced() -> None:
 
 
 async def taken_together() -> None:
-    """Each transaction is a write to the disk; a large feed still has one of its own."""
+    """Each transaction is a write to the disk. A large feed still gets its own."""
     _, (one, two), writers = await joined(64)
     large = Writer(9_000)
     await two.replica.grouped([large.peer])

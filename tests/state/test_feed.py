@@ -1,4 +1,4 @@
-"""Whatever order entries come in, replicas that saw the same ones are equal."""
+"""Replicas that saw the same entries are equal, whatever the order of arrival."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,8 @@ def sealed(epoch: int, seq: int, parent: bytes, update: bytes, made: int = 0) ->
 
 
 def chain(epoch: int, *steps: Facts, made: int = 0) -> list[Entry]:
-    """The entries of an epoch: a snapshot of the first step, then an update for each other."""
+    """Return the entries of an epoch: a snapshot of the first step, then an update for each
+    other."""
     document = Document(KIND, client_of(NAME, epoch))
     entries: list[Entry] = []
     for step in steps:
@@ -93,7 +94,7 @@ def test_two_entries_with_one_number_empty_the_feed_for_good() -> None:
     verdict = feed.compare(OLD[1], other[1])
     assert verdict == Verdict(Outcome.FORK, proof=Proof.of(OLD[1], other[1]), fresh=True)
     assert feed.forked and feed.head == FORKED and feed.document is None
-    assert feed.size == OLD[1].size + other[1].size, "what is kept of it"
+    assert feed.size == OLD[1].size + other[1].size, "the size of the proof"
     for entry in (*OLD, *NEW):
         assert feed.admit(entry) == Verdict(Outcome.REFUSED, code="forked")
     assert feed.compare(OLD[0], other[0]).outcome is Outcome.KNOWN
@@ -109,7 +110,7 @@ def test_a_proof_counts_for_any_epoch() -> None:
 
 
 def refused(feed: Feed, entry: Entry) -> str:
-    """The code, once it is sure that the feed is as it was."""
+    """Return the code of a refusal, after checking that the feed is unchanged."""
     before = feed.head, feed.size, feed.document and feed.document.facts()
     verdict = feed.admit(entry)
     assert verdict.outcome is Outcome.REFUSED and not verdict.changed
@@ -166,7 +167,7 @@ def test_an_epoch_is_full_at_its_bytes() -> None:
         assert feed.admit(entry).outcome is Outcome.NEWS
     assert refused(feed, entry) == "epoch-full"
     assert feed.size <= KIND.epoch_bytes
-    assert feed.admit(NEW[0]).outcome is Outcome.NEWS, "a new epoch goes on"
+    assert feed.admit(NEW[0]).outcome is Outcome.NEWS, "a new epoch is admitted"
 
 
 def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +235,7 @@ def test_entries_of_another_feed_are_a_mistake_of_the_caller_s() -> None:
 
 
 class Replica:
-    """A feed with what a store keeps of it, as a replica uses them."""
+    """A feed together with its stored entries, as in a replica."""
 
     def __init__(self) -> None:
         self.feed = Feed(NAME)
@@ -251,7 +252,7 @@ class Replica:
             self.kept, self.proof = {}, verdict.proof
 
     def exchange(self, other: "Replica") -> None:
-        """Each hears all that the other keeps, its proof first."""
+        """Give each replica all that the other one has, its proof first."""
         for this, that in ((self, other), (other, self)):
             if that.proof is not None and this.feed.fork(that.proof).proof is not None:
                 this.kept, this.proof = {}, that.proof
@@ -260,7 +261,7 @@ class Replica:
 
 
 def bad_entries() -> list[Entry]:
-    """Signed by the author, and taken by nobody; they fork no number that is in use."""
+    """Return signed entries that every node refuses, and that fork no number in use."""
     return [
         sealed(5, 3, OLD[2].hash, b"garbage"),
         sealed(6, 2, bytes(32), NEW[1].update),
@@ -280,7 +281,7 @@ def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
         rng.shuffle(heard)
         for entry in heard[: rng.randrange(len(heard) + 1)]:
             replica.hear(entry)
-    for entry in (*OLD, *NEW):  # somebody honest has them all
+    for entry in (*OLD, *NEW):  # an honest node has them all
         replicas[0].hear(entry)
     for entry in twins:
         replicas[2].hear(entry)
@@ -292,7 +293,7 @@ def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
 
 
 def test_without_the_refusals_replicas_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a limit that looks at more than the feed, here at who heard it first."""
+    """Control: a limit that depends on more than the feed, here on the order of arrival."""
     first, second = fed(*OLD), fed(*OLD)
     garbage = sealed(5, 3, OLD[2].hash, b"garbage")
     monkeypatch.setattr(module, "_applied", lambda document, entry: {})

@@ -1,4 +1,4 @@
-"""Feeds that nobody uses are a few bytes, and the same again when they are asked for."""
+"""Unused feeds take only a few bytes, and are restored when they are needed."""
 
 import gc
 
@@ -16,7 +16,7 @@ JOBS = ("jobs", 0)
 
 
 def kept() -> tuple[Feeds, Digest, Ends]:
-    """One feed is in the archive."""
+    """Return a table with one archived feed."""
     digest, ends = Digest(), Ends()
     feeds = Feeds(digest, ends)
     digest.set(A.key, MEMBER, HEAD)

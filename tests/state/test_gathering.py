@@ -1,4 +1,4 @@
-"""One signature over the numbers of many askers."""
+"""One signature covers the nonces of many askers."""
 
 from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""Messages come back as they went; whatever else comes is refused."""
+"""Messages survive encoding unchanged, and anything else is refused."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""What is in memory while the disk refuses: bounded, in order, readable."""
+"""Changes in memory while the disk refuses are bounded, ordered and readable."""
 
 from random import Random
 
@@ -58,8 +58,8 @@ def test_memory_is_bounded() -> None:
 
 
 def test_what_was_taken_away_is_not_read() -> None:
-    """Red where only what is put is looked at: the stored entries would be read for those that were
-    put after they had gone."""
+    """Fails if only new entries are looked up: removed stored entries would be read in their
+    place."""
     old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), Held(10**6)
     away: list[Work] = [Forget([name(1)]), Drop([identity(1).peer])]
     for work in away:
@@ -103,7 +103,7 @@ LIMITS = (1, 350, 10**6)
 
 @pytest.mark.parametrize("seed", range(20))
 def test_with_what_is_stored_it_reads_as_if_all_were(seed: int) -> None:
-    """Whatever is changed, and however much of it the disk has taken."""
+    """Holds for any changes, and for any number of them on the disk."""
     draw, held, taken = Random(seed), Held(10**6), 0
     with Place().opened() as disk, Place().opened() as whole:
         for _ in range(100):
@@ -137,7 +137,7 @@ HEADS = {entry.sealed: entry.head for branch in BRANCHES.values() for entry in b
 
 
 def a_change(draw: Random, store: Store) -> Work:
-    """One that this store may take."""
+    """Return a random change that this store may accept."""
     feed = draw.choice(FEEDS)
     there = [HEADS[each] for epoch in (1, 2) for each in store.entries(feed, epoch, 0, 10**6)]
     does = draw.randrange(10)

@@ -1,4 +1,4 @@
-"""Looking into the state: histories, damage on disk, values for people."""
+"""Inspection of the state: histories, damage on disk, and readable values."""
 
 import json
 
@@ -25,7 +25,7 @@ from tests.state.test_service import MODEL, Swarm, run
             {"n": float("nan"), "i": float("-inf"), "x": 2**60},
             {"n": "nan", "i": "-inf", "x": 2**60},
         ),
-        ({1: None}, "8101c0"),  # no view takes such a fact
+        ({1: None}, "8101c0"),  # no view accepts such a fact
     ],
 )
 def test_values_for_people(value: object, shown: object) -> None:
@@ -43,7 +43,7 @@ def test_a_history() -> None:
         one, two = [await swarm.node() for _ in range(2)]
         swarm.connect(one, two)
         await trio.sleep(defaults.WRITE_HOLD + 3)
-        for number in range(20):  # where there is little, what was said soon makes room
+        for number in range(20):  # a small feed is soon replaced by a snapshot
             one.state.set("models", f"other {number}", MODEL)
         await trio.sleep(3)
         for value in (MODEL, {**MODEL, "layers": 7}, None):
@@ -99,7 +99,8 @@ def test_damage_is_found_and_fetched_again() -> None:
 
 
 def _forge(store: Store, author: Identity) -> None:
-    """One flipped bit in a signature, and the row's sum made right: only the signature tells."""
+    """Flip one bit in a signature and correct the row's sum, so that only the signature shows
+    it."""
     database = store._database
     row = database.row(
         "SELECT f.id, f.epoch, f.seq FROM feeds f JOIN authors a ON a.id = f.id >> 12"

@@ -1,4 +1,4 @@
-"""What a node keeps of others' feeds, and until when."""
+"""Which feeds of others a node keeps, and for how long."""
 
 from math import inf
 

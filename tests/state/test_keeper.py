@@ -1,4 +1,4 @@
-"""The store beside the event loop: commits in groups, crashes, full disks, damaged files."""
+"""Asynchronous access to the store: batched commits, crashes, full disks and damaged files."""
 
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -110,7 +110,7 @@ async def everything(keeper: Keeper) -> list[StoredFeed]:
 
 
 async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
-    """How many went in before it did not."""
+    """Put entries one by one; return how many were stored before the first refusal."""
     for number, entry in enumerate(entries):
         try:
             await keeper.put([entry])
@@ -162,7 +162,7 @@ async def _count_puts(keeper: Keeper, entries: Sequence[Entry], done: list[int])
 
 
 def test_a_disk_that_lies_about_its_syncs_loses_what_put_returned_from() -> None:
-    """The twin: what the test above rests on is the sync."""
+    """Control: the test above depends on the sync."""
 
     async def body(lives: Lives) -> bool:
         async with lives.running() as keeper:

@@ -1,4 +1,4 @@
-"""The list of kinds is whole, and its limits leave room for each other."""
+"""The list of kinds is complete, and its limits are consistent."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_models_spread_over_the_parts() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_a_snapshot_leaves_room_for_updates(kind: Kind) -> None:
-    """Else an author whose feed is full could never change it again."""
+    """Otherwise an author could never change a full feed again."""
     assert kind.live_bytes + kind.update_bytes <= kind.epoch_bytes
     assert kind.live_bytes + 2 * defaults.ENTRY_HEADER_BYTES < kind.epoch_bytes
     assert kind.live_bytes <= defaults.SNAPSHOT_BYTES

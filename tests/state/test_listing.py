@@ -1,4 +1,4 @@
-"""Who is listed with what: answers as measured, where by records, all else by feeds."""
+"""The listing takes liveness from measurements, addresses from records, and the rest from feeds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,7 +37,8 @@ def shard(run: int = 0, root: str = ROOT) -> ShardRecord:
 
 
 class Net:
-    """Stands for membership and state: records and live peers by hand, facts into real views."""
+    """Test double of membership and state, with manual records and live peers, and with real
+    views."""
 
     def __init__(self) -> None:
         self.records = {ME: MemberRecord(ME, 1)}
@@ -99,7 +100,7 @@ class Net:
         self.views.changed(FeedName(peer, kind, part), verdict)
 
     def describe(self, peer: PeerId, run: int) -> None:
-        """Its feeds come."""
+        """Let a peer's feeds arrive."""
         self.feed(peer, "member", {ABOUT: {"version": "9"}, CAPACITY: capacity_fact(CAN)})
         self.feed(peer, "models", {"tiny": model_fact(TINY)})
         self.serve(peer, run)
@@ -131,7 +132,7 @@ def test_who_answers_and_has_said_nothing_yet_is_listed(net: Net) -> None:
     assert net.listed() == MemberRecord(BOB, 7) and not net.listing.has_met()
     net.feed(BOB, "member", {ABOUT: {"version": "9"}})
     assert net.listing.has_met()
-    net.sure = False  # of somebody it was told it is not known yet
+    net.sure = False  # the liveness of a peer is not known yet
     assert not net.listing.has_met()
     net.sure = True
     net.put(MemberRecord(EVE, 7))
@@ -144,12 +145,13 @@ def test_the_dead_are_not_listed_whatever_their_feeds_say(net: Net) -> None:
     net.gone(BOB)
     assert set(net.listing.members()) == {ME}
     assert net.views.placements.of(BOB), "what it said stays"
-    net.describe(EVE, run=5)  # who never answered
+    net.describe(EVE, run=5)  # it never answered
     assert set(net.listing.members()) == {ME}
 
 
 def test_what_an_earlier_run_served_is_not_listed(net: Net) -> None:
-    """Killed, and back with another run, before its feed says so; twin: the run it said it in."""
+    """A killed member is back with another run before its feed says so. Control: the run in its
+    feed."""
     net.put(MemberRecord(BOB, 7, run=5))
     net.describe(BOB, run=5)
     net.gone(BOB)
@@ -224,11 +226,11 @@ def test_shards_are_said_with_the_run(net: Net) -> None:
     net.listing.publish(shards=())
     assert net.own().run == 0 and net.said["shards"].facts == {}
     net.listing.publish(shards=(shard(),))
-    assert net.own().run not in (0, run), "that its feed was emptied may be heard late"
+    assert net.own().run not in (0, run), "news of the emptied feed may arrive late"
 
 
 def test_serving_again_is_told_once_it_is_true(net: Net) -> None:
-    """What the feed said before, and that it was taken back, arrive in between."""
+    """Earlier facts of the feed, and their deletion, arrive in between."""
     shown = []
     for run, feed in [(5, 5), (0, 5), (6, 5), (6, 0), (6, 6)]:
         net.put(MemberRecord(BOB, 7, run=run))
