@@ -1,4 +1,4 @@
-"""Who is live, by the own links, by what witnesses say, and by proofs: without a network."""
+"""Liveness from own links, reports of witnesses, and proofs, tested without a network."""
 
 from collections import Counter
 from hashlib import sha256
@@ -17,7 +17,7 @@ PLACES = {A: "30.0.1.0/24", B: "30.0.2.0/24", C: "30.0.3.0/24", D: "30.0.3.0/24"
 
 @pytest.fixture
 def node() -> Liveness:
-    """It knows all, and is linked with A, B, C and D."""
+    """A node that knows all members and is linked with A, B, C and D."""
     made = Liveness(OWN)
     made.watch({OWN, A, B, C, D, X, Y, Z})
     for peer, place in PLACES.items():
@@ -26,12 +26,12 @@ def node() -> Liveness:
 
 
 def asked_for(node: Liveness, now: float) -> list[PeerId]:
-    """Return the members named in the questions for many that are due."""
+    """Return the members in the shared questions that are due."""
     return [peer for peers in node.next_questions(now).values() for peer in peers]
 
 
 def prove(node: Liveness, now: float, *peers: PeerId) -> None:
-    """All checks that are due at that time; of these peers a proof comes."""
+    """Run all checks that are due at that time; only these peers send a proof."""
     for peer in asked_for(node, now):
         node.answered(peer, now, now, proved=peer in peers)
     for peer in node.next_checks(now):
@@ -42,12 +42,12 @@ def prove(node: Liveness, now: float, *peers: PeerId) -> None:
 
 
 def due(node: Liveness, now: float) -> set[PeerId]:
-    """Return the members that are asked for or checked now."""
+    """Return the members that are asked about or checked now."""
     return {*asked_for(node, now), *node.next_checks(now)}
 
 
 def is_due(node: Liveness, peer: PeerId, now: float) -> bool:
-    """Whether a check of it begins now, or it is asked for."""
+    """Whether a check of it begins now, or a shared question includes it."""
     return peer in due(node, now)
 
 
@@ -93,7 +93,7 @@ def test_it_is_sure_once_all_were_looked_for(node: Liveness) -> None:
     node.proved(X, 0.5)
     node.failed(Y, 1.0)
     assert node.is_sure([A, X, Y]) and not node.is_sure([A, X, Y, Z])
-    assert not node.is_sure([PeerId("somebody just told of")])
+    assert not node.is_sure([PeerId("a member that this node just learned of")])
 
 
 def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
@@ -150,7 +150,7 @@ def test_rumours_bring_about_so_many_checks_and_no_more(
     within = 60 / defaults.RECHECK_S
     assert checks() <= within
     monkeypatch.setattr(defaults, "RECHECK_S", 0.0)
-    assert checks() > 2 * within  # the twin
+    assert checks() > 2 * within  # control
 
 
 def test_one_witness_cannot_use_up_the_checks_of_others(
@@ -182,7 +182,7 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
     monkeypatch.setattr(defaults, "CALM_CHECKS", (100.0, 16.0))
     assert is_checked()
     monkeypatch.setattr(defaults, "ALARMS", (1e9, 1e9))
-    assert not is_checked()  # the twin: who is first in the order of ranks, and X is not
+    assert not is_checked()  # control: checks go by rank, and X is not first
 
 
 def test_what_one_witness_may_say_is_bounded(node: Liveness) -> None:
@@ -225,7 +225,7 @@ def test_who_lost_the_last_witness_is_checked_or_out_soon(node: Liveness) -> Non
     node.unlinked(A, 5.0)
     assert set(node.next_checks(5.0)) >= {X, Y}
     node.proved(X, 5.2)
-    node.void(Y)  # our own loop stood still: nothing is known yet
+    node.void(Y)  # our own loop stalled: nothing is known yet
     assert node.is_live(Y)
     node._budget._level, node._budget._at = 0.0, 10.0  # no more checks for now
     node.next_checks(5.0 + defaults.CHECK_S + 0.1)
@@ -293,8 +293,8 @@ def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_rival_whose_link_stays_is_there(node: Liveness, again: bool) -> None:
-    """Two homes with one private address. Its check fails, or its link is made anew before that:
-    what is not asked again would else keep the other one out for good."""
+    """Two homes have one private address. The check of one fails, or its link is replaced before.
+    Without another check it would keep the other one dead for good."""
     node.linked(X, "x", 10.0, rivals=[A])
     if again:
         node.unlinked(A, 10.1)
@@ -346,7 +346,7 @@ def test_without_any_witness_only_so_many_are_followed() -> None:
 def test_a_turn_goes_through_no_lists_of_witnesses(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 peers that each speak of 512 members were 60 ms a turn, of up to 20 a second."""
+    """64 peers that each report on 512 members took 60 ms in each of up to 20 rounds a second."""
     node.told(A, [X, Y], [], 0.0, whole=True)
     node.told(B, [X], [], 0.0, whole=True)
     prove(node, 0.0, X, Y)
@@ -360,7 +360,7 @@ def test_a_turn_goes_through_no_lists_of_witnesses(
 
 
 def test_witnesses_are_counted_by_network_whatever_becomes_of_them() -> None:
-    """As if they were counted anew each time."""
+    """The counts equal a fresh count at every step."""
     draw = Random(1)
     crowd = [A, B, C, D, X, Y, Z]
     node = Liveness(OWN)
@@ -442,7 +442,7 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_peer_that_names_others_has_other_watchers(ended: bool) -> None:
-    """If a peer names few others, this node is among the nearest; also once its report is gone."""
+    """If a peer reports few links, this node is among the nearest; also without its report."""
     nodes, peers = mesh(25)
     node = nodes[peers[0]]
     resting = min(node.resting())
@@ -475,7 +475,7 @@ def test_a_failed_check_over_a_silent_resting_link_takes_its_peer_out() -> None:
 
 
 def test_a_rumour_brings_about_no_check_of_a_linked_peer_whose_link_does_not_rest() -> None:
-    """The own pings show its end as soon."""
+    """This node's own pings notice the end of the link as soon."""
     node = next(iter(mesh(25)[0].values()))
     watched = min(node.answering() - node.resting())
     for by in sorted(node.answering()):
@@ -527,7 +527,7 @@ def test_undoubted_members_without_a_witness_are_checked_slowly(
 
 @pytest.mark.parametrize("members", [20, 100])
 def test_questions_for_many_grow_with_the_witnesses_not_with_the_members(members: int) -> None:
-    """Each of four witnesses speaks for a part of the members, which overlap."""
+    """Each of four witnesses reports on a part of the members; the parts overlap."""
     node, witnesses = Liveness(OWN), [A, B, C, D]
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(members)]
     node.watch({*witnesses, *crowd}, 0.0)
@@ -556,7 +556,7 @@ def test_questions_for_many_are_as_seldom_as_their_pace(node: Liveness) -> None:
 
 
 def test_a_proof_for_many_that_comes_after_a_doubt_does_not_count(node: Liveness) -> None:
-    """A witness could keep the signature of one that is dead meanwhile."""
+    """A witness could keep the signature of a member that has died meanwhile."""
     for by in (A, B):
         node.told(by, [X], [], 0.0, whole=True)
     prove(node, 0.0, X)

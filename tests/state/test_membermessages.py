@@ -1,4 +1,4 @@
-"""Messages between members: one form, bounded before they are read."""
+"""Membership messages have one valid form, and are bounded before they are read."""
 
 import tracemalloc
 
@@ -25,7 +25,7 @@ NONCE = bytes(range(defaults.NONCE_BYTES))
 
 
 def test_a_message_of_empty_lists_is_refused_unread() -> None:
-    """8 MiB of them were 600 MB and two seconds of the loop; also where they lie deeper."""
+    """8 MiB of them took 600 MB and stalled the loop for two seconds, also when nested deeper."""
     lists = b"\xdd" + (2**22).to_bytes(4) + b"\x90" * 2**22
     for payload in (
         lists,

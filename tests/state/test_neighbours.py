@@ -1,4 +1,4 @@
-"""Who is told, and who is compared with, where not all keep the same."""
+"""Which peers get news or are compared with if not all keep the same feeds."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ BASE = frozenset((("member", 0),))
 
 
 def neighbours(count: int, keeping: Iterable[int] = ()) -> Neighbours:
-    """Of `count` peers, of which some keep PLOT as well."""
+    """Return `count` peers, of which those in `keeping` also keep PLOT."""
     made = Neighbours(Random(1).randrange)
     for number in range(count):
         made.add(name(number))
@@ -43,7 +43,7 @@ def test_news_go_to_few_and_slowly_to_others() -> None:
 
 
 def test_news_of_many_feeds_go_to_more() -> None:
-    """Were as few told of them, some would hear by two or three of what a cut kept from them."""
+    """With as few peers as usual, a node might get news from a partition from only two or three."""
     it = neighbours(60, range(60))
     it.turn(0.0)
     few = it.keepers(PLOT)
@@ -78,7 +78,7 @@ def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> Non
 
 
 def test_nobody_is_compared_with_twice_before_everybody_was_once() -> None:
-    """Of nine peers eight may be liars, and the ninth may have the entries that they keep back."""
+    """Eight of nine peers may be liars, and the ninth may have the entries that they withhold."""
     it = neighbours(9, range(9))
     for _ in range(20):
         assert len({it.somebody(None) for _ in range(9)}) == 9

@@ -1,4 +1,4 @@
-"""What a node says of itself stands in its feeds, whatever stood there before."""
+"""A node's own facts are in its feeds, whatever was there before."""
 
 from shoal.state.entry import FeedName
 from shoal.state.feed import Feed
@@ -11,7 +11,7 @@ ROOT = "1" * 64
 
 
 class Feeds:
-    """Those of one node, on no disk."""
+    """The own feeds of one node, without a disk."""
 
     def __init__(self) -> None:
         self.feeds: dict[FeedName, Feed] = {}
@@ -20,7 +20,7 @@ class Feeds:
         self.writer = self.begin()
 
     def begin(self) -> Writer:
-        """Another run begins."""
+        """Begin another run."""
         self.writer = Writer(ALICE, self.feed, lot=lambda n: 0)
         return self.writer
 
@@ -28,7 +28,7 @@ class Feeds:
         return self.feeds.setdefault(name, Feed(name))
 
     def write(self) -> int:
-        """How many entries that took."""
+        """Write the facts, and return the number of entries that this took."""
         self.now += 10
         self.wall += 1000
         entries = self.writer.flush(self.now, self.wall)
@@ -83,7 +83,7 @@ def test_what_others_say_in_the_same_feed_stays() -> None:
     feeds.writer.set("jobs", 0, "x", {})
     own.settle(feeds.writer)
     feeds.write()
-    assert feeds.holds("jobs") == {"x"}, "a kind of which nothing was said"
+    assert feeds.holds("jobs") == {"x"}, "a kind without own facts"
 
 
 def test_settling_again_writes_nothing() -> None:
@@ -94,7 +94,7 @@ def test_settling_again_writes_nothing() -> None:
     for _ in range(3):
         own.settle(feeds.writer)
         assert feeds.write() == 0
-    feeds.begin()  # what it says is what stands there
+    feeds.begin()  # its facts are there already
     own.settle(feeds.writer)
     assert feeds.write() == 0
 

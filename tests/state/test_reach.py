@@ -1,4 +1,4 @@
-"""No stranger's record makes this node dial its owner's machines."""
+"""A stranger's record never makes this node dial machines of its owner."""
 
 import pytest
 

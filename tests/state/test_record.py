@@ -1,4 +1,4 @@
-"""Records survive the way to others unchanged, and nothing else gets in."""
+"""Records survive encoding unchanged, and anything else is refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ RECORD = MemberRecord(
 
 
 def fields(**changes: Any) -> bytes:
-    """The record's body with fields replaced."""
+    """Return a record's body with fields replaced."""
     known: dict[str, Any] = msgpack.unpackb(encode_record(RECORD))
     return msgpack.packb({**known, **changes})  # type: ignore[no-any-return]
 
@@ -143,7 +143,7 @@ def test_values_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_what_feeds_say_is_passed_over_in_a_record() -> None:
-    """There is one place for it, and whoever puts it into another says nothing."""
+    """These fields belong in feeds, and are ignored in a record."""
     said = {"version": "9", "models": [["tiny", ROOT, 12, 1]], "shards": [1], "capacity": {}}
     assert open_record(seal(ALICE, DOMAIN, fields(**said))) == RECORD
 
@@ -202,4 +202,4 @@ def test_the_author_s_own_name_is_not_repeated_in_its_addresses() -> None:
     assert peer.encode() not in body and relay.encode() in body
     assert decode_record(peer, body) == record
     bare = body.replace(b"/p2p/" + relay.encode(), b"/p2p/" + b"x" * len(relay))
-    assert len(decode_record(peer, bare).addresses) == 2, "nonsense is left out as before"
+    assert len(decode_record(peer, bare).addresses) == 2, "invalid addresses are left out as before"

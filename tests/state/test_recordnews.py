@@ -60,8 +60,8 @@ def test_news_that_arrive_together_leave_together() -> None:
 def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     paced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Send a hundred new members a second for a minute."""
-    if not paced:  # without the defence
+    """A hundred new members arrive each second for a minute."""
+    if not paced:  # control: without the limit
         monkeypatch.setattr(defaults, "HAND_ON", (1000.0, 1000.0))
     news, messages = RecordNews[Named](), 0
     for number in range(6000):
@@ -94,7 +94,7 @@ def test_a_link_that_has_ended_is_forgotten() -> None:
 
 
 def test_a_record_that_changes_again_and_again_is_announced_rarely() -> None:
-    """A node that joins finds out its addresses one after the other."""
+    """A joining node finds its addresses one after the other."""
     news, times = RecordNews[Named](), []
     for second in range(40):
         news.add(AUTHOR, LINKS[:1], float(second))
@@ -143,4 +143,4 @@ def test_what_an_author_serves_now_is_announced_at_once() -> None:
     assert news.take(1.0) == []
     news.add(AUTHOR, LINKS[:1], 2.0, serves=2)
     assert news.take(2.0) == [(LINKS[0], [AUTHOR])]
-    assert news.take(30.0) == [], "the change before left with it"
+    assert news.take(30.0) == [], "the earlier change was sent with it"

@@ -1,4 +1,4 @@
-"""What comes in, what it changes, what others may be told."""
+"""How a replica takes in entries, what they change, and what it tells peers."""
 
 from collections.abc import Callable, Collection, Sequence
 from math import inf
@@ -50,7 +50,7 @@ def keeping(*writers: Writer, **more: Any) -> Replica:
 
 
 class Pauses:
-    """Counts how often others may run, and lets `then` do so."""
+    """Counts the pauses for other tasks, and runs `then` in them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -167,7 +167,7 @@ def test_what_an_author_may_not_write_is_nobody_s_fault_and_not_taken() -> None:
 
 
 def forked() -> tuple[Writer, Entry, Entry, Entry]:
-    """A writer; the first entry, and two that follow on it."""
+    """Return a writer, its first entry, and two entries that both follow it."""
     one, other = fresh(11), fresh(11)
     first = one.write(a={"v": 1})
     other.write(a={"v": 1})
@@ -269,7 +269,7 @@ def test_what_follows_is_given_from_where_the_asker_is() -> None:
     rival = fresh(11)
     rival.write(a={"v": 0})
     other = rival.write(a={"v": "other"})
-    assert given(other.head) == [(entries[1].sealed,)]  # with its own, the proof
+    assert given(other.head) == [(entries[1].sealed,)]  # the proof, together with its own
     assert given(entries[0].head, limit=1) == [(entries[1].sealed,)]
     assert given(other.head._replace(epoch=9)) == []
     assert given(None, limit=1) == [(entries[0].sealed,)]
@@ -302,7 +302,7 @@ def test_a_budget_bounds_what_is_in_the_archive() -> None:
         take(it, each.write(a={"v": 1}))
     assert it.authors.total <= 6 * defaults.AUTHOR_LEAST
     assert isinstance(it.archive, MemoryArchive)
-    assert len(it.archive.sizes()) == len(it.authors) - 1  # of all but this node
+    assert len(it.archive.sizes()) == len(it.authors) - 1  # all but this node
 
 
 def test_documents_beyond_the_bound_are_made_again() -> None:
@@ -340,7 +340,7 @@ def test_a_damaged_feed_is_dropped_to_be_fetched_again() -> None:
     take(it, *entries)
     other = fresh(12)
     at_once(it.linked(other.peer))
-    take(it, other.write(a={"v": 1}))  # so that the first document is let go of
+    take(it, other.write(a={"v": 1}))  # so that the first document is unloaded
     assert isinstance(it.archive, MemoryArchive)
     it.archive._entries[entries[0].name].pop(1)
     it.newcomers.clear()
@@ -394,7 +394,7 @@ class _Drops(MemoryArchive):
 
 
 def test_many_authors_go_in_steps() -> None:
-    """Others run between: whoever vouched for thousands takes all of it back at once."""
+    """Other tasks run in between, even if an author withdraws thousands of vouches at once."""
     archive = _Drops()
     pauses = Pauses()
     it = Replica(Writer(1).peer, archive, pause=pauses)
@@ -406,7 +406,7 @@ def test_many_authors_go_in_steps() -> None:
 
 
 class _Refuses(MemoryArchive):
-    """Gives no entries from some number on."""
+    """An archive that refuses reads from a certain number on."""
 
     refused_from: int | None = None
 
@@ -419,7 +419,7 @@ class _Refuses(MemoryArchive):
 
 
 class _Other(MemoryArchive):
-    """It has something else of an author, until that is dropped."""
+    """An archive with other entries of an author, until that author is dropped."""
 
     def __init__(self, author: PeerId) -> None:
         super().__init__()
@@ -427,7 +427,7 @@ class _Other(MemoryArchive):
 
     async def put(self, entries: Sequence[Entry]) -> None:
         if any(entry.name.author in self.other for entry in entries):
-            raise BadOrder("does not follow what is stored")
+            raise BadOrder("does not follow the stored entries")
         await super().put(entries)
 
     async def drop(self, authors: Collection[PeerId]) -> None:
@@ -445,11 +445,11 @@ def test_a_feed_of_which_the_archive_has_something_else_keeps_out_no_other() -> 
     assert it.head(two.key, MEMBER) == entries[1].head
     assert it.head(one.key, MEMBER) is None
     take(it, *entries)
-    assert it.head(one.key, MEMBER) == entries[0].head, "what others have counts"
+    assert it.head(one.key, MEMBER) == entries[0].head, "the entries of peers count"
 
 
 def crowd(it: Replica, count: int) -> None:
-    """So many authors with a link each say as many small things as one entry holds."""
+    """Let `count` linked authors each write as many small facts as one entry holds."""
     for number in range(count):
         writer = Writer(500 + number)
         at_once(it.linked(writer.peer))
@@ -459,7 +459,7 @@ def crowd(it: Replica, count: int) -> None:
 
 
 def test_many_small_facts_weigh_what_they_take_in_memory() -> None:
-    """Their entries alone would leave room for all."""
+    """By their entries alone, all authors would fit."""
     it, budget = replica(), 4 * 2**20
     it.authors = Authors(it.own, budget=budget)
     crowd(it, 8)
@@ -514,7 +514,7 @@ def test_of_many_whose_voucher_went_nothing_stays(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_taken_is_shown_with_pauses() -> None:
-    """To show a snapshot of thousands of facts takes some 20 ms."""
+    """Showing a snapshot of thousands of facts takes some 20 ms."""
     counts: list[int] = []
     writer = fresh(11)
     it = keeping(writer, pause=(pauses := Pauses()))
@@ -552,7 +552,7 @@ def test_who_is_dropped_while_it_is_shown_is_shown_no_further() -> None:
 def test_a_document_that_was_not_read_to_the_end_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A disk that refuses in between leaves nothing half done."""
+    """A disk that refuses in between leaves no partial state."""
     monkeypatch.setattr(defaults, "LOADED_BYTES", 1)
     archive, writer = _Refuses(), fresh(11)
     it = Replica(Writer(1).peer, archive, documents=1)
@@ -575,7 +575,7 @@ def test_going_through_many_authors_lets_others_run_after_each() -> None:
     for writer in writers:
         take(it, writer.write(a={"v": 1}))
     pauses.count = 0
-    at_once(it.forget([("jobs", 0)]))  # of which there is nothing
+    at_once(it.forget([("jobs", 0)]))  # no author has such a feed
     assert pauses.count == 20
     at_once(it.cut({writer.key: {} for writer in writers}))
     assert pauses.count == 40
@@ -590,7 +590,7 @@ def test_going_through_many_authors_lets_others_run_after_each() -> None:
 
 
 def test_all_that_the_archive_lost_is_let_go_of_author_by_author() -> None:
-    """Others run in between; what came again meanwhile stays."""
+    """Other tasks run in between, and feeds that arrived again meanwhile stay."""
     pauses = Pauses()
     it = keeping(A, B, C, pause=pauses)
     seen = Seen()

@@ -1,4 +1,4 @@
-"""Feeds over links in memory, in virtual time."""
+"""Replication of feeds over links in memory, in virtual time."""
 
 import gc
 import time
@@ -85,13 +85,13 @@ async def test_a_brief_link_carries_nothing(autojump_clock: MockClock) -> None:
         assert net.sent == []
         assert await two.facts(one) == {}
         one.endpoint.all_links[two.peer].keep()
-        await trio.sleep(1.5)  # a round: the link's other end may not count it yet
+        await trio.sleep(1.5)  # a round, after which the other end may not count the link yet
         assert await two.facts(one) == {"a": {"v": 1}}
 
 
 @pytest.mark.trio
 async def test_a_chain_of_links_with_vouches(autojump_clock: MockClock) -> None:
-    """The ends keep each other on the word of those between them."""
+    """The ends keep each other's feeds, because the nodes between them vouch for both."""
     async with nodes(4) as (net, made):
         for one, two in pairwise(made):
             net.connect(one.endpoint, two.endpoint)
@@ -188,7 +188,7 @@ async def test_who_lost_its_link_is_kept_and_not_asked(
 
 @pytest.mark.trio
 async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
-    """Between two signatures others have their turn."""
+    """Other tasks run between two signature checks."""
     async with nodes(2) as (_, (one, two)):
         for number in range(40):
             await two.write(a={"v": number})
@@ -211,7 +211,8 @@ async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
 
 
 class Steps(trio.abc.Instrument):
-    """How long tasks hold the event loop: CPU, which other programs of the machine do not take."""
+    """Measures how long tasks hold the event loop, in CPU time, which other programs do not
+    affect."""
 
     def __init__(self) -> None:
         self.longest, self._began = 0.0, time.thread_time()
@@ -224,12 +225,12 @@ class Steps(trio.abc.Instrument):
 
 
 def bombs(peer: PeerId) -> dict[str, bytes]:
-    """A quarter of a megabyte of them."""
-    return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that end too early"])
+    """Return a quarter of a megabyte of malformed facts."""
+    return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that are cut short"])
 
 
 def honest_jobs(peer: PeerId) -> dict[str, bytes]:
-    """As many as fit."""
+    """Return as many jobs as fit into a feed."""
     nonces = [number.to_bytes(2) for number in range(2200)]
     facts = {job_id(peer, n): job_fact(Job(job_id(peer, n), peer, "x", b""), n) for n in nonces}
     return {key: msgpack.packb(fact) for key, fact in facts.items()}
@@ -240,8 +241,8 @@ def honest_jobs(peer: PeerId) -> dict[str, bytes]:
 async def test_a_snapshot_of_many_facts_holds_nobody_up(
     facts: Callable[[PeerId], dict[str, bytes]], bad: int, shown: int, autojump_clock: MockClock
 ) -> None:
-    """Neither its author's peer nor one that has it from another. Facts that are none are passed
-    over: their author loses nothing else."""
+    """This holds for the author's peer and for a node that gets the snapshot from another.
+    Malformed facts are skipped, and their author's other facts count."""
     async with nodes(3) as (net, (author, one, two)):
         views = [Views(), Views()]
         for node, shows in zip((one, two), views, strict=True):
@@ -253,7 +254,7 @@ async def test_a_snapshot_of_many_facts_holds_nobody_up(
         entry = author.writer.write_raw(("jobs", 0), facts(author.peer))
         assert entry.size > 200_000
         await author.replication.write([entry])
-        gc.disable()  # a collection of what earlier tests have left would be counted
+        gc.disable()  # garbage of earlier tests would be counted
         try:
             trio.lowlevel.add_instrument(steps := Steps())
             await trio.sleep(5.0)

@@ -1,4 +1,4 @@
-"""What is taken in, whom it crowds out, whom to dial."""
+"""Which records are stored, which ones they evict, and which members are dialled."""
 
 from math import inf
 
@@ -41,7 +41,7 @@ def roster() -> Roster:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for few, so that floods are short."""
+    """Make the table small, so that floods are short."""
     monkeypatch.setattr(defaults, "MEMBERS", 12)
     monkeypatch.setattr(defaults, "VOUCHED", 6)
 
@@ -117,8 +117,8 @@ def test_floods_crowd_out_each_other_and_not_the_honest(roster: Roster) -> None:
         for number in range(100):
             told(roster, 100 * source + number, source)
     assert len(roster) == defaults.MEMBERS
-    assert told(roster, 1, 1)  # a live one always has room
-    assert told(roster, 10, 1)  # and what it alone tells
+    assert told(roster, 1, 1)  # a live member is always stored
+    assert told(roster, 10, 1)  # and so is what only it tells
     assert len(roster) <= defaults.MEMBERS
     assert roster.known(identity(10).peer)
 
@@ -207,7 +207,7 @@ def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
     peer, now, pauses = identity(2).peer, 1.0, []
     for _ in range(4):
         assert dialled(roster, now) == [peer]
-        assert dialled(roster, now) == []  # while one is under way
+        assert dialled(roster, now) == []  # while a dial is in progress
         roster.dialled(peer, now, lambda seconds: seconds)
         pauses.append(roster.next_due() - now)
         assert dialled(roster, now + pauses[-1] - 0.01) == []
@@ -301,7 +301,7 @@ def test_who_publishes_the_same_place(roster: Roster) -> None:
         roster.receive(sealed(number, address=place), identity(1).peer, Nearness.PUBLIC, 0.0)
     a, b, c, d = (identity(number).peer for number in range(2, 6))
     assert set(roster.authors()) == {a, b, c, d}
-    assert roster.at("8.8.8.8", 1) == [a, b]  # a relay's address is not of who is behind it
+    assert roster.at("8.8.8.8", 1) == [a, b]  # a relay's address does not identify a member
     assert roster.neighbours(a) == [b] and roster.neighbours(c) == roster.neighbours(d) == []
     again = sealed(3, WALL + 1, "/ip4/8.8.8.8/tcp/3")
     roster.receive(again, identity(1).peer, Nearness.PUBLIC, 1.0)
@@ -317,7 +317,7 @@ def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
 
 
 def test_a_member_that_lost_its_link_is_dialled_despite_enough_links(roster: Roster) -> None:
-    """Otherwise a swarm that was cut in two stays so, because each side has links enough."""
+    """Otherwise a partitioned swarm stays so, because each side has enough links."""
     for number in (2, 3):
         told(roster, number, 1)
     roster.linked(identity(2).peer, Nearness.PUBLIC)
