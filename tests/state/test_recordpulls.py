@@ -1,4 +1,4 @@
-"""A record that several peers offer is asked of one at a time, and liars delay no other peer."""
+"""A record that several peers offer is pulled from one at a time, and liars delay no other peer."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable

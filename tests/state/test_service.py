@@ -1,4 +1,4 @@
-"""The state of a node, all its parts together: stores on simulated disks, links in memory."""
+"""The whole state of nodes, with stores on simulated disks and links in memory."""
 
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,7 @@ MODEL = model_fact(ModelName("tiny", ROOT, 6, 1000))
 
 
 class Node:
-    """One computer: its disk stays, its daemon comes and goes."""
+    """One computer, whose disk stays while its daemon starts and stops."""
 
     def __init__(self, swarm: "Swarm", machine: Machine, who: Identity) -> None:
         self._swarm = swarm
@@ -86,7 +86,7 @@ class Node:
         await trio.sleep(0.1)
 
     async def crash(self) -> None:
-        """Power off: what was not synced is gone."""
+        """Cut the power, which loses all data that was not synced."""
         assert self._machine.disk is not None
         self._machine.disk.crash()
         await self.stop()
@@ -102,7 +102,7 @@ class Node:
         disk.spec = replace(disk.spec, capacity=10**12)
 
     def names(self, of: "Node | None" = None) -> list[str]:
-        """What a node calls models, as this one sees it."""
+        """Return the model names of a node as this one sees them."""
         return [model.name for model in self.state.views.models.of((of or self).identity.peer)]
 
     def epoch(self, of: "Node") -> int:
@@ -127,7 +127,7 @@ class Swarm:
         return await made.start()
 
     async def pair(self) -> tuple[Node, Node]:
-        """Two nodes that are linked."""
+        """Return two linked nodes."""
         one, two = await self.node(), await self.node()
         self.connect(one, two)
         return one, two
@@ -162,7 +162,7 @@ def test_a_fact_reaches_every_view() -> None:
         one.state.set("models", "tiny", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 20)
         assert one.names() == two.names(one) == ["tiny"]
-        assert three.names(one) == ["tiny"], "the one between them vouches"
+        assert three.names(one) == ["tiny"], "the node between them vouches"
         one.state.set("models", "tiny", None)
         await trio.sleep(3)
         assert three.names(one) == []
@@ -171,7 +171,7 @@ def test_a_fact_reaches_every_view() -> None:
 
 
 def test_two_that_meet_first_hear_each_other_at_once() -> None:
-    """Each waits for what it once wrote, but not for the next round."""
+    """Each waits for its own earlier entries, but not for the next round."""
 
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
@@ -208,14 +208,14 @@ def test_what_was_told_is_there_after_a_restart(how: str) -> None:
 
 
 def test_a_restored_copy_of_the_disk_never_forks() -> None:
-    """What it wrote later is taken back from the others, and what it writes then is later still."""
+    """It gets its later entries back from peers, and writes still later ones after that."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "early", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         await one.stop()
-        old = await swarm.node(one.identity)  # another disk: as if all were lost
+        old = await swarm.node(one.identity)  # another disk, as if all data were lost
         swarm.connect(old, two)
         old.state.set("models", "late", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 5)
@@ -255,7 +255,7 @@ def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
         one.state.set("models", "tiny", MODEL)
         two.state.set("models", "other", MODEL)
         await trio.sleep(10)
-        assert two.names(one) == [], "not on disk, so nobody hears of it"
+        assert two.names(one) == [], "not on disk, so no peer learns of it"
         assert one.names(two) == ["other"]
         assert one.troubles[DISK].code == "disk-full"
         one.empty()
@@ -309,7 +309,7 @@ def test_a_disk_that_opens_nothing_leaves_a_member() -> None:
 
 
 def test_vouching_is_quiet() -> None:
-    """A link that comes and goes is nothing that everybody has to hear of."""
+    """A link that comes and goes is not announced to all nodes."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -328,7 +328,7 @@ def test_vouching_is_quiet() -> None:
 
 
 def test_a_small_node_that_writes_jobs_keeps_jobs_and_claims() -> None:
-    """Also after a restart without anybody to fetch them from."""
+    """Also after a restart without any peer to fetch them from."""
 
     async def body(swarm: Swarm) -> None:
         one, small = await swarm.node(), await swarm.node(keeps=())
@@ -378,13 +378,13 @@ def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
         }
         small.state.need([("usage", 0)])
         await trio.sleep(5)
-        assert small.state.replica.head(key, ("usage", 0)), "it can be had again"
+        assert small.state.replica.head(key, ("usage", 0)), "it can be fetched again"
 
     run(body)
 
 
 def test_who_comes_new_is_vouched_for_by_a_few() -> None:
-    """A node that vouches for enough others already does so for whom nobody else would."""
+    """A node that vouches for enough others already only vouches for peers that lack vouchers."""
 
     async def body(swarm: Swarm) -> None:
         nodes = [await swarm.node() for _ in range(12)]
@@ -400,13 +400,14 @@ def test_who_comes_new_is_vouched_for_by_a_few() -> None:
         await trio.sleep(20)
         assert far.names(new) == ["new"]
         authors = far.state.replica.authors
-        assert authors.vouchers(new.identity.public_key) < 8, "not by all who could"
+        assert authors.vouchers(new.identity.public_key) < 8, "not by all possible nodes"
 
     run(body)
 
 
 def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
-    """Each vouching goes to everybody: one peer with ever new keys must not bring it about."""
+    """Each change of vouches reaches all nodes, so one peer with ever new keys must not cause
+    many."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -458,7 +459,7 @@ def test_nobody_sets_what_has_no_room() -> None:
 
 
 def test_a_forked_feed_of_its_own_ends_nothing() -> None:
-    """Its key was used twice: what it says of itself goes nowhere, the node goes on."""
+    """Its key was used twice. Its facts reach no peer, but the node keeps running."""
 
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
@@ -491,7 +492,7 @@ def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
 
 
 def test_what_only_peers_remember_is_not_said_again() -> None:
-    """The store is gone, and what an earlier run said comes back before this one writes."""
+    """The store is lost, and the facts of an earlier run come back before this one writes."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -517,7 +518,7 @@ def test_what_has_no_room_is_told_and_tried_again() -> None:
         assert one.names() == ["short"]
         kept = one.state._own_facts._said["models"].facts
         assert isinstance(kept, dict)
-        del kept[0, "x" * 300]  # as if there were room now
+        del kept[0, "x" * 300]  # as if it fitted now
         await trio.sleep(defaults.SETTLE_AGAIN)
         assert one.troubles == {}
 
@@ -525,7 +526,7 @@ def test_what_has_no_room_is_told_and_tried_again() -> None:
 
 
 def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
-    """The store is gone and the new disk is full: what this node once wrote is with the others."""
+    """The store is lost and the new disk is full, but peers have this node's earlier entries."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -551,7 +552,7 @@ def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
 
 @pytest.mark.parametrize("good", range(8))
 def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many reads of entries it gives none: the node begins without memory."""
+    """The disk fails after `good` reads of entries, and the node starts without memory."""
     reads = 0
 
     def entries(self: Store, *args: Any) -> list[bytes]:
@@ -604,7 +605,7 @@ def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.Monk
 
     def commit(self: Store, works: Any) -> Any:
         if failing:
-            raise DatabaseDamaged("a page is not what was written")
+            raise DatabaseDamaged("a page differs from what was written")
         return real(self, works)
 
     monkeypatch.setattr(Store, "commit", commit)
@@ -646,7 +647,7 @@ def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
 def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With hundreds of thousands of objects each look would hold the loop for 0.2 s."""
+    """With hundreds of thousands of objects, each collection would stall the loop for 0.2 s."""
     kept: list[int] = []
 
     async def body(swarm: Swarm) -> None:

@@ -1,4 +1,4 @@
-"""What falls to whom is spread evenly, and changes little when somebody comes or goes."""
+"""Jobs are spread evenly over workers, and few move when a worker comes or goes."""
 
 import hashlib
 from collections import Counter

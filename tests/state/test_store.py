@@ -1,4 +1,4 @@
-"""The store: chains grow by what follows, damaged rows are noticed, space is given back."""
+"""The store extends chains only in order, notices damaged rows, and gives space back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ class Place:
             store.close()
 
     def change(self, statement: str, *values: int | bytes | str) -> None:
-        """Behind the store's back."""
+        """Change the database without the store."""
         database = self.files.database(PLACE)
         assert database.run(statement, *values) > 0
         database.close()
@@ -103,7 +103,7 @@ def test_only_what_follows_is_taken() -> None:
         done(store, Put(entries))
         done(store, Put(entries[1:]))  # a second time
         (error,) = store.commit([Put(other[1:2])])
-        assert isinstance(error, BadOrder), "a fork is not written over what is there"
+        assert isinstance(error, BadOrder), "a fork does not overwrite the stored entry"
         done(store, Put(later[:1]))
         (error,) = store.commit([Put(entries[:1])])
         assert isinstance(error, BadOrder), "an epoch that was replaced does not come back"
@@ -266,7 +266,8 @@ def test_without_the_sums_damage_is_not_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_page_from_an_earlier_time_is_noticed() -> None:
-    """As where a write never reached the disk: each row is sound, but not of this feed's epoch."""
+    """As if a write never reached the disk: each row is sound, but from another epoch of the
+    feed."""
     place, old, new = Place(), chain(1, 3, epoch=1), chain(1, 3, epoch=2)
     with place.opened() as store:
         done(store, Put(old))
@@ -281,7 +282,7 @@ def test_a_page_from_an_earlier_time_is_noticed() -> None:
 
 
 def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -> None:
-    """Red where what was read before is answered from memory."""
+    """Fails if earlier reads are answered from the cache."""
     path, entries = tmp_path / "state.db", chain(1, 3)
     store = Store(RealHost().files.database(path))
     done(store, Put(entries))
@@ -289,7 +290,7 @@ def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -
     store = Store(RealHost().files.database(path))
     assert len(everything(store)) == 1
     data = path.read_bytes()
-    piece = entries[1].sealed[48:80]  # of its signature
+    piece = entries[1].sealed[48:80]  # part of its signature
     assert data.count(piece) == 1
     path.write_bytes(data.replace(piece, bytes(32)))
     assert store.feeds().damaged == [name(1)]
@@ -397,8 +398,8 @@ def test_space_is_given_back() -> None:
 
 
 def cut_short(log: list[Operation], seed: int) -> set[int] | None:
-    """Authors whose three entries are there after the disk did all of a log and lost power; None
-    where the store is damaged."""
+    """Replay a log of disk operations and cut the power. Return the authors whose three entries are
+    stored, or None if the store is damaged."""
     disk = Disk(Events(), Random(seed))
     mount = Mount(disk)
     replay(mount, log)
@@ -428,4 +429,4 @@ def test_every_commit_is_there_wherever_the_power_goes() -> None:
         assert acknowledged <= (cut_short(log[:at], seed) or set())
         unsynced = [item for item in log[:at] if "sync" not in item[0]]
         lost += not acknowledged <= (cut_short(unsynced, seed) or set())
-    assert lost > 20, "the twin: without the syncs it is not"
+    assert lost > 20, "control: without the syncs some are lost"

@@ -1,4 +1,4 @@
-"""Verifying a whole feed as it is stored."""
+"""Verification of a whole stored feed."""
 
 from shoal.state.entry import FORKED, Entry, Head
 from shoal.state.stored import StoredFeed, checked, entry_sum, feed_sum, verify

@@ -1,4 +1,4 @@
-"""Whom an author vouches for."""
+"""Reading and writing of the fact with an author's vouches."""
 
 import msgpack
 import pytest

@@ -1,4 +1,4 @@
-"""Whom to ask for what, however some lie."""
+"""Which peers are asked for which feeds, even if several of them lie."""
 
 from collections.abc import Callable
 from math import inf
@@ -24,7 +24,7 @@ def place(author: int) -> tuple[bytes, tuple[str, int]]:
 
 
 class Lacking:
-    """Which sequence number of each author is here."""
+    """A scheduler of pulls, with the sequence number of each author that is known here."""
 
     def __init__(self, draw: Callable[[int], int] = lambda n: 0) -> None:
         self.have: dict[bytes, int] = {}
@@ -38,7 +38,7 @@ class Lacking:
         return {pull.peer: list(pull.places) for pull in found}
 
     def ended(self, peer: PeerId, vain: bool, now: float) -> None:
-        """The first pull from this one that is under way, which brought something, or did not."""
+        """End the first pull in flight from this peer, with or without a result."""
         pull = next(pull for pull in self.pulls if pull.peer == peer)
         self.pulls.remove(pull)
         self.wanted.ended(pull, pull.places if vain else (), now)
@@ -69,7 +69,7 @@ def test_who_is_slow_is_not_waited_for() -> None:
 
 
 def test_for_who_is_slow_two_others_are_asked_at_once() -> None:
-    """Over far links each that brings nothing costs a second."""
+    """Over far links each useless pull costs a second."""
     it = Lacking()
     for peer in (A, B, C, PeerId("D")):
         it.wanted.heard(peer, [head(1)], 0.0)
@@ -100,11 +100,11 @@ def test_that_one_had_nothing_is_no_reason_to_ask_another_again() -> None:
     late = defaults.PULL_PATIENCE[1]
     it.next(late)
     it.ended(A, True, late + 0.1)
-    assert it.next(late + 0.1) == {}  # of B and C an answer is waited for
+    assert it.next(late + 0.1) == {}  # replies of B and C are pending
 
 
 def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
-    """Those that bring nothing say nothing of how long it takes."""
+    """Pulls without a result do not count for the average duration."""
     it = Lacking()
     for number in range(40):
         now = 10.0 * number
@@ -188,7 +188,8 @@ def test_a_link_that_went_and_came_has_nothing_to_do_with_pulls_from_before() ->
 
 
 def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
-    """It promises ever higher heads and delivers nothing, at once: the other is asked in turn."""
+    """It offers ever higher heads and delivers nothing at once. The honest peer still gets its
+    turn."""
     it = Lacking()
     it.wanted.heard(B, [head(1)], 0.0)
     for number in range(5):
@@ -225,13 +226,13 @@ def test_a_teller_has_room_for_so_much() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(number) for number in range(defaults.TOLD + 10)], 0.0)
     assert it.wanted.room(A) == 0
-    assert len(it.wanted.tellers(place(0))) == 0  # the oldest went
+    assert len(it.wanted.tellers(place(0))) == 0  # the oldest was evicted
     it.wanted.lost(A)
     assert it.wanted.room(A) == defaults.TOLD
 
 
 def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -> None:
-    """Nothing that stands first, and cannot be asked for, hides what stands behind it."""
+    """Offers that cannot be asked for do not hide the offers after them."""
     it, looks = Lacking(), 0
     lacks = it.wanted._lacks
 
@@ -274,7 +275,7 @@ def member(author: int, seq: int = 1) -> Told:
 
 
 def asked_by(it: Lacking, until: float, now: float = 0.0) -> dict[Place, float]:
-    """Pull all that may be pulled, each at once, and return when each feed was asked for."""
+    """Pull all feeds that may be pulled, each at once, and return when each was asked for."""
     found: dict[Place, float] = {}
     while now <= until:
         while pulls := it.wanted.next(now):
@@ -291,7 +292,7 @@ def asked_by(it: Lacking, until: float, now: float = 0.0) -> dict[Place, float]:
 
 
 def test_of_many_that_join_at_once_each_is_asked_for_in_its_turn() -> None:
-    """In a small swarm that is at once; feeds of other kinds never wait."""
+    """In a small swarm that is at once. Feeds of other kinds never wait."""
     it = Lacking()
     burst, per_s = (defaults.PATIENT_LOT * rate for rate in defaults.PATIENT_LOTS)
     for peer in (A, B):

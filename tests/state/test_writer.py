@@ -1,4 +1,4 @@
-"""Facts become entries that others take, and no number is ever given twice."""
+"""Facts become entries that peers accept, and no number is ever used twice."""
 
 import random
 
@@ -42,7 +42,7 @@ class Node:
         assert copy.admit(open_entry(entry.sealed)).outcome is Outcome.NEWS
 
     def flush(self) -> list[Entry]:
-        """What is written after the pause, stored and followed."""
+        """Return the entries written after the pause, which are stored and replicated."""
         self.now += defaults.WRITE_PAUSE
         self.wall += 250
         entries = self.writer.flush(self.now, self.wall)
@@ -86,7 +86,7 @@ def test_changes_travel_together_and_nothing_goes_out_for_nothing() -> None:
     assert writer.wake(0.0) == 0.0
     node.flush()
     writer.set("jobs", 0, "a", {"n": 1})
-    assert writer.wake(node.now) is None, "it says so already"
+    assert writer.wake(node.now) is None, "the fact is written already"
     writer.set("jobs", 0, "a", {"n": 2})
     writer.set("jobs", 0, "b", {"n": 1})
     assert writer.flush(node.now + 0.1, node.wall) == []
@@ -134,7 +134,7 @@ def test_history_gives_way_to_a_snapshot() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_writes_stays_within_the_limits(kind: str) -> None:
-    """Twin: without its limits in mind the writer's entries would be refused at the end."""
+    """Control: a writer that ignores the limits would in the end have its entries refused."""
     node = Node()
     name = FeedName(ALICE.peer, kind, 0)
     full = KINDS[kind].keys
@@ -169,7 +169,7 @@ def test_a_fact_as_large_as_the_feed_is_written() -> None:
     for turn in range(3):
         room = KINDS["member"].live_bytes - 39 - turn
         node.writer.set("member", 0, "k", {"b": bytes(room)})
-        assert numbers(node.flush()) == [0], "no update has room for it, a snapshot has"
+        assert numbers(node.flush()) == [0], "it fits into a snapshot, but not into an update"
         assert node.seen(MEMBER) == {"k": {"b": bytes(room)}}
     with pytest.raises(FeedFull):
         node.writer.set("member", 0, "k", {"b": bytes(room + 9)})
@@ -221,7 +221,7 @@ def test_each_run_begins_an_epoch_with_what_it_had() -> None:
     again = Node(first.entries)
     again.wall = first.wall
     again.writer.set("jobs", 0, "0", {"n": 0})
-    assert again.flush() == [], "it says so already: nothing to write, no epoch"
+    assert again.flush() == [], "the facts are written already: no entry, no epoch"
     again.writer.set("jobs", 0, "3", {"n": 3})
     (entry,) = again.flush()
     assert entry.seq == 0 and entry.epoch > first.entries[-1].epoch
@@ -231,8 +231,8 @@ def test_each_run_begins_an_epoch_with_what_it_had() -> None:
 
 
 def test_a_copy_from_yesterday_forks_nothing() -> None:
-    """The store was copied, entries were written, the copy was put back: a twin that goes on
-    in the copy's epoch has forked its feed."""
+    """The store was copied, entries were written, and the copy was put back. A writer that
+    continues in the copy's epoch (control) forks its feed."""
     first = Node()
     first.writer.set("jobs", 0, "a", {"n": 1})
     first.flush()
@@ -327,7 +327,7 @@ def test_own_entries_that_come_back_change_nothing() -> None:
 
 
 def test_what_could_not_be_stored_is_written_again_under_another_number() -> None:
-    """It may have been stored nonetheless: the same number with other words would be a fork."""
+    """It may have been stored nonetheless, so another entry with its number would be a fork."""
     node = Node()
     node.writer.set("jobs", 0, "a", {"n": 1})
     node.flush()
@@ -382,9 +382,9 @@ def test_the_overhead_is_a_bound(update: bytes) -> None:
 def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
     """Crashes, lost stores, old copies, full disks and clocks that jump by an hour."""
     rng = random.Random(seed)
-    disk: list[Entry] = []  # what a start would find
+    disk: list[Entry] = []  # the entries that a start would find
     backup: list[Entry] = []
-    given: dict[tuple[int, int], bytes] = {}  # told to somebody, or perhaps stored
+    given: dict[tuple[int, int], bytes] = {}  # told to a peer, or perhaps stored
 
     def started(entries: list[Entry]) -> Node:
         node = Node()
@@ -412,7 +412,7 @@ def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
             else:
                 node.writer.failed([entry])
                 if rng.random() < 0.5:
-                    keep(entry)  # it got there nonetheless
+                    keep(entry)  # it was stored nonetheless
                     node = started(disk)
         elif event == "copy":
             backup = list(disk)
@@ -424,7 +424,7 @@ def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
 
 
 def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> None:
-    """The twin of the above: the copy's epoch continued."""
+    """Control for the test above: the copy's epoch is continued."""
     first = Node()
     first.writer.set("jobs", 0, "a", {})
     (begun,) = first.flush()
@@ -439,7 +439,7 @@ def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> Non
 
 
 def test_what_is_about_to_be_said_can_be_asked_for() -> None:
-    """Before it is written, when it is, and what an earlier run wrote."""
+    """This holds before a fact is written, after that, and for facts of an earlier run."""
     node = Node()
     node.writer.set("jobs", 0, "one", {"a": 1})
     node.writer.set("jobs", 0, "two", {"a": 2})

@@ -1,4 +1,4 @@
-"""The door of a private group: a secret, and a place in this node's own list."""
+"""Admission to a private group needs a secret and membership by this node's own list."""
 
 import pytest
 
@@ -26,7 +26,7 @@ OLD, NEW, NEXT = b"o" * 32, b"n" * 32, b"x" * 32
 
 
 def node(number: int = 90, *secrets: bytes, members: tuple[Person, ...] = (ME, FRIEND)) -> Follower:
-    """A member that knows these secrets, the newest last."""
+    """Return a member that knows these secrets, the newest last."""
     founder = Person(1)
     it = Follower(FakeNetwork(), number, founder)
     at_once(it.replica.linked(founder.peer))
@@ -47,7 +47,7 @@ def hello(admission: Admission, binding: Binding) -> Hello:
 
 
 def meet(dialler: Admission, listener: Admission, who: Person = FRIEND) -> Admitted | str:
-    """What the listener says to a dialler."""
+    """Return the listener's reply to a dialler."""
     binding = Binding(b"e" * 32, who.peer, ME.peer)
     judged = admit(listener, hello(dialler, binding), binding)
     return judged if isinstance(judged, str) else judged[0]
@@ -75,7 +75,7 @@ def test_a_member_with_the_newest_secret_is_let_in() -> None:
 
 
 def test_a_secret_alone_opens_nothing() -> None:
-    """Red without the look at the list."""
+    """Fails without the check of the list."""
     assert meet(door(node(4)), door(node()), STRANGER) == "not-a-member"
 
 
@@ -92,9 +92,9 @@ def test_another_group_is_another_swarm() -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ([OLD], [OLD, NEW]),  # it was away
-        ([OLD, NEW], [OLD]),  # we were
-        ([OLD, NEW], [OLD, NEXT]),  # both rotated behind a cut
+        ([OLD], [OLD, NEW]),  # the peer was away
+        ([OLD, NEW], [OLD]),  # this node was away
+        ([OLD, NEW], [OLD, NEXT]),  # both rotated during a partition
     ],
 )
 def test_who_knows_another_newest_secret_proves_an_older_one(
@@ -120,7 +120,7 @@ def test_the_dialler_checks_the_same_of_the_listener() -> None:
 
 
 def test_a_token_is_worth_nothing_on_another_connection() -> None:
-    """Red without the binding in the proof."""
+    """Fails without the binding in the proof."""
     binding = Binding(b"e" * 32, FRIEND.peer, ME.peer)
     told = hello(door(node(3)), binding)
     other = Binding(b"f" * 32, FRIEND.peer, ME.peer)

@@ -1,4 +1,4 @@
-"""What a `group` feed may say, and that nothing else counts."""
+"""Valid facts of a `group` feed are read, and anything else is ignored."""
 
 from typing import Any
 

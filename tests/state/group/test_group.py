@@ -1,4 +1,4 @@
-"""One group as a node has it: the rule next to the feeds, and feeds that end."""
+"""One node's view of a group: the rule together with the feeds, and feeds that end."""
 
 import time
 from dataclasses import replace
@@ -42,7 +42,8 @@ JOBS: Plot = ("jobs", 0)
 
 
 def crew() -> tuple[Follower, Person, list[Person]]:
-    """A node that keeps everybody, the founder, and others in the order of their keys."""
+    """Return a node that keeps all feeds, the founder, and other members in the order of their
+    keys."""
     founder, others = Person(1), in_order([Person(number) for number in range(2, 8)])
     it = Follower(FakeNetwork(), 90, founder)
     for person in (founder, *others):
@@ -110,7 +111,7 @@ def test_of_a_later_epoch_nothing_stays_and_the_earlier_is_fetched() -> None:
 
 
 def test_a_fork_after_the_end_takes_nothing_back() -> None:
-    """A revoked owner who forks its feed does not undo what it had granted."""
+    """A revoked owner that forks its feed does not undo its earlier grants."""
     it, founder, (a, b, *_) = crew()
     twin = Person(next(n for n in range(2, 8) if Person(n).peer == a.peer))
     at_once(it.take(founder.grant(a, OWNER), a.grant(b, OPERATOR)))
@@ -150,8 +151,8 @@ def test_of_two_branches_that_one_counts_which_leads_to_the_end() -> None:
 
 
 def test_a_feed_that_is_at_its_end_is_not_emptied_by_other_branches() -> None:
-    """Red where the stored entry is compared all the same: the revoked one would have everybody
-    fetch its feeds again, and be without what it granted, as often as it liked."""
+    """Fails if the stored entry is compared nevertheless: the revoked member could make all nodes
+    fetch its feeds again, and miss its grants meanwhile, as often as it likes."""
     it, founder, (a, b, c, *_) = crew()
     twin = Person(int.from_bytes(a.identity.seed))
     at_once(it.take(founder.grant(a, OWNER), a.grant(b, OPERATOR), a.grant(c, CLIENT)))
@@ -252,7 +253,8 @@ def test_a_revoked_owner_s_rotation_is_not_used() -> None:
 
 
 def test_a_revoked_owner_s_many_high_rotations_hide_none_that_follows() -> None:
-    """Red where secrets with the highest numbers stay: an owner that rotates would end."""
+    """Fails if secrets with the highest numbers are kept: the node of a rotating owner would
+    end."""
     it, founder, (a, *_) = crew()
     me, high = Person(90), defaults.KEY_NUMBER - 100
     at_once(it.take(founder.grant(a, OWNER), founder.grant(me, CLIENT)))
@@ -289,15 +291,15 @@ def test_what_is_shown_follows_from_the_role() -> None:
     assert shown == {"shards": [False, True, False], "jobs": [True, True, False]}
     at_once(it.take(founder.revoke(b, {})))
     assert [group.shows(b.peer, kind) for kind in ("member", "jobs")] == [False, True]
-    assert not any(group.shows(a.peer, kind) for kind in ("claims", "usage")), "it only asks"
+    assert not any(group.shows(a.peer, kind) for kind in ("claims", "usage")), "it is only a client"
 
 
 # Any order of deliveries.
 
 
 class Trial:
-    """People who grant, revoke, rotate and write at random; what they say comes to the followers
-    by parts and in any order."""
+    """Members that grant, revoke, rotate and write at random. Their entries reach the followers in
+    parts and in any order."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
@@ -426,7 +428,7 @@ def test_twin_where_anybody_s_rotation_counts(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_those_who_speak_are_kept_and_clients_only_as_anybody_is() -> None:
-    """Red where an operator could fill everybody's disk by its grants."""
+    """Fails if an operator could fill all disks by its grants."""
     founder, (a, b) = Person(1), in_order([Person(2), Person(3)])
     it = Follower(FakeNetwork(), 90, founder)
     at_once(it.settle())
@@ -446,7 +448,9 @@ def test_a_place_that_the_revoked_gave_away_is_free(monkeypatch: pytest.MonkeyPa
     group.read(founder.peer, packed({grant_key(a.peer): grant_fact(OWNER, a.box, 1)}))
     group.read(a.peer, packed({grant_key(peer): grant_fact(OPERATOR, a.box, 1) for peer in low}))
     assert group.decide() and len(group.order.standings) == 6
-    assert not group.would_place(b.peer, Grant(CLIENT, b.box, 1)), "a's are in, as far as is known"
+    assert not group.would_place(b.peer, Grant(CLIENT, b.box, 1)), (
+        "a's members are in, as far as is known"
+    )
     mine = {grant_key(a.peer): grant_fact(OWNER, a.box, 1)}
     group.read(founder.peer, packed(mine | {revocation_key(a.peer): revocation_fact({}, 2)}))
     assert group.decide() and len(group.order.standings) == 6
@@ -475,9 +479,8 @@ def test_who_may_say_something_again_is_read_again() -> None:
 
 
 def test_boxes_that_open_nothing_cost_little() -> None:
-    """Each of six owners has 256 boxes with this node's tag: where all are tried, again whenever
-    anything of the group changes, it takes 0.15 s each time, and 1.3 s for as many owners as there
-    may be."""
+    """Each of six owners has 256 boxes with this node's tag. If all were tried at each change of
+    the group, it would take 0.15 s each time, and 1.3 s with the maximum number of owners."""
     it, founder, owners = crew()
     me = Person(90)
     at_once(it.take(founder.grant(me, CLIENT), *(founder.grant(each, OWNER) for each in owners)))
@@ -494,7 +497,7 @@ def test_boxes_that_open_nothing_cost_little() -> None:
         assert time.process_time() - began < 0.04
     assert len(it.group.secrets) == 0
     at_once(it.take(owners[0].tell(rotation(8, b"2" * 32, me))))
-    assert it.group.secrets.known() == [(8, b"2" * 32)], "what says something else is looked at"
+    assert it.group.secrets.known() == [(8, b"2" * 32)], "a changed rotation is tried again"
 
 
 def packed(facts: dict[str, Any]) -> dict[str, bytes]:

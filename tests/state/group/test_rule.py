@@ -1,4 +1,4 @@
-"""Who is in, in which order, and who can take whom out."""
+"""The rule decides the members, their seniority, and the allowed revocations."""
 
 import time
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ END = Head(5, 3, b"h" * 32)
 
 
 def grants(**roles: Role) -> dict[str, dict[str, object]]:
-    """Of people by their letters."""
+    """Return the facts that grant roles to members by their letters."""
     people: Mapping[str, Person] = globals()
     return {
         grant_key(people[name].peer): grant_fact(role, people[name].box, 7)
@@ -139,7 +139,7 @@ def test_one_operator_lets_in_so_many_clients_at_most(monkeypatch: pytest.Monkey
 
 
 def test_no_key_is_decoded_for_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red where ids are decoded to be sorted: what 100 operators can write would take a second."""
+    """Fails if ids are decoded for sorting: the grants of 100 operators would take a second."""
     some = [Person(number) for number in range(100, 400)]
     assert sorted(each.peer for each in some) == [each.peer for each in in_order(some)]
 
@@ -176,15 +176,17 @@ def test_who_fills_the_group_keeps_nobody_out_once_it_is_revoked(
     }
     order = group(feeds)
     assert len(order.standings) == 12
-    assert order.role(C.peer) is OPERATOR, "whom the founder lets in stays whatever others do"
+    assert order.role(C.peer) is OPERATOR, (
+        "a member admitted by the founder stays whatever others do"
+    )
     feeds[FOUNDER] = {**feeds[FOUNDER], **revokes(A)}
     order = group(feeds)
     assert [order.role(each.peer) for each in (D, E)] == [OWNER, OPERATOR]
-    assert len(order.standings) == 12, "its own come behind, as far as there is room"
+    assert len(order.standings) == 12, "its own members come last, as far as they fit"
 
 
 def test_all_that_owners_can_grant_is_decided_in_no_time() -> None:
-    """64 feeds full of grants. Where all are looked at and sorted, it takes a third of a second."""
+    """64 feeds are full of grants. To read and sort all of them would take a third of a second."""
     keys = [peer_id_of(number.to_bytes(32)) for number in range(1, 64 * 2200)]
     owners, rest = keys[:63], keys[63:]
     feeds = {FOUNDER.peer: Said(grants=dict.fromkeys(owners, Grant(OWNER, b"b" * 32, 0)))}

@@ -1,4 +1,4 @@
-"""Secrets sealed for members: each opens its own box, and nobody another's."""
+"""Each member opens the box that was sealed for it, and no other one."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_a_secret_that_is_not_the_marked_one_counts_not() -> None:
 
 
 def test_a_box_that_is_no_key_keeps_nobody_else_out() -> None:
-    """Red where a point of low order ends the rotation."""
+    """Fails if a point of low order stops the rotation."""
     members = {ONE.peer: bytes(32), TWO.peer: TWO.box}
     parts = list(seal_secret(GROUP, 4, SECRET, members, [b"e" * 32]))
     assert open_secret(TWO.identity, GROUP, 4, parts) == SECRET

@@ -1,4 +1,4 @@
-"""Which secrets are known, kept, and proven at doors."""
+"""Which secrets a node keeps, and which ones it proves to peers."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_so_many_are_kept_the_oldest_among_them(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_was_heard_of_last_stays_whatever_numbers_others_have() -> None:
-    """Red where the highest numbers stay: an owner that was revoked has named them."""
+    """Fails if the highest numbers are kept, because a revoked owner may have used them."""
     high = defaults.KEY_NUMBER - 100
     it = known(1, 2, *range(high, high + 2 * defaults.KEYS_KEPT), 3, 4)
     assert {mark(1), mark(3), mark(4)} <= set(it.marks())
@@ -72,7 +72,8 @@ def test_those_from_near_to_far_are_proven() -> None:
 
 
 def test_an_owner_cannot_let_the_first_secret_be_forgotten() -> None:
-    """Number 1 again, with a mark that is lower by trial: then who was away knows none any more."""
+    """It reuses number 1 with a lower mark found by trial, so that returning nodes know no
+    secret."""
     first = bytes(range(32))
     tries = (number.to_bytes(32) for number in range(10_000))
     lower = next(secret for secret in tries if mark_of(secret) < mark_of(first))
@@ -80,8 +81,8 @@ def test_an_owner_cannot_let_the_first_secret_be_forgotten() -> None:
     secrets.add(1, lower)
     for number in range(2 * defaults.KEYS_KEPT):
         secrets.add(2**31 + number, b"x" * 31 + bytes((number,)))
-    assert secrets.find(mark_of(first)) == first, "it opens this node to whoever was away"
-    assert Mark(1, mark_of(first)) in secrets.shown(None), "and others to this node"
+    assert secrets.find(mark_of(first)) == first, "a returning node can prove it to this node"
+    assert Mark(1, mark_of(first)) in secrets.shown(None), "and this node to others"
     again = Secrets(secrets.known())
     for number in range(defaults.KEYS_KEPT):
         again.add(2**20 + number, b"y" * 31 + bytes((number,)))

@@ -1,4 +1,4 @@
-"""A group over links and on disks: admitting, revoking, handing keys on, restarts."""
+"""A group over links and with disks: admission, revocation, distribution of keys, restarts."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -59,7 +59,7 @@ class Member(Node):
 
     @property
     def key(self) -> int:
-        """The number of the newest secret, where it is known here."""
+        """Return the number of the newest secret, if it is known here."""
         newest = self.upkeep.group.newest
         return newest.number if newest in self.upkeep.group.secrets and newest else 0
 
@@ -74,7 +74,7 @@ async def member(
     role: Role = Role.OPERATOR,
     keeps: tuple[Plot, ...] | None = None,
 ) -> Member:
-    """One more, let in by the first of the others and linked with all."""
+    """Return a new member, admitted by the first of the others and linked with all."""
     swarm.count += 1
     who = Identity.from_seed(swarm.count.to_bytes(32))
     made = Member(swarm, swarm.world.host(f"n{swarm.count}"), who)
@@ -136,14 +136,14 @@ def test_a_revoked_one_loses_its_links_and_its_say() -> None:
 def test_a_restart_shows_nothing_that_was_said_later(
     cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the store had not been cut yet."""
+    """Also if the store had not been cut yet."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.OPERATOR)
         usage = {"requests": 1, "in": 1, "out": 1, "busy": 1}
         third.state.set("jobs", "00" * 32, {"kind": "early"})
         await until(lambda: second.state.replica.head(third.identity.public_key, ("jobs", 0)))
-        for peer in list(first.endpoint.all_links):  # behind a cut
+        for peer in list(first.endpoint.all_links):  # during a partition
             first.endpoint.cut(peer, "cut")
         third.state.set("jobs", "11" * 32, {"kind": "late"})
         third.state.set("usage", "x", usage)
@@ -200,7 +200,7 @@ def test_who_lost_its_store_comes_back_by_the_secret() -> None:
 
 
 def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
-    """Red where it begins its feed anew: all that it granted would be gone everywhere."""
+    """Fails if it starts a new feed: all its grants would be lost at every node."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
@@ -236,7 +236,8 @@ def test_only_who_invited_nobody_begins_a_group_unasked(alone: bool) -> None:
 
 
 def test_the_key_is_handed_to_whom_another_let_in() -> None:
-    """An operator lets a client in who knows the first secret only; the owner makes up for it."""
+    """An operator admits a client that knows only the first secret. The owner sends it the
+    newest."""
 
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
@@ -248,7 +249,7 @@ def test_the_key_is_handed_to_whom_another_let_in() -> None:
 
 
 def test_many_who_come_one_by_one_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red where the parts of a rotation run out."""
+    """Fails if the parts of a rotation run out."""
     monkeypatch.setattr(defaults, "KEY_PARTS", 2)
 
     async def body(swarm: Swarm) -> None:
@@ -313,7 +314,7 @@ def test_an_operator_s_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_group_without_a_place_says_so_and_puts_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red where the fact is written all the same: whom it was to make an owner would be out."""
+    """Fails if the fact is written nevertheless: the peer that it makes an owner would be out."""
     monkeypatch.setattr(defaults, "GROUP_OWNERS", 2)
     monkeypatch.setattr(defaults, "GROUP_MEMBERS", 3)
 
@@ -346,7 +347,7 @@ def test_a_role_is_lowered_by_whom_it_was_granted() -> None:
 
 
 def test_a_rotation_with_the_highest_number_ends_nothing() -> None:
-    """Red where nobody looks at the number: an owner's node would end."""
+    """Fails if the number is not checked: the owner's node would end."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
@@ -381,7 +382,7 @@ def test_a_full_feed_is_told_and_nothing_ends() -> None:
 def test_a_rotation_without_room_is_told_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red where a part of it is said: some get the secret and some never do."""
+    """Fails if a part of it is published: only part of the members would get the secret."""
     monkeypatch.setattr(defaults, "KEY_PART_MEMBERS", 1)
 
     async def body(swarm: Swarm) -> None:

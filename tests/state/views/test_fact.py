@@ -1,4 +1,4 @@
-"""A stranger's fact is typed, bounded and clamped before anything is made of it."""
+"""Facts from peers are checked for types and bounds before they are used."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The jobs of all, merged with all claims: alike for all, in whatever order they come."""
+"""All jobs merged with all claims, which is equal at every node in any order of arrival."""
 
 import random
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ def test_twin_an_id_that_is_not_checked_is_anybody_s(monkeypatch: pytest.MonkeyP
 
 
 def test_refused_claims_do_not_count() -> None:
-    """Else who says that a job is done, and lies, has taken it for good."""
+    """Otherwise a liar that says a job is done would have it for good."""
     view = Jobs()
     lie, work = new_claim(LOW, JOB.id, 1, done=True), new_claim(HIGH, JOB.id, 2)
     for fact in (a_job(), a_claim(lie), a_claim(work)):
@@ -173,7 +173,7 @@ def test_numbers_are_clamped() -> None:
 
 
 def shown(view: Jobs) -> dict[str, tuple[State, PeerId | None, int]]:
-    """What a view shows, of all jobs; its indexes agree with it."""
+    """Return the state of all jobs in a view, after checking that its indexes agree."""
     found = {}
     for job in view._entries:
         one = standing(view, job)
@@ -204,7 +204,7 @@ def random_fact(rng: random.Random) -> Fact:
 
 
 def test_views_that_saw_the_same_are_alike_whatever_the_order() -> None:
-    """Each author's changes in their order, the authors' mixed at random; forgotten feeds too."""
+    """Each author's changes are in order, and authors are mixed at random, with forgotten feeds."""
     for seed in range(30):
         rng = random.Random(seed)
         facts = [random_fact(rng) for _ in range(300)]
@@ -227,7 +227,7 @@ def test_views_that_saw_the_same_are_alike_whatever_the_order() -> None:
 
 
 def least(view: Jobs, job: str) -> Claim | None:
-    """The first by the rule of all claims that count."""
+    """Return the first valid claim by the rule."""
     one = standing(view, job).job
     refused = one.refused if one else frozenset()
     counting = [claim for claim in view.claims_of(job) if claim.claimant not in refused]
@@ -235,7 +235,7 @@ def least(view: Jobs, job: str) -> Claim | None:
 
 
 def test_a_crowd_at_one_job_costs_each_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands claim one job, and each that is ahead goes: no change looks at all of them."""
+    """Thousands claim one job, and each winner is removed. No change reads all claims."""
     view, compared = Jobs(), [0]
     crowd = [new_claim(PeerId(f"liar {number}"), JOB.id, 1) for number in range(3_000)]
     for fact in (a_job(), *map(a_claim, crowd)):
@@ -253,7 +253,7 @@ def test_a_crowd_at_one_job_costs_each_change_little(monkeypatch: pytest.MonkeyP
 
 
 def test_twin_looking_at_all_claims_at_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin of the crowd: with a minimum over all claims the bound above is missed by far."""
+    """Control: with a minimum over all claims, the bound of the test above is far exceeded."""
     compared = [0]
 
     def less(one: Claim, other: Claim) -> bool:
@@ -317,7 +317,7 @@ def test_what_waits_is_known_by_author() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_waits_is_what_is_not_done(seed: int) -> None:
-    """Whatever comes and goes."""
+    """Holds for any changes."""
     rng, view = random.Random(seed), Jobs()
     facts = [a_job(nonce, author) for nonce in range(6) for author in PEERS[:3]]
     jobs = [fact[1] for fact in facts]

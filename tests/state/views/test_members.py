@@ -1,4 +1,4 @@
-"""Members are listed once each, as they describe themselves, within bounds."""
+"""Each member is listed once, as it describes itself, within bounds."""
 
 from shoal.state import defaults
 from shoal.state.entry import FeedName
@@ -71,7 +71,7 @@ def test_which_jobs_a_member_does() -> None:
 
 
 def test_whom_a_member_vouches_for_is_no_bad_fact() -> None:
-    """Red where the view reads it: healthy nodes were told of unreadable facts."""
+    """Fails if the view reads it: healthy nodes would report malformed facts."""
     view = Members()
     view.changed(HERS, VOUCHES, write_vouches([b"k" * 32]))
     view.changed(HERS, VOUCHES, None)

@@ -1,4 +1,4 @@
-"""A name means what most say it means, and everybody can see who says so."""
+"""A name refers to the model that most members say, and the members that say so are shown."""
 
 from shoal.state.entry import FeedName
 from shoal.state.record import ModelName

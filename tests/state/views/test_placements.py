@@ -1,4 +1,4 @@
-"""Who serves which layers, by model, as placement and routing ask."""
+"""The view of shards by model, which placement and routing use."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Usage is what each provider counted, added up by client, exact through every change."""
+"""Usage is summed by client over all providers, and stays exact through every change."""
 
 import random
 

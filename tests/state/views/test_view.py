@@ -1,4 +1,4 @@
-"""A view follows each fact, and tells whoever watches; it never needs more memory than it must."""
+"""A view follows each fact, informs its watchers, and bounds their memory."""
 
 import gc
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from shoal.transport.identity import PeerId
 
 
 class Sums(View[str, int, int]):
-    """What all authors say of a key, added up; how often it was asked to derive."""
+    """A view with the sum of all authors' values of a key, which counts its updates."""
 
     kinds = ("sums",)
 

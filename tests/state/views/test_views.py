@@ -1,4 +1,4 @@
-"""What a replica takes in reaches the views, and what it lets go of leaves them."""
+"""The views get the entries that a replica takes in, and lose the feeds that it drops."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +51,7 @@ def packed(facts: Facts) -> dict[str, bytes | None]:
 
 
 class Author:
-    """Writes feeds, and a node's feeds and views follow."""
+    """An author whose entries go to a node's feeds and views."""
 
     def __init__(self, views: Views) -> None:
         self.views = views
@@ -85,7 +85,7 @@ class Author:
 
 
 def is_full(views: Views) -> bool:
-    """Whether every view shows what was said; False: whether none shows anything."""
+    """Whether every view shows the facts. If not, checks that no view shows any."""
     shows = {
         PEER in views.members,
         views.models.get("tiny") is not None,
@@ -107,7 +107,7 @@ def test_what_is_taken_in_reaches_every_view() -> None:
 
 
 def test_what_a_writer_writes_is_what_views_read() -> None:
-    """The values that own facts are made of are within what others take."""
+    """Values of own facts are within the bounds of every reader."""
     views, feeds = Views(), dict[FeedName, Feed]()
     writer = Writer(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
     for (kind, part), facts in SAID.items():
@@ -181,7 +181,7 @@ def test_what_nobody_can_read_is_counted_and_passed_over() -> None:
 
 
 def test_of_whom_nothing_counts_nothing_is_shown() -> None:
-    """Red where a view is told before it is asked who counts."""
+    """Fails if a view is updated before the check whether the author counts."""
     views = Views()
     author = Author(views)
     hidden: set[str] = {"shards"}
@@ -205,7 +205,7 @@ MANY = {f"model {number}": model_fact(MODEL) for number in range(3 * defaults.SH
 
 
 def test_a_feed_of_many_facts_is_followed_in_steps() -> None:
-    """Between them others run; what stays is shown all the while."""
+    """Other tasks run between the steps, and unchanged facts are visible all the time."""
     views, name = Views(), FeedName(PEER, "models", 0)
     facts = {key: value for key, value in packed(MANY).items() if value is not None}
     seen = [len(set(views.models.names())) for _ in views.restoring(name, facts)]
