@@ -61,7 +61,7 @@ async def compared() -> None:
     assert facts_of(await two.replica.facts(one.key, JOBS)) == {"b": {"v": 1}}
 
 
-def test_a_comparison_gives_both_what_they_lack() -> None:
+def test_a_comparison_finds_missing_entries_of_both() -> None:
     at_once(compared())
 
 
@@ -97,7 +97,7 @@ async def off_for_a_month() -> None:
         assert facts["a"] == {"v": 30} and "gone" not in facts and len(facts) == 4
 
 
-def test_who_was_off_for_a_month_catches_up_in_a_few_calls() -> None:
+def test_a_node_off_for_a_month_catches_up_in_a_few_calls() -> None:
     at_once(off_for_a_month())
 
 
@@ -112,7 +112,7 @@ async def equal() -> None:
     assert net.calls == [DIGEST]
 
 
-def test_who_has_the_same_says_so_in_one_call() -> None:
+def test_equal_nodes_compare_in_one_call() -> None:
     at_once(equal())
 
 
@@ -126,7 +126,7 @@ async def by_news() -> None:
     assert len(net.posts) == len(told_once)
 
 
-def test_news_reach_everybody_and_each_pulls_once() -> None:
+def test_news_reaches_all_nodes_and_each_pulls_once() -> None:
     at_once(by_news())
 
 
@@ -146,7 +146,7 @@ async def paced() -> None:
     assert same(one, two)
 
 
-def test_news_go_at_once_and_then_together() -> None:
+def test_news_goes_at_once_and_then_in_batches() -> None:
     at_once(paced())
 
 
@@ -163,7 +163,7 @@ async def next_teller() -> None:
     assert same(two, three)
 
 
-def test_where_one_does_not_answer_the_next_is_asked() -> None:
+def test_if_one_peer_does_not_answer_the_next_is_asked() -> None:
     at_once(next_teller())
 
 
@@ -198,7 +198,7 @@ async def cut_short() -> None:
     assert same(one, two)
 
 
-def test_what_an_answer_had_no_room_for_is_asked_for_again() -> None:
+def test_feeds_that_did_not_fit_into_a_reply_are_asked_for_again() -> None:
     at_once(cut_short())
 
 
@@ -244,7 +244,7 @@ async def newcomers() -> None:
     assert same(one, two)
 
 
-def test_who_is_vouched_for_comes_from_who_told_of_it() -> None:
+def test_the_feed_of_a_new_author_comes_from_the_peer_that_told_it() -> None:
     at_once(newcomers())
 
 
@@ -272,7 +272,7 @@ async def strangers() -> None:
     assert HEADS not in net.calls
 
 
-def test_strangers_feeds_are_looked_at_once() -> None:
+def test_feeds_that_are_not_kept_are_compared_once() -> None:
     at_once(strangers())
 
 
@@ -290,7 +290,7 @@ async def much(count: int) -> int:
     return sum(two.replica.head(writer.key, MEMBER) is not None for writer in writers)
 
 
-def test_what_does_not_fit_into_one_comparison_comes_in_the_next(
+def test_feeds_beyond_one_comparison_come_in_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(defaults, "HEADS", 8)
@@ -343,19 +343,19 @@ async def liar(answer: dict[str, bytes]) -> FakeNode:
 
 
 @pytest.mark.parametrize("method", [DIGEST, HEADS, PULL])
-def test_nonsense_costs_the_link(method: str) -> None:
+def test_malformed_messages_end_the_link(method: str) -> None:
     one = at_once(liar({method: b"nonsense"}))
     assert [code for _, code in one.blamed] == ["bad-message"]
 
 
-def test_a_forged_entry_costs_the_link() -> None:
+def test_a_forged_entry_ends_the_link() -> None:
     sealed = bytearray(Writer(2).write(a={"v": 7}).sealed)
     sealed[60] ^= 1
     one = at_once(liar({PULL: Pulled([(bytes(sealed),)]).encode()}))
     assert [code for _, code in one.blamed] == ["bad-signature"]
 
 
-def test_promises_and_empty_answers_cost_nothing_but_themselves() -> None:
+def test_false_offers_and_empty_replies_delay_no_other_peer() -> None:
     one = at_once(liar({PULL: Pulled([], more=True).encode()}))
     assert one.blamed == []
     high = Heads([Told(Writer(2).key, *MEMBER, 7, 7, bytes(HASH_BYTES))]).encode()
@@ -383,7 +383,7 @@ async def own() -> None:
     assert reports == [two.peer, three.peer]
 
 
-def test_what_others_have_of_one_s_own_is_noted() -> None:
+def test_own_entries_at_peers_are_reported() -> None:
     at_once(own())
 
 
@@ -400,7 +400,7 @@ async def too_often() -> None:
         assert answered <= max(defaults.FEED_ASKS[0], defaults.FEED_PULLS[0])
 
 
-def test_calls_are_paced_and_read_with_care() -> None:
+def test_calls_are_rate_limited_and_checked() -> None:
     at_once(too_often())
 
 
@@ -426,7 +426,7 @@ async def crowded() -> None:
     assert answers == 3
 
 
-def test_an_answer_is_cut_and_asked_on() -> None:
+def test_a_truncated_reply_is_continued() -> None:
     at_once(crowded())
 
 
@@ -445,7 +445,7 @@ async def neighbours() -> None:
     assert len(first - second) <= 1
 
 
-def test_a_few_are_told_and_change_slowly() -> None:
+def test_few_peers_get_news_and_change_slowly() -> None:
     at_once(neighbours())
 
 
@@ -460,7 +460,7 @@ async def patience() -> None:
     assert burst <= told <= burst + 10 * per_s + 1, told
 
 
-def test_news_that_can_wait_are_told_seldom() -> None:
+def test_news_of_patient_kinds_is_sent_rarely() -> None:
     at_once(patience())
 
 
@@ -477,7 +477,7 @@ async def tells_one_that_has_nothing() -> None:
     assert len(posts) == defaults.TOLD // defaults.NEWS_HEADS
 
 
-def test_no_more_is_told_at_once_than_is_remembered() -> None:
+def test_no_more_heads_are_sent_than_a_peer_remembers() -> None:
     at_once(tells_one_that_has_nothing())
 
 
@@ -497,7 +497,7 @@ async def gone_with_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
 
 
-def test_a_peer_that_goes_with_its_answer_is_not_remembered(
+def test_a_peer_that_leaves_with_its_reply_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once(gone_with_its_answer(monkeypatch))
@@ -540,7 +540,7 @@ async def settle(*nodes: FakeNode) -> None:
                 await each.pull()
 
 
-def test_two_compare_what_both_keep_and_are_quiet_then() -> None:
+def test_nodes_compare_only_feeds_that_both_keep() -> None:
     at_once(of_both())
 
 
@@ -575,7 +575,7 @@ async def own_aside() -> None:
     assert reports == [large.peer]
 
 
-def test_own_feeds_are_kept_and_told_whatever_a_node_keeps() -> None:
+def test_own_feeds_are_always_kept_and_announced() -> None:
     at_once(own_aside())
 
 
@@ -593,7 +593,7 @@ async def asked_for_own() -> None:
         await large.exchange.answer(small.peer, HAVE, b"nonsense")
 
 
-def test_what_others_have_of_own_feeds_is_asked_for_now_and_then() -> None:
+def test_peers_are_asked_periodically_for_own_feeds() -> None:
     at_once(asked_for_own())
 
 
@@ -618,7 +618,7 @@ async def gained() -> None:
     assert small.replica.head(large[0].key, SHARD) is not None
 
 
-def test_what_is_kept_from_now_on_is_asked_for_at_once() -> None:
+def test_newly_kept_feeds_are_fetched_at_once() -> None:
     at_once(gained())
 
 
@@ -638,9 +638,9 @@ async def few_keep_it() -> None:
     assert {to for _, to, _ in net.posts} == {node.peer for node in others[:2]}
 
 
-def test_news_of_what_few_keep_reach_those_few() -> None:
+def test_news_of_rare_feeds_reaches_their_replicas() -> None:
     at_once(few_keep_it())
 
 
-def test_all_own_feeds_fit_into_one_question() -> None:
+def test_all_own_feeds_fit_into_one_call() -> None:
     assert len(list(all_parts())) <= defaults.HAVE_FEEDS

@@ -60,7 +60,7 @@ async def replayed() -> None:
     assert counted == len(entries[3].sealed) + defaults.ENTRY_COST
 
 
-def test_old_entries_handed_on_do_not_count_as_their_author_s() -> None:
+def test_forwarded_old_entries_do_not_count_against_their_author() -> None:
     at_once(replayed())
 
 
@@ -93,7 +93,7 @@ async def unasked() -> None:
     assert one.replica.head(liar.key, MEMBER) is None and one.blamed == []
 
 
-def test_what_was_not_asked_for_is_not_taken() -> None:
+def test_unrequested_items_are_skipped() -> None:
     at_once(unasked())
 
 
@@ -142,7 +142,7 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted_bytes == new + again, "reading a feed again counts as well"
 
 
-def test_an_answer_to_and_fro_between_feeds_is_taken_feed_by_feed(
+def test_a_reply_with_mixed_feeds_is_taken_in_feed_by_feed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once(interleaved(monkeypatch))
@@ -172,5 +172,7 @@ async def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
 
 
-def test_who_goes_while_asked_for_own_feeds_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_leaves_while_asked_for_own_feeds_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at_once(gone(monkeypatch))

@@ -43,7 +43,7 @@ async def taken_in() -> None:
     assert two.replica.digest.top() == one.replica.digest.top()
 
 
-def test_many_are_taken_in_over_minutes() -> None:
+def test_many_authors_are_taken_in_over_minutes() -> None:
     at_once(taken_in())
 
 
@@ -73,7 +73,7 @@ async def compared_meanwhile() -> None:
     assert not reports, "the other's copy of this node's own feed is unknown"
 
 
-def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
+def test_waiting_feeds_are_not_compared_again_but_others_are() -> None:
     at_once(compared_meanwhile())
 
 
@@ -102,7 +102,7 @@ async def compared_by_turns() -> None:
     assert net.calls == [DIGEST, DIGEST], "it had its turn"
 
 
-def test_while_much_waits_peers_are_asked_for_a_part_by_turns() -> None:
+def test_while_the_budget_is_used_up_peers_are_compared_in_parts() -> None:
     at_once(compared_by_turns())
 
 
@@ -128,7 +128,7 @@ async def given_to_each() -> None:
     assert len((await ask(greedy, 0)).items) == 1
 
 
-def test_one_gives_so_much_and_each_has_its_part() -> None:
+def test_giving_is_limited_in_all_and_for_each_peer() -> None:
     at_once(given_to_each())
 
 
@@ -153,7 +153,7 @@ async def had_of_others() -> None:
     assert not two.blamed and net.time == 0.0
 
 
-def test_what_one_has_no_room_for_comes_from_another() -> None:
+def test_feeds_that_one_peer_does_not_give_come_from_another() -> None:
     at_once(had_of_others())
 
 
@@ -181,7 +181,7 @@ async def gathered() -> None:
     assert told() == defaults.NEIGHBOURS  # of other kinds
 
 
-def test_news_that_gathered_go_to_few() -> None:
+def test_gathered_news_goes_to_few_peers() -> None:
     at_once(gathered())
 
 
@@ -197,7 +197,7 @@ async def newcomers() -> None:
     assert burst <= len(times) <= burst + 60 * per_s + 1
 
 
-def test_comparisons_for_the_sake_of_new_authors_are_paced() -> None:
+def test_comparisons_because_of_new_authors_are_rate_limited() -> None:
     at_once(newcomers())
 
 
@@ -222,5 +222,5 @@ async def taken_together() -> None:
     assert sum(puts) == 65 and len(puts) <= 65 / 4
 
 
-def test_small_feeds_are_taken_in_together() -> None:
+def test_small_feeds_are_stored_in_one_transaction() -> None:
     at_once(taken_together())

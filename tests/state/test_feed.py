@@ -55,7 +55,7 @@ OLD = chain(5, {"a": b"1"}, {"b": b"2"}, {"a": None, "c": b"3"})
 NEW = chain(6, {"z": b"9"}, {"a": b"8"})
 
 
-def test_entries_in_their_order() -> None:
+def test_entries_are_stored_in_order() -> None:
     feed = Feed(NAME)
     assert feed.head is None
     assert feed.admit(OLD[0]) == Verdict(Outcome.NEWS, changed={"a": b"1"}, fresh=True)
@@ -66,7 +66,7 @@ def test_entries_in_their_order() -> None:
     assert facts(feed) == {"b": b"2", "c": b"3"}
 
 
-def test_what_is_there_already_and_what_is_missing() -> None:
+def test_known_entries_and_gaps() -> None:
     feed = fed(OLD[0])
     assert feed.admit(OLD[2]).outcome is Outcome.GAP
     assert feed.admit(NEW[1]).outcome is Outcome.GAP
@@ -78,7 +78,7 @@ def test_what_is_there_already_and_what_is_missing() -> None:
     assert feed.head == OLD[1].head
 
 
-def test_a_later_epoch_replaces_all() -> None:
+def test_a_later_epoch_replaces_all_facts() -> None:
     feed = fed(*OLD)
     assert feed.admit(NEW[0]) == Verdict(Outcome.NEWS, changed={"z": b"9"}, fresh=True)
     assert facts(feed) == {"z": b"9"} and feed.size == NEW[0].size
@@ -87,7 +87,7 @@ def test_a_later_epoch_replaces_all() -> None:
     assert feed.admit(NEW[1]).outcome is Outcome.NEWS
 
 
-def test_two_entries_with_one_number_empty_the_feed_for_good() -> None:
+def test_a_fork_empties_the_feed_for_good() -> None:
     other = chain(5, {"a": b"1"}, {"b": b"2"}, made=1)
     feed = fed(*OLD[:2])
     assert feed.admit(other[1]).outcome is Outcome.CHECK
@@ -124,7 +124,7 @@ def test_the_chain_is_checked() -> None:
     assert refused(feed, replace(NEW[0], parent=OLD[1].hash)) == "bad-chain"
 
 
-def test_bad_updates_are_refused_and_what_was_there_stays() -> None:
+def test_bad_updates_are_refused_without_a_change() -> None:
     feed = fed(*OLD[:2])
     head = OLD[1].hash
     for update in (b"", b"\0\0", bytes.fromhex("8088debe01"), OLD[1].update, NEW[1].update):
@@ -178,7 +178,7 @@ def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused(feed, grown(feed, document)) == "epoch-full"
 
 
-def test_a_feed_without_its_document_asks_for_it() -> None:
+def test_a_feed_without_its_document_requests_a_load() -> None:
     feed = fed(*OLD[:2])
     feed = Feed(NAME, feed.head, feed.size)
     assert feed.document is None and feed.admit(OLD[1]).outcome is Outcome.KNOWN
@@ -228,7 +228,7 @@ def test_a_damaged_store_is_noticed(stored: list[Entry]) -> None:
     assert error.value.code == "damaged"
 
 
-def test_entries_of_another_feed_are_a_mistake_of_the_caller_s() -> None:
+def test_entries_of_another_feed_are_a_callers_mistake() -> None:
     other = Feed(FeedName(ALICE.peer, "jobs", 0))
     with pytest.raises(AssertionError):
         other.admit(OLD[0])
@@ -271,7 +271,7 @@ def bad_entries() -> list[Entry]:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("forks", [0, 1], ids=["one chain", "a fork"])
-def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
+def test_replicas_agree_in_any_order_of_arrival(seed: int, forks: int) -> None:
     rng = random.Random(seed)
     said = [*OLD, *NEW, *bad_entries()]
     twins = chain(6, {"z": b"9"}, {"a": b"7"}, made=1) if forks else []

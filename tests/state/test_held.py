@@ -14,7 +14,7 @@ from .chains import chain, identity, name, sealed
 from .test_store import Place
 
 
-def test_what_is_held_follows_what_is_stored() -> None:
+def test_pending_entries_follow_stored_ones() -> None:
     entries, held = chain(1, 5), Held(10**6)
     stored = sealed(entries[:2])
     assert held.after(stored, name(1), 1, 0, 10**6) == stored
@@ -29,7 +29,7 @@ def test_what_is_held_follows_what_is_stored() -> None:
     assert held.after(stored, name(1), 1, 0, room) == sealed(entries[:3])
 
 
-def test_works_leave_in_their_order() -> None:
+def test_changes_leave_in_order() -> None:
     entries, held = chain(1, 2), Held(10**6)
     proof = Proof.of(chain(2, 1)[0], chain(2, 1, salt=b"x")[0])
     works: list[Work] = [Put(entries), proof, Drop([identity(3).peer])]
@@ -57,7 +57,7 @@ def test_memory_is_bounded() -> None:
     assert not Held(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
 
 
-def test_what_was_taken_away_is_not_read() -> None:
+def test_removed_entries_are_not_read() -> None:
     """Fails if only new entries are looked up: removed stored entries would be read in their
     place."""
     old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), Held(10**6)
@@ -80,7 +80,7 @@ def test_what_was_taken_away_is_not_read() -> None:
         assert held.proof(name(1)) is None and held.removes(name(1))
 
 
-def test_a_cut_leaves_what_leads_to_it() -> None:
+def test_a_cut_leaves_the_entries_up_to_it() -> None:
     stored, held = chain(1, 4), Held(10**6)
     more, other = chain(1, 3, after=stored), chain(1, 3, after=stored, salt=b"x")
     held.add(Put(more))
@@ -102,7 +102,7 @@ LIMITS = (1, 350, 10**6)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_what_is_stored_it_reads_as_if_all_were(seed: int) -> None:
+def test_reads_are_the_same_as_if_all_changes_were_stored(seed: int) -> None:
     """Holds for any changes, and for any number of them on the disk."""
     draw, held, taken = Random(seed), Held(10**6), 0
     with Place().opened() as disk, Place().opened() as whole:

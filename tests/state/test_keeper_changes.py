@@ -18,7 +18,7 @@ from .test_keeper import FOLDER, Lives, begin, everything, run
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 @pytest.mark.parametrize("how", ["forget", "drop", "cut", "cut to nothing"])
-def test_what_was_taken_away_is_not_read_while_the_disk_refuses(how: str, fault: str) -> None:
+def test_removed_entries_are_not_read_while_the_disk_refuses(how: str, fault: str) -> None:
     """Fails if only new entries are looked up: replacements would not be read, and the author's
     feeds would be fetched again for as long as the disk refuses."""
     old, new = chain(1, 4), chain(1, 3, salt=b"x")
@@ -57,7 +57,7 @@ def test_what_was_taken_away_is_not_read_while_the_disk_refuses(how: str, fault:
     run(body)
 
 
-def test_each_change_is_made_once_without_asserts_too() -> None:
+def test_each_change_is_made_once_without_asserts() -> None:
     """As with `python -O`. Fails if the work is done inside an assert."""
     path = keeper_file.__file__
     with open(path, "rb") as file:
@@ -82,7 +82,7 @@ def test_each_change_is_made_once_without_asserts_too() -> None:
     run(body)
 
 
-def test_a_keeper_that_ends_does_not_stay_to_make_its_file_smaller(
+def test_closing_does_not_shrink_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fails if closing shrinks the file, which takes minutes for a large one."""

@@ -9,7 +9,7 @@ from shoal.state import defaults
 from shoal.state.kinds import KINDS, Kind, all_parts, part_of_root
 
 
-def test_every_feed_an_author_may_have() -> None:
+def test_all_parts_lists_every_feed() -> None:
     feeds = list(all_parts())
     assert len(feeds) == len(set(feeds)) == len(KINDS) - 1 + defaults.PARTS
     assert {part for kind, part in feeds if kind == "shards"} == set(range(16))
@@ -35,7 +35,7 @@ def test_all_feeds_of_one_author_are_bounded() -> None:
     assert most < 4 * 2**20
 
 
-def test_the_document_says_the_same() -> None:
+def test_the_spec_lists_the_same_limits() -> None:
     spec = Path(__file__).resolve().parents[2] / "docs" / "spec" / "state.md"
     rows = re.findall(
         r"^\| `(\w+)` \| (yes)? ?\| ([^|]+) \| (\d+) \| (\d+) \| ([^|]+) \|$",

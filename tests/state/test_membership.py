@@ -380,7 +380,7 @@ def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:
 async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """A second node with this key ran for a while and ended. Its record must not stay the latest."""
+    """A second node with this key ran and ended. Its record must not stay the latest."""
     nodes = start(net, 3)
     node, other, third = nodes
     await trio.sleep(5)

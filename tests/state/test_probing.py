@@ -263,7 +263,7 @@ async def test_a_helper_does_not_ask_over_a_link_that_it_doubts(
         *SMALL_BOMBS.values(),
     ],
 )
-async def test_nonsense_costs_the_link(
+async def test_malformed_messages_end_the_link(
     method: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 1, 2)

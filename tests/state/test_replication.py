@@ -142,7 +142,7 @@ async def test_many_wake_ups_at_once_are_few_looks(
 
 
 @pytest.mark.trio
-async def test_a_forged_entry_costs_the_link(autojump_clock: MockClock) -> None:
+async def test_a_forged_entry_ends_the_link(autojump_clock: MockClock) -> None:
     async with nodes(2) as (net, (one, two)):
         entry = two.writer.write(MEMBER, a={"v": 1})
         await two.replication.write([entry])
@@ -157,7 +157,7 @@ async def test_a_forged_entry_costs_the_link(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_nonsense_costs_the_link(autojump_clock: MockClock) -> None:
+async def test_malformed_messages_end_the_link(autojump_clock: MockClock) -> None:
     async with nodes(2) as (net, (one, two)):
         net.connect(one.endpoint, two.endpoint)
         await trio.sleep(0.1)
@@ -226,7 +226,7 @@ class Steps(trio.abc.Instrument):
 
 def bombs(peer: PeerId) -> dict[str, bytes]:
     """Return a quarter of a megabyte of malformed facts."""
-    return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that are cut short"])
+    return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that end too early"])
 
 
 def honest_jobs(peer: PeerId) -> dict[str, bytes]:

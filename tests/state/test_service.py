@@ -452,7 +452,7 @@ def test_links_of_the_first_seconds_are_vouched_for_together() -> None:
 def test_nobody_sets_what_has_no_room() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
-        with pytest.raises(StateError, match="has over"):
+        with pytest.raises(StateError, match="exceeds"):
             one.state.set("models", "x", {"long": "y" * defaults.FACT_BYTES})
 
     run(body)

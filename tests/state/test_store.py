@@ -141,7 +141,7 @@ def test_a_fork_leaves_the_proof_alone() -> None:
         assert store.proof(name(1)) == proof
 
 
-def test_a_cut_leaves_what_leads_to_it() -> None:
+def test_a_cut_leaves_the_entries_up_to_it() -> None:
     place, entries = Place(), chain(1, 5)
     with place.opened() as store:
         done(store, Put(entries), Cut(name(1), entries[2].head))
