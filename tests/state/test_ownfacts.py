@@ -49,7 +49,7 @@ def member(**facts: int) -> Said:
     return Said("member", said, {"about", "capacity"}.__contains__)
 
 
-def test_what_is_said_no_more_goes() -> None:
+def test_withdrawn_facts_are_deleted() -> None:
     feeds, own = Feeds(), OwnFacts()
     own.say(models("a", "b"))
     assert own.settle(feeds.writer) is None
@@ -59,7 +59,7 @@ def test_what_is_said_no_more_goes() -> None:
     assert feeds.write() == 1 and feeds.holds("models") == {"b", "c"}
 
 
-def test_what_an_earlier_run_said_goes() -> None:
+def test_facts_of_an_earlier_run_are_deleted() -> None:
     feeds, own = Feeds(), OwnFacts()
     feeds.writer.set("models", 0, "old", {"root": ROOT})
     feeds.writer.set("shards", 3, "3" * 64 + "/0", {"start": 0})
@@ -72,7 +72,7 @@ def test_what_an_earlier_run_said_goes() -> None:
     assert feeds.holds("models") == {"new"} and feeds.holds("shards", 3) == set()
 
 
-def test_what_others_say_in_the_same_feed_stays() -> None:
+def test_other_facts_in_the_same_feed_stay() -> None:
     feeds, own = Feeds(), OwnFacts()
     feeds.writer.set("member", 0, "vouches", {"keys": []})
     feeds.writer.set("member", 0, "capacity", {"is": 9})
@@ -99,7 +99,7 @@ def test_settling_again_writes_nothing() -> None:
     assert feeds.write() == 0
 
 
-def test_a_feed_that_takes_nothing_silences_no_other() -> None:
+def test_a_full_feed_does_not_stop_others() -> None:
     feeds, own = Feeds(), OwnFacts()
     own.say(Said("models", {(0, "x" * 300): {"root": ROOT}, (0, "short"): {"root": ROOT}}))
     own.say(Said("shards", {(1, ROOT + "/0"): {"start": 0}}))

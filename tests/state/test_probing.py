@@ -63,7 +63,9 @@ def give_up(node: FakeNode, by: FakeNode) -> None:
 
 
 @pytest.mark.trio
-async def test_who_is_linked_with_few_lists_all(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_a_node_with_few_links_lists_all_members(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
     nodes = await star(net, 2, 8)
     everybody = {node.peer for node in nodes}
     for node in nodes[2:]:
@@ -72,7 +74,7 @@ async def test_who_is_linked_with_few_lists_all(net: FakeNet, autojump_clock: Mo
 
 
 @pytest.mark.trio
-async def test_a_dead_member_is_listed_by_nobody_soon(
+async def test_a_dead_member_soon_disappears_at_all_nodes(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 6)
@@ -89,7 +91,7 @@ async def test_a_dead_member_is_listed_by_nobody_soon(
 
 
 @pytest.mark.trio
-async def test_a_link_that_fails_alone_takes_nobody_out(
+async def test_a_single_failed_link_makes_no_member_dead(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """One hub cannot reach a leaf. The other can, and delivers the proof."""
@@ -108,7 +110,7 @@ async def test_a_link_that_fails_alone_takes_nobody_out(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("checked", [True, False])
-async def test_a_liar_takes_nobody_out(
+async def test_a_liar_makes_no_member_dead(
     checked: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hub that is the witness of a leaf for all reports again and again that the leaf is
@@ -144,7 +146,7 @@ def sign_nothing(call: Call) -> Reply:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("verified", [True, False])
-async def test_a_liar_keeps_no_ghost(
+async def test_a_liar_keeps_no_dead_member_listed(
     verified: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hub continues to report a link to a dead leaf, and answers for it."""
@@ -164,7 +166,7 @@ async def test_a_liar_keeps_no_ghost(
 
 
 @pytest.mark.trio
-async def test_an_old_proof_is_none(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_an_old_proof_does_not_count(net: FakeNet, autojump_clock: MockClock) -> None:
     nodes = await star(net, 2, 3)
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
@@ -177,7 +179,7 @@ async def test_an_old_proof_is_none(net: FakeNet, autojump_clock: MockClock) -> 
 
 
 @pytest.mark.trio
-async def test_nobody_is_lost_while_this_node_stood_still(
+async def test_no_member_is_lost_while_this_node_stalls(
     net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check that ends long after its deadline has no effect."""
@@ -212,7 +214,7 @@ async def test_nobody_is_lost_while_this_node_stood_still(
 
 
 @pytest.mark.trio
-async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
+async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 3)
@@ -230,7 +232,7 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
 
 
 @pytest.mark.trio
-async def test_a_helper_does_not_ask_over_a_link_that_it_doubts(
+async def test_a_helper_does_not_use_a_link_in_doubt(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 3)
@@ -303,7 +305,7 @@ async def test_a_flood_is_refused(
 
 
 @pytest.mark.trio
-async def test_after_the_proof_nobody_else_is_asked(
+async def test_no_other_peer_is_asked_after_the_proof(
     net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await star(net, 2, 4)
@@ -359,7 +361,7 @@ async def test_a_hub_asks_each_leaf_once_for_all_others(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("climbed", [True, False])
-async def test_an_old_signature_over_others_numbers_is_no_proof(
+async def test_an_old_signature_over_other_nonces_is_no_proof(
     climbed: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hub has an old signature of a dead leaf, and sends it to all peers that ask."""
@@ -383,7 +385,7 @@ async def test_an_old_signature_over_others_numbers_is_no_proof(
 
 
 @pytest.mark.trio
-async def test_a_member_that_nobody_else_reaches_is_dialled(
+async def test_a_member_that_no_other_peer_reaches_is_dialled(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """All peers that are asked stay silent about a live member."""
@@ -424,7 +426,7 @@ async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
     assert all(new.peer in node.members for node in nodes[:-1])
 
 
-def test_the_addresses_of_one_home_are_one_witness() -> None:
+def test_the_addresses_of_one_home_count_as_one_witness() -> None:
     """A home has at least 256 IPv6 networks. Each peer on the own LAN is one witness."""
 
     def place(ip: str, peer: str = "someone") -> str:

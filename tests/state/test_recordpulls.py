@@ -105,7 +105,7 @@ def holds_nothing(node: FakeNode) -> bool:
 @pytest.mark.trio
 @pytest.mark.parametrize("lie", [garbage, nothing, refuse, stall, stall_then_garbage])
 @pytest.mark.parametrize("while_it_is_asked", [True, False])
-async def test_a_liar_blocks_nobody(
+async def test_a_liar_blocks_no_other_peer(
     net: FakeNet, autojump_clock: MockClock, lie: Pull, while_it_is_asked: bool
 ) -> None:
     """This includes records that it was no longer asked for."""
@@ -122,7 +122,7 @@ async def test_a_liar_blocks_nobody(
 @pytest.mark.trio
 @pytest.mark.parametrize("seconds", [0.0, 0.004, 0.006, 0.015, 0.5, 4.98, 5.1])
 @pytest.mark.parametrize("cut", [True, False])
-async def test_a_link_that_ends_blocks_nobody(
+async def test_a_link_that_ends_blocks_no_other_peer(
     net: FakeNet, autojump_clock: MockClock, seconds: float, cut: bool
 ) -> None:
     """The end of a link cancels its calls, whatever they wait for."""
@@ -140,7 +140,7 @@ async def test_a_link_that_ends_blocks_nobody(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("liar_first", [True, False])
-async def test_who_sent_garbage_is_blamed_and_nobody_else(
+async def test_only_the_sender_of_garbage_is_blamed(
     net: FakeNet, autojump_clock: MockClock, liar_first: bool
 ) -> None:
     victim, liar, honest = await trio_of_nodes(net)
@@ -155,7 +155,9 @@ async def test_who_sent_garbage_is_blamed_and_nobody_else(
 
 
 @pytest.mark.trio
-async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_a_record_that_several_offer_is_pulled_from_one(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
     """This includes the own record, if a later one is offered."""
     victim, *others = await trio_of_nodes(net)
     ahead = MemberRecord(victim.peer, victim.directory.own().seq + 10**6)
@@ -189,7 +191,7 @@ async def all_comes_beside(
 
 
 @pytest.mark.trio
-async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
+async def test_a_peer_that_does_not_deliver_delays_its_offers_only_once(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """It delays them once, and not once for each message that they need."""
@@ -199,7 +201,7 @@ async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
 
 
 @pytest.mark.trio
-async def test_who_offers_again_and_again_comes_after_those_who_wait(
+async def test_a_peer_that_repeats_its_offers_comes_after_waiting_ones(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """The liar cancels its call and repeats it each time that it has not delivered."""
@@ -216,7 +218,7 @@ async def test_who_offers_again_and_again_comes_after_those_who_wait(
 
 
 @pytest.mark.trio
-async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
+async def test_a_later_record_offered_during_a_pull_arrives_as_well(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     victim, _, honest = await trio_of_nodes(net)
@@ -237,7 +239,7 @@ async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
 
 
 @pytest.mark.trio
-async def test_a_later_record_is_asked_of_who_offers_it(
+async def test_a_later_record_is_pulled_from_the_peer_that_offers_it(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """This holds even if another peer has delivered an earlier record."""
@@ -258,7 +260,7 @@ async def test_a_later_record_is_asked_of_who_offers_it(
 
 
 @pytest.mark.trio
-async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
+async def test_undelivered_offers_of_a_peer_are_bounded(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     victim, liar, _ = await trio_of_nodes(net)
@@ -278,7 +280,7 @@ async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
 
 
 @pytest.mark.trio
-async def test_names_that_are_no_peer_ids_cost_the_link(
+async def test_names_that_are_no_peer_ids_end_the_link(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """Names are kept while their records are pulled, so names of 200 kB would use much memory."""

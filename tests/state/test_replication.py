@@ -61,7 +61,7 @@ async def nodes(count: int) -> AsyncIterator[tuple[FakeNet, list[Node]]]:
 
 
 @pytest.mark.trio
-async def test_what_was_written_before_and_after_a_link(
+async def test_entries_written_before_and_after_a_link_are_replicated(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes(2) as (net, (one, two)):
@@ -90,7 +90,7 @@ async def test_a_brief_link_carries_nothing(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_a_chain_of_links_with_vouches(autojump_clock: MockClock) -> None:
+async def test_a_chain_of_links_with_vouches_replicates_feeds(autojump_clock: MockClock) -> None:
     """The ends keep each other's feeds, because the nodes between them vouch for both."""
     async with nodes(4) as (net, made):
         for one, two in pairwise(made):
@@ -117,7 +117,7 @@ async def test_lost_news_are_found_by_the_rounds(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.trio
-async def test_only_what_needs_the_disk_is_answered_by_a_task(autojump_clock: MockClock) -> None:
+async def test_only_calls_that_need_the_disk_use_a_task(autojump_clock: MockClock) -> None:
     async with nodes(1) as (_, (node,)):
         handlers = node.endpoint._handlers
         tasks = {method for method in (DIGEST, HEADS, HAVE, PULL) if is_task(handlers[method])}
@@ -125,7 +125,7 @@ async def test_only_what_needs_the_disk_is_answered_by_a_task(autojump_clock: Mo
 
 
 @pytest.mark.trio
-async def test_many_wake_ups_at_once_are_few_looks(
+async def test_many_wake_ups_at_once_cause_few_rounds(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(1) as (_, (node,)):
@@ -168,7 +168,7 @@ async def test_malformed_messages_end_the_link(autojump_clock: MockClock) -> Non
 
 
 @pytest.mark.trio
-async def test_who_lost_its_link_is_kept_and_not_asked(
+async def test_a_peer_without_a_link_is_kept_and_not_asked(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes(2) as (net, (one, two)):
@@ -187,7 +187,7 @@ async def test_who_lost_its_link_is_kept_and_not_asked(
 
 
 @pytest.mark.trio
-async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
+async def test_a_long_batch_lets_other_tasks_run(autojump_clock: MockClock) -> None:
     """Other tasks run between two signature checks."""
     async with nodes(2) as (_, (one, two)):
         for number in range(40):
@@ -238,7 +238,7 @@ def honest_jobs(peer: PeerId) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("facts", "bad", "shown"), [(bombs, 73, 0), (honest_jobs, 0, 2200)])
 @pytest.mark.trio
-async def test_a_snapshot_of_many_facts_holds_nobody_up(
+async def test_a_snapshot_of_many_facts_does_not_stall_the_loop(
     facts: Callable[[PeerId], dict[str, bytes]], bad: int, shown: int, autojump_clock: MockClock
 ) -> None:
     """This holds for the author's peer and for a node that gets the snapshot from another.
