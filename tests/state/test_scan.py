@@ -139,11 +139,11 @@ def refusal(ledger: Ledger, update: bytes) -> str:
 
 
 @pytest.mark.parametrize("bomb", ["8088debe01", "80c2d72f"])
-def test_the_published_bombs(bomb: str) -> None:
+def test_the_published_bombs_are_refused(bomb: str) -> None:
     assert refusal(Ledger(CLIENT, 1000), bytes.fromhex(bomb))
 
 
-def test_a_bomb_takes_the_memory_it_asks_for() -> None:
+def test_in_pycrdt_a_bomb_takes_the_memory_it_asks_for() -> None:
     """Control: four bytes make pycrdt itself take over 100 MiB."""
     code = (
         "import resource, pycrdt\n"
@@ -207,7 +207,7 @@ FOREIGN: dict[str, Callable[["Doc[Map[object]]", "Map[object]"], None]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_other_content_is_refused(name: str) -> None:
+def test_unknown_content_is_refused(name: str) -> None:
     """Control: pycrdt accepts each of these."""
     doc, facts, updates = base_doc()
     with doc.transaction():
@@ -257,7 +257,7 @@ def test_updates_only_continue_the_document() -> None:
     assert copy.get_state() == state and len(copy.get_update()) > len(base_doc()[0].get_update())
 
 
-def test_what_is_gone_or_never_was_cannot_be_deleted() -> None:
+def test_missing_keys_cannot_be_deleted() -> None:
     for clock in (3, 4, 2**31):
         assert refusal(base(), b"\0" + deletions([(clock, 1)]))
     assert refusal(base(), b"\0" + deletions([(0, 2**32 - 1)]))
@@ -289,7 +289,7 @@ def test_an_item_follows_the_last_of_its_key() -> None:
     assert read_update(ledger, items(item(later(4)), clock=5) + deletions([(4, 1)])) == {"a": b"x"}
 
 
-def test_a_key_is_begun_once_and_set_once() -> None:
+def test_a_key_is_added_once_and_set_once() -> None:
     first = b"\x28\1\5facts\1"
     assert read_update(base(), items(item(first + b"n")) + b"\0") == {"n": b"x"}
     assert refusal(base(), items(item(first + b"a")) + deletions([(0, 1)]))
@@ -302,11 +302,11 @@ def test_a_key_is_begun_once_and_set_once() -> None:
 @pytest.mark.parametrize(
     "runs", [[], [(0, 0)], [(0, 1), (1, 1)], [(2, 1), (0, 1)], [(0, 1), (0, 1)], [(0, 2), (1, 1)]]
 )
-def test_deletions_have_one_spelling(runs: list[tuple[int, int]]) -> None:
+def test_deletions_must_be_canonical(runs: list[tuple[int, int]]) -> None:
     assert refusal(base(), b"\0" + deletions(runs))
 
 
-def test_numbers_have_one_spelling() -> None:
+def test_numbers_must_be_canonical() -> None:
     good = write_update(Ledger(5, 1000), {"a": b"1"})
     assert good.startswith(b"\x01\x01\x05\x00")
     for long in (b"\x81\x00\x01\x05\x00", b"\x01\x81\x00\x05\x00", b"\x01\x01\x85\x00\x00"):
@@ -323,14 +323,14 @@ def test_keys_are_text(key: bytes) -> None:
     assert refusal(Ledger(5, 1000), good.replace(b"\x01K", length + key))
 
 
-def test_no_more_items_than_there_can_be_keys() -> None:
+def test_items_are_limited_by_the_keys() -> None:
     facts = {f"{number}": b"" for number in range(20)}
     update = write_update(Ledger(5, 20), facts)
     assert read_update(Ledger(5, 20), update) == facts
     assert refusal(Ledger(5, 19), update)
 
 
-def test_an_empty_document_can_be_said() -> None:
+def test_an_empty_document_can_be_written() -> None:
     assert write_update(Ledger(5, 1000), {}) == EMPTY
     assert read_update(Ledger(5, 1000), EMPTY) == {}
 
@@ -382,7 +382,7 @@ def mutated(rng: random.Random, update: bytes) -> bytes:
     return bytes(data)
 
 
-def test_what_is_taken_of_mutated_updates_is_what_we_would_have_written() -> None:
+def test_accepted_mutated_updates_are_ones_we_could_have_written() -> None:
     """And pycrdt reads the same changes in it as we do."""
     rng = random.Random(6)
     taken = 0
@@ -406,7 +406,7 @@ def test_what_is_taken_of_mutated_updates_is_what_we_would_have_written() -> Non
     assert taken > 200
 
 
-def test_reading_takes_time_in_proportion_to_the_bytes() -> None:
+def test_the_time_of_reading_is_proportional_to_the_size() -> None:
     """Eight times the keys take about 8 times the CPU time, at most 24; quadratic would be 64."""
     times = []
     for keys in (500, 4000):

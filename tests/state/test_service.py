@@ -170,7 +170,7 @@ def test_a_fact_reaches_every_view() -> None:
     run(body)
 
 
-def test_two_that_meet_first_hear_each_other_at_once() -> None:
+def test_two_new_nodes_replicate_each_other_at_once() -> None:
     """Each waits for its own earlier entries, but not for the next round."""
 
     async def body(swarm: Swarm) -> None:
@@ -185,7 +185,7 @@ def test_two_that_meet_first_hear_each_other_at_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_what_was_told_is_there_after_a_restart(how: str) -> None:
+def test_announced_facts_survive_a_restart(how: str) -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "tiny", MODEL)
@@ -226,7 +226,7 @@ def test_a_restored_copy_of_the_disk_never_forks() -> None:
     run(body)
 
 
-def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
+def test_two_processes_with_one_key_are_reported_and_do_not_fork() -> None:
     async def body(swarm: Swarm) -> None:
         one, between = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -247,7 +247,7 @@ def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
     run(body)
 
 
-def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
+def test_a_full_disk_holds_back_own_facts_only() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         await trio.sleep(defaults.WRITE_HOLD + 3)
@@ -290,7 +290,7 @@ def test_a_damaged_store_is_fetched_again() -> None:
     run(body)
 
 
-def test_a_disk_that_opens_nothing_leaves_a_member() -> None:
+def test_a_disk_that_opens_no_store_leaves_a_working_member() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
         await one.stop()
@@ -357,7 +357,7 @@ def test_a_small_node_that_writes_jobs_keeps_jobs_and_claims() -> None:
     run(body)
 
 
-def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
+def test_needed_feeds_are_fetched_and_later_deleted() -> None:
     async def body(swarm: Swarm) -> None:
         one, small = await swarm.node(), await swarm.node(keeps=())
         swarm.connect(one, small)
@@ -383,7 +383,7 @@ def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
     run(body)
 
 
-def test_who_comes_new_is_vouched_for_by_a_few() -> None:
+def test_a_new_node_is_vouched_for_by_a_few() -> None:
     """A node that vouches for enough others already only vouches for peers that lack vouchers."""
 
     async def body(swarm: Swarm) -> None:
@@ -405,7 +405,7 @@ def test_who_comes_new_is_vouched_for_by_a_few() -> None:
     run(body)
 
 
-def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
+def test_vouches_for_one_new_peer_after_the_other_are_rate_limited() -> None:
     """Each change of vouches reaches all nodes, so one peer with ever new keys must not cause
     many."""
 
@@ -449,7 +449,7 @@ def test_links_of_the_first_seconds_are_vouched_for_together() -> None:
     run(body)
 
 
-def test_nobody_sets_what_has_no_room() -> None:
+def test_a_fact_that_is_too_large_is_refused() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         with pytest.raises(StateError, match="exceeds"):
@@ -458,7 +458,7 @@ def test_nobody_sets_what_has_no_room() -> None:
     run(body)
 
 
-def test_a_forked_feed_of_its_own_ends_nothing() -> None:
+def test_a_forked_own_feed_does_not_stop_the_node() -> None:
     """Its key was used twice. Its facts reach no peer, but the node keeps running."""
 
     async def body(swarm: Swarm) -> None:
@@ -474,7 +474,7 @@ def test_a_forked_feed_of_its_own_ends_nothing() -> None:
     run(body)
 
 
-def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
+def test_lost_feeds_of_others_are_fetched_again() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         two.state.set("models", "other", MODEL)
@@ -491,7 +491,7 @@ def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
     run(body)
 
 
-def test_what_only_peers_remember_is_not_said_again() -> None:
+def test_own_facts_that_only_peers_have_are_not_restored() -> None:
     """The store is lost, and the facts of an earlier run come back before this one writes."""
 
     async def body(swarm: Swarm) -> None:
@@ -509,7 +509,7 @@ def test_what_only_peers_remember_is_not_said_again() -> None:
     run(body)
 
 
-def test_what_has_no_room_is_told_and_tried_again() -> None:
+def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         one.state.say(Said("models", {(0, "x" * 300): MODEL, (0, "short"): MODEL}))
@@ -525,7 +525,7 @@ def test_what_has_no_room_is_told_and_tried_again() -> None:
     run(body)
 
 
-def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
+def test_own_entries_that_the_disk_refuses_to_store_again() -> None:
     """The store is lost and the new disk is full, but peers have this node's earlier entries."""
 
     async def body(swarm: Swarm) -> None:
@@ -551,7 +551,7 @@ def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
 
 
 @pytest.mark.parametrize("good", range(8))
-def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_at_the_start(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk fails after `good` reads of entries, and the node starts without memory."""
     reads = 0
 
@@ -586,7 +586,7 @@ def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.Monkey
     run(body)
 
 
-def test_what_comes_once_it_has_ended_is_refused() -> None:
+def test_calls_after_the_end_are_refused() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -600,7 +600,9 @@ def test_what_comes_once_it_has_ended_is_refused() -> None:
     run(body)
 
 
-def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_damages_each_new_file_does_not_stop_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing, real = False, Store.commit
 
     def commit(self: Store, works: Any) -> Any:
@@ -625,7 +627,7 @@ def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.Monk
     run(body)
 
 
-def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
+def test_damaged_own_feeds_are_written_again() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -644,7 +646,7 @@ def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
     run(body)
 
 
-def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
+def test_objects_loaded_at_a_start_are_garbage_collected_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With hundreds of thousands of objects, each collection would stall the loop for 0.2 s."""
@@ -671,7 +673,7 @@ def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
     assert len(kept) > 2 and kept[-1] == 1
 
 
-def test_what_was_stored_is_in_the_views_when_it_says_so() -> None:
+def test_stored_facts_are_in_the_views_once_shown_is_set() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         one.state.set("models", "tiny", MODEL)

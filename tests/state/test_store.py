@@ -91,7 +91,7 @@ def test_entries_come_back_after_a_restart() -> None:
         assert store.entries(name(1), 1, 2, 1) == sealed(first[2:]), "one at least"
 
 
-def test_only_what_follows_is_taken() -> None:
+def test_only_entries_that_follow_are_stored() -> None:
     place = Place()
     entries, other = chain(1, 3), chain(1, 3, salt=b"other")
     later = chain(1, 2, epoch=5)
@@ -111,7 +111,7 @@ def test_only_what_follows_is_taken() -> None:
         assert feed.entries == tuple(sealed(later[:1]))
 
 
-def test_a_bad_change_spoils_no_other_of_its_transaction() -> None:
+def test_a_bad_change_does_not_affect_others_in_its_transaction() -> None:
     place = Place()
     with place.opened() as store:
         results = store.commit([Put(chain(1, 2)), Put(chain(2, 2)[1:]), Put(chain(3, 1))])
@@ -119,7 +119,7 @@ def test_a_bad_change_spoils_no_other_of_its_transaction() -> None:
         assert [feed.name for feed in everything(store)] == [name(1), name(3)]
 
 
-def test_a_fork_leaves_the_proof_alone() -> None:
+def test_a_fork_leaves_only_the_proof() -> None:
     place = Place()
     entries, other = chain(1, 3), chain(1, 3, salt=b"other")
     proof = Proof.of(entries[2], other[2])
@@ -155,7 +155,7 @@ def test_a_cut_leaves_the_entries_up_to_it() -> None:
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_a_cut_at_what_is_not_stored_leaves_nothing(forked: bool) -> None:
+def test_a_cut_at_a_missing_entry_leaves_nothing(forked: bool) -> None:
     place, entries, others = Place(), chain(1, 3), chain(1, 3, salt=b"x")
     with place.opened() as store:
         done(store, Put(entries))
@@ -265,7 +265,7 @@ def test_without_the_sums_damage_is_not_noticed(monkeypatch: pytest.MonkeyPatch)
         assert len(everything(store)) == 1
 
 
-def test_a_page_from_an_earlier_time_is_noticed() -> None:
+def test_an_outdated_page_is_noticed() -> None:
     """As if a write never reached the disk: each row is sound, but from another epoch of the
     feed."""
     place, old, new = Place(), chain(1, 3, epoch=1), chain(1, 3, epoch=2)
@@ -306,7 +306,7 @@ def test_a_damaged_proof_is_noticed() -> None:
         store.proof(name(1))
 
 
-def test_a_reader_notices_entries_that_are_gone() -> None:
+def test_a_reader_notices_missing_entries() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 3)))
@@ -316,7 +316,7 @@ def test_a_reader_notices_entries_that_are_gone() -> None:
         assert len(store.entries(name(1), 1, 0, 1)) == 1
 
 
-def test_what_later_versions_wrote_is_left_alone() -> None:
+def test_a_store_of_a_later_version_is_left_alone() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -327,7 +327,7 @@ def test_what_later_versions_wrote_is_left_alone() -> None:
         pass
 
 
-def test_a_kind_that_is_not_kept_any_more_goes() -> None:
+def test_feeds_of_a_removed_kind_are_deleted() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)), Put(chain(1, 1, kind="jobs")))
@@ -349,7 +349,7 @@ def test_a_store_without_its_tables_is_damaged() -> None:
         pass
 
 
-def test_what_earlier_versions_noted_of_their_end_is_passed_over() -> None:
+def test_the_end_note_of_earlier_versions_is_ignored() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -360,7 +360,7 @@ def test_what_earlier_versions_noted_of_their_end_is_passed_over() -> None:
         assert [feed.name for feed in everything(store)] == [name(1), name(2)]
 
 
-def test_a_store_that_is_closed_has_written_nothing_more() -> None:
+def test_closing_a_store_writes_nothing_more() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -368,7 +368,7 @@ def test_a_store_that_is_closed_has_written_nothing_more() -> None:
         assert store._database.rows("SELECT name FROM meta LIMIT 2") == []
 
 
-def test_feeds_are_read_some_at_a_time() -> None:
+def test_feeds_are_read_in_batches() -> None:
     place = Place()
     with place.opened() as store:
         for number in range(1, 40):
@@ -380,7 +380,7 @@ def test_feeds_are_read_some_at_a_time() -> None:
         assert batches == 2
 
 
-def test_space_is_given_back() -> None:
+def test_free_space_is_given_back() -> None:
     place = Place()
     with place.opened() as store:
         for number in range(1, 101):
@@ -415,7 +415,7 @@ def cut_short(log: list[Operation], seed: int) -> set[int] | None:
     return None if batch.damaged or len(whole) < len(batch.feeds) else whole
 
 
-def test_every_commit_is_there_wherever_the_power_goes() -> None:
+def test_every_commit_survives_a_power_loss_at_any_point() -> None:
     place, when = Place(), list[int]()
     log = place.mount.log = list[Operation]()
     with place.opened() as store:

@@ -32,9 +32,7 @@ async def lose(node: Member, of: Member) -> None:
 
 
 @pytest.mark.parametrize("why", ["group-full", "feed-full"])
-def test_a_role_that_is_refused_leaves_the_revocation(
-    why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_role_leaves_the_revocation(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the revocation is undone first: the peer would be a member again."""
     monkeypatch.setattr(defaults, "GROUP_OWNERS", 2)
 
@@ -67,7 +65,7 @@ def test_a_role_that_is_refused_leaves_the_revocation(
     run(body)
 
 
-def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
+def test_a_peer_revoked_by_another_owner_too_stays_out() -> None:
     """Fails if only this node's revocation is checked: it would be undone without effect."""
 
     async def body(swarm: Swarm) -> None:
@@ -88,7 +86,7 @@ def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
 # Ends.
 
 
-def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
+def test_a_peer_whose_feed_is_being_fetched_is_not_revoked() -> None:
     """Fails if the ends are those of the entries here: the revoked peer's members would be out at
     every node."""
 
@@ -113,7 +111,7 @@ def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
     run(body)
 
 
-def test_who_is_revoked_once_more_keeps_its_ends() -> None:
+def test_a_peer_revoked_again_keeps_its_ends() -> None:
     """Fails if the ends are set again, because the entries that lead to them may not have
     arrived."""
 
@@ -135,7 +133,7 @@ def test_who_is_revoked_once_more_keeps_its_ends() -> None:
     run(body)
 
 
-def test_an_owner_that_did_not_keep_all_revokes_once_it_does() -> None:
+def test_an_owner_revokes_only_once_it_keeps_all_kinds() -> None:
     """Fails if it names only the ends of the feeds that it keeps: all jobs of the peer would be
     lost."""
 
