@@ -1,1 +1,1 @@
-"""What the cluster agrees on: signed documents by single authors, and views over them."""
+"""The swarm's shared state: signed single-author feeds, their replication, and views over them."""

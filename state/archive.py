@@ -1,4 +1,4 @@
-"""Where the entries of all feeds are kept: what a replica asks of its store, and one in memory."""
+"""Storage interface for feed entries (`Archive`), and an implementation in memory."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
@@ -8,8 +8,11 @@ from .entry import FORKED, Entry, FeedName, Head, Proof
 
 
 class Stored(NamedTuple):
-    """A feed as it is found at the start. `bytes`: of the sealed entries of its epoch; where it has
-    forked, and the head is FORKED, of the two that prove it."""
+    """A feed found in the archive at startup.
+
+    `bytes` is the size of the sealed entries of its epoch. If the feed has forked, the head is
+    FORKED and `bytes` is the size of the two entries that prove the fork.
+    """
 
     name: FeedName
     head: Head
@@ -17,48 +20,59 @@ class Stored(NamedTuple):
 
 
 class Archive(Protocol):
-    """What was given to `put`, `put_proof` and `drop` is committed when they return, in the order
-    of the calls; `entries` and `proof` see at once what was given before, committed or not."""
+    """Storage for feed entries.
+
+    Changes passed to `put`, `put_proof` and `drop` are committed when the call returns, in the
+    order of the calls. `entries` and `proof` see all earlier changes at once, whether committed or
+    not.
+    """
 
     async def load(self) -> Sequence[Stored]:
-        """Every feed that is kept and whole; a damaged one is dropped: it will be fetched again."""
+        """Return every intact feed. A damaged feed is dropped, so that it is fetched again."""
         ...
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
     ) -> Sequence[Entry]:
-        """Entries of that epoch from that number on, in order, without a gap: as many as fit into
-        `limit` bytes, but at least one where there is one. Signatures are not checked again."""
+        """Return entries of an epoch from `from_seq` on, in order and without a gap.
+
+        Returns as many as fit into `limit` bytes, but at least one if there is any. Signatures are
+        not checked again.
+        """
         ...
 
     async def put(self, entries: Sequence[Entry]) -> None:
-        """Keep entries, each the next of its feed; seq 0 of a later epoch replaces what there is of
-        its feed. One that is kept already is passed over."""
+        """Store entries, each the next one of its feed.
+
+        An entry with seq 0 of a later epoch replaces all stored entries of its feed. Entries that
+        are stored already are skipped.
+        """
         ...
 
     async def put_proof(self, name: FeedName, proof: Proof) -> None:
-        """A feed has forked: the proof in place of its entries."""
+        """Replace the entries of a forked feed with the proof of the fork."""
         ...
 
     async def proof(self, name: FeedName) -> Proof | None:
-        """Why a feed counts as forked."""
+        """Return the proof that a feed has forked, or None."""
         ...
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        """Keep of a feed what leads to this entry of its epoch, and no proof; None: nothing."""
+        """Keep only the entries up to and including `head`; None removes all. Any proof is
+        removed."""
         ...
 
     async def drop(self, authors: Collection[PeerId]) -> None:
-        """Forget all feeds of these authors, with their proofs."""
+        """Delete all feeds of these authors, with their proofs."""
         ...
 
     async def forget(self, names: Sequence[FeedName]) -> None:
-        """Forget these feeds, with their proofs."""
+        """Delete these feeds, with their proofs."""
         ...
 
 
 class MemoryArchive:
-    """An Archive that is gone when the process is."""
+    """An Archive in memory only."""
 
     def __init__(self) -> None:
         self._entries: dict[FeedName, list[Entry]] = {}  # of one epoch, from seq 0 on
@@ -120,7 +134,7 @@ class MemoryArchive:
             self._proofs.pop(name, None)
 
     def sizes(self) -> dict[FeedName, tuple[int, int]]:
-        """Bytes and number of the sealed entries of each feed."""
+        """Return the size in bytes and the number of the sealed entries of each feed."""
         return {
             name: (sum(entry.size for entry in entries), len(entries))
             for name, entries in self._entries.items()

@@ -1,13 +1,16 @@
-"""Whose feeds are kept: this node, its group, those with a link, and whom they vouch for.
+"""Selection of the authors whose feeds this node keeps, within one memory budget.
 
-All of them hang in one tree: under the top the roots (this node, each member of its group, each
-peer with a link, and one branch for all who had a link lately), under each author those that it
-vouches for. There is one budget. When it is full, room is made where most is: from the top down
-into the heaviest branch each time, so that a million keys behind k of L links get k/L of the room,
-and those behind a link of a link no more than its part of that. A peer with a link is one of them
-for what it weighs above a share that it has for nothing. Before somebody goes, it is hung under
-another who vouches for it where less hangs; thousands whose voucher went are looked at a few at a
-time. Sans-I/O; public keys name the authors.
+Kept are this node, the members of its group, peers with a link, and authors that kept authors vouch
+for. All of them form one tree. Its top-level branches are this node, each group member, each peer
+with a link, and one branch for all peers that had a link recently. Below each author are the
+authors that it vouches for.
+
+When the budget is exceeded, authors are evicted from the heaviest branch, which is chosen at each
+level from the top down. So a million keys behind k of L links get k/L of the budget, and keys
+behind a link of a link get no more than their part of that. A peer with a link has a free share;
+only its weight above that share counts. Before an author is evicted, it moves to another voucher
+with a lighter branch if there is one. When a voucher with thousands of authors is evicted, its
+authors are moved a few at a time. No I/O; authors are identified by their public keys.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -17,39 +20,39 @@ from . import defaults
 
 
 class Change(NamedTuple):
-    """Whose feeds are kept from now on, and whose are not any more."""
+    """Authors whose feeds are kept from now on, and authors whose feeds no longer are."""
 
     added: tuple[bytes, ...] = ()
     dropped: tuple[bytes, ...] = ()
 
 
 class _Branch:
-    """An author in the tree, or a place in it that is nobody's."""
+    """A node of the tree: an author, or one of the inner nodes that belong to no author."""
 
     __slots__ = ("free", "key", "kids", "load", "parent", "vouchers", "vouches", "weight")
 
     def __init__(self, key: bytes, weight: int = 0, free: int = 0) -> None:
         self.key = key
         self.parent: _Branch | None = None
-        self.kids = _NOBODY  # one of its own once anybody hangs under it
+        self.kids = _NOBODY  # a dict of its own once it has a child
         self.weight = weight  # bytes
-        self.free = free  # bytes of the weight that make no room for others
-        self.load = self.burden  # of all from here on down
+        self.free = free  # bytes of the weight that cause no eviction
+        self.load = self.burden  # sum of the burdens of this whole subtree
         self.vouches: tuple[bytes, ...] = ()
-        self.vouchers: tuple[_Branch, ...] = ()  # at most VOUCHERS, and some that have gone
+        self.vouchers: tuple[_Branch, ...] = ()  # at most VOUCHERS; some may have been evicted
 
     @property
     def burden(self) -> int:
-        """What it weighs without what is free."""
+        """Return the weight beyond the free share, in bytes."""
         return max(self.weight - self.free, 0)
 
     @property
     def hangs(self) -> bool:
-        """Whether it has not gone."""
+        """Whether it is still in the tree."""
         return self.parent is not None
 
     def up(self) -> "Iterator[_Branch]":
-        """Itself, whom it hangs under, and so on."""
+        """Yield this branch, its parent, and so on up to the root."""
         at: _Branch | None = self
         while at is not None:
             yield at
@@ -61,27 +64,27 @@ _NOBODY: Final[dict[bytes, _Branch]] = {}
 
 
 class Authors:
-    """Who is kept by one node. `own` is its public key."""
+    """The authors that one node keeps. `own` is its public key."""
 
     def __init__(self, own: bytes, *, budget: int = defaults.FEEDS_BUDGET) -> None:
-        """`budget`: bytes, of all authors together."""
+        """`budget` is in bytes, for all authors together."""
         self._budget = budget
         self._top = _Branch(b"")
-        self._past = _Branch(b"past")  # those that had a link, longest ago first
+        self._past = _Branch(b"past")  # authors that had a link, oldest first
         self._hang(self._past, self._top)
-        self._loose = _Branch(b"loose")  # those whose voucher went, until they are looked at
+        self._loose = _Branch(b"loose")  # authors whose voucher was evicted
         self._hang(self._loose, self._top)
         self._kept: dict[bytes, _Branch] = {}
         self._linked: set[bytes] = set()
         self._group: set[bytes] = set()
         self._total = 0
-        self._gone = False  # somebody, since all that are vouched for were looked at
+        self._gone = False  # an author was evicted since the last refill
         self._added: dict[bytes, None] = {}
         self._dropped: dict[bytes, None] = {}
         self._own = own
         self.grouped(())
 
-    # Who is kept.
+    # Reading.
 
     def __contains__(self, key: object) -> bool:
         return key in self._kept
@@ -93,32 +96,33 @@ class Authors:
         return self._kept.keys()
 
     def vouchers(self, key: bytes) -> int:
-        """How many kept authors vouch for it."""
+        """Return how many kept authors vouch for this one."""
         branch = self._kept.get(key)
         return 0 if branch is None else sum(other.hangs for other in branch.vouchers)
 
     @property
     def total(self) -> int:
-        """The weight of all, bytes."""
+        """Return the weight of all authors, in bytes."""
         return self._total
 
-    # What changes it.
+    # Changing.
 
     def linked(self, key: bytes) -> Change:
-        """There is a link to this peer."""
+        """Note a new link to this peer."""
         self._linked.add(key)
         self._pin(key)
         return self._changed()
 
     def unlinked(self, key: bytes) -> Change:
-        """The link is gone; so are, by and by, those that had one before many others."""
+        """Note that the link has ended. Beyond PAST_LINKS, the authors that lost theirs first are
+        moved or evicted."""
         if key in self._linked:
             self._linked.remove(key)
             self._unpin(key)
         return self._changed()
 
     def grouped(self, keys: Iterable[bytes]) -> Change:
-        """Who besides this node is in its group, from now on."""
+        """Set the members of this node's group. This node itself is always one of them."""
         before, self._group = self._group, {self._own, *keys}
         for key in self._group - before:
             self._pin(key)
@@ -127,13 +131,14 @@ class Authors:
         return self._changed()
 
     def vouches(self, key: bytes, names: Iterable[bytes]) -> Change:
-        """For whom a kept author vouches from now on; beyond VOUCHED nobody is read."""
+        """Set the authors that a kept author vouches for; names beyond AUTHOR_VOUCHED are
+        ignored."""
         branch = self._kept.get(key)
         if branch is None:
             return Change()
         before = branch.vouches
         some = tuple(dict.fromkeys(names))[: defaults.AUTHOR_VOUCHED]
-        # Thousands name the same ones: of each key one object, not one for each who names it.
+        # Thousands of authors name the same keys, so they share one object for each key.
         branch.vouches = tuple(self._kept[n].key if n in self._kept else n for n in some)
         now = set(branch.vouches)
         for name in before:
@@ -145,7 +150,7 @@ class Authors:
         return self._changed()
 
     def weigh(self, key: bytes, size: int) -> Change:
-        """The entries of a kept author, or its facts in the views, take so many bytes."""
+        """Set the size in bytes of a kept author's entries, or of its facts in the views."""
         branch = self._kept.get(key)
         if branch is not None:
             self._total -= branch.weight
@@ -155,8 +160,10 @@ class Authors:
         return self._changed()
 
     def refill(self) -> Iterator[Change]:
-        """Where there is room again, look at those who found none, a few vouchers at a time; others
-        may change what they like in between."""
+        """Add authors that found no space before, if there is space again.
+
+        Looks at a few vouchers in each step. Other changes may be made between two steps.
+        """
         if not self._gone or self._total >= defaults.FEEDS_ROOM * self._budget:
             return
         self._gone = False
@@ -170,7 +177,7 @@ class Authors:
                     self._revouch(branch)
             yield self._changed()
             if self._gone:
-                return  # there is no room any more
+                return  # the budget is used up again
 
     def _revouch(self, branch: _Branch) -> None:
         for name in branch.vouches:
@@ -179,11 +186,11 @@ class Authors:
 
     @property
     def unsettled(self) -> bool:
-        """Whether more follows of what was changed: `settle` is to be called."""
+        """Whether a change has more consequences, so that `settle` must be called."""
         return bool(self._loose.kids) or (self._total > self._budget and self._top.load > 0)
 
     def settle(self) -> Change:
-        """What follows of it next."""
+        """Apply the next part of the consequences."""
         return self._changed()
 
     def _changed(self) -> Change:
@@ -197,7 +204,7 @@ class Authors:
             self._added, self._dropped = {}, {}
         return change
 
-    # Those who stand by themselves.
+    # Authors kept without a voucher.
 
     def _pin(self, key: bytes) -> None:
         branch = self._kept.get(key)
@@ -210,10 +217,10 @@ class Authors:
         self._make_room()
 
     def _unpin(self, key: bytes) -> None:
-        """It is in the group no more, or has no link any more."""
+        """Note that an author has left the group or lost its link."""
         branch = self._kept.get(key)
         if branch is None:
-            return  # it weighed too much
+            return  # it was evicted because it weighed too much
         self._reckon(branch, branch.weight, self._free_of(key))
         if key not in self._group and key not in self._linked:
             self._unhang(branch)
@@ -223,13 +230,14 @@ class Authors:
         self._make_room()
 
     def _free_of(self, key: bytes) -> int:
-        """What makes no room: all of who is in the group, a share of who has a link."""
+        """Return the bytes that cause no eviction: all of a group member's, a share of a linked
+        peer's."""
         if key in self._group:
             return _ALL
         share = max(self._budget // defaults.LINKED_SHARE, defaults.AUTHOR_LEAST)
         return share if key in self._linked else 0
 
-    # Those that others vouch for.
+    # Authors that others vouch for.
 
     def _vouch(self, voucher: _Branch, name: bytes) -> None:
         branch = self._kept.get(name)
@@ -251,12 +259,12 @@ class Authors:
             self._loosen(branch)
 
     def _loosen(self, branch: _Branch) -> None:
-        """Whoever it hung under vouches for it no more."""
+        """Move a branch to the loose ones, because its parent no longer vouches for it."""
         self._unhang(branch)
         self._hang(branch, self._loose)
 
     def _rehang(self, branch: _Branch) -> None:
-        """Under somebody else who vouches for it; where there is nobody, it goes."""
+        """Move a branch to another voucher, or evict it if it has none."""
         others = [
             other
             for other in branch.vouchers
@@ -279,10 +287,10 @@ class Authors:
             else:
                 self._trim(kid, depth + 1)
 
-    # Room.
+    # Eviction.
 
     def _make_room(self) -> None:
-        """A little at a time (`unsettled`)."""
+        """Move or evict a few authors; `unsettled` tells whether more is left to do."""
         for _ in range(defaults.SETTLED_AT_ONCE):
             if self._total <= self._budget or (branch := self._heaviest()) is None:
                 break
@@ -294,7 +302,7 @@ class Authors:
                 self._drop(branch)
 
     def _heaviest(self) -> _Branch | None:
-        """Who goes first: of branches as heavy as each other, the youngest."""
+        """Return the branch to evict first; of equally heavy branches, the youngest."""
         at = self._top
         while at.load:
             own = at.burden
@@ -308,8 +316,8 @@ class Authors:
         return None
 
     def _lighter(self, branch: _Branch) -> _Branch | None:
-        """Somebody who vouches for it, on a branch that even with it is lighter than the one it is
-        on; for one with nobody under it."""
+        """Return another voucher, whose branch would stay lighter than this one's branch even after
+        the move. Returns None for a branch with children."""
         if branch.kids:
             return None
         here = list(branch.up())[::-1]
@@ -336,7 +344,7 @@ class Authors:
         return branch
 
     def _drop(self, branch: _Branch) -> None:
-        """It goes, and by and by those under it whom nobody else vouches for."""
+        """Evict an author. Authors below it that no other author vouches for are evicted later."""
         for kid in list(branch.kids.values()):
             self._loosen(kid)
         self._unhang(branch)
@@ -361,7 +369,7 @@ class Authors:
         branch.parent = None
 
     def _reckon(self, branch: _Branch, weight: int, free: int) -> None:
-        """It weighs this now, and so much of it is free."""
+        """Set the weight of a branch and the free part of it, in bytes."""
         before = branch.burden
         branch.weight, branch.free = weight, free
         self._burden(branch, branch.burden - before)
@@ -373,17 +381,17 @@ class Authors:
 
 
 def weight_of(size: int) -> int:
-    """What an author weighs whose entries, or whose facts in the views, take `size` bytes."""
+    """Return the weight of an author whose entries, or facts in the views, take `size` bytes."""
     return max(defaults.AUTHOR_WEIGHT + size, defaults.AUTHOR_LEAST)
 
 
 def _depth(branch: _Branch) -> int:
-    """How far below the top."""
+    """Return the number of levels below the top."""
     return sum(1 for _ in branch.up()) - 1
 
 
 def _root_load(branch: _Branch) -> int:
-    """What hangs under the root that it is under."""
+    """Return the load of the top-level branch that contains this one."""
     load = 0
     for each in branch.up():
         if each.parent is not None:

@@ -1,16 +1,17 @@
-"""When a node claims a job, tries one again that another holds, gives way, or says it is done.
+"""Decisions of one node about jobs: which to claim, retry, abandon or report as done.
 
-No I/O. `now` is the node's own monotonic clock, in seconds: it decides when this node acts, and
-never what anybody's view shows. The caller writes the claims it is given into its feed, does the
-work, and tells of every job that stands otherwise.
+No I/O. `now` is the node's own monotonic clock, in seconds. It decides when this node acts, and
+never what a view shows. The caller writes the claims that it gets into its feed, does the work, and
+reports every job whose state has changed.
 
-Nodes that hear of each other too late do the same work twice, so they look first for what nobody
-else is likely to do: what falls to them (`Shares`), then what falls to others who answer, then what
-is left by those who have been silent for long, and last what another has begun. What falls to
-others is left to them for some seconds.
+Nodes that learn of each other's claims too late do the same work twice. So each node first takes
+the jobs that others are unlikely to take: jobs in its own share (`Shares`), then jobs in the shares
+of live peers, then jobs of peers that have been silent for long, and last jobs that another node
+has begun. Jobs in another node's share are left to it for some seconds.
 
-No author waits for another who lists thousands of jobs: of equal ones the next is that author's of
-whom this node has begun the fewest, and the job of one for whom nobody works comes before all.
+An author with thousands of jobs does not block other authors. Among equal jobs, the node takes one
+of the author whose jobs it has begun least often. Jobs of an author that no node works for come
+before all others.
 """
 
 from collections import deque
@@ -26,21 +27,21 @@ from .shares import Shares
 from .views.jobs import Job, Jobs, Standing, State
 
 Urgency = tuple[int, int, bytes]
-"""The place, the author's turn, a lot: lower is to be done first."""
+"""Sort key of a job: its place, its author's turn, and a hash. Lower comes first."""
 _RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
 
 
 @dataclass(slots=True)
 class _Run:
-    """A job that this node is at."""
+    """A job that this node works on."""
 
     claim: Claim
-    stubborn: bool  # it goes on whatever others claim, until one is done
+    stubborn: bool  # other open claims do not stop it, only a completed one
 
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A job that was given up here, and is left alone for now."""
+    """A job that was given up here, and is not tried again for now."""
 
     until: float
     length: float  # seconds
@@ -48,41 +49,48 @@ class _Pause:
 
 @dataclass(slots=True)
 class _Seen:
-    """The claim that holds a job, as this node's clock saw it."""
+    """The claim that holds a job, with times by this node's clock."""
 
     claim: Claim
-    since: float  # it is like this
-    first: float  # that the job is held by anybody
+    since: float  # when the claim last changed
+    first: float  # since when any node has held the job
 
 
 class _Turns:
-    """Whose jobs this node begins next: of each author as many, however many it lists."""
+    """Round robin over authors: each gets equally many turns, however many jobs it lists."""
 
     def __init__(self) -> None:
-        self._turns: dict[PeerId, int] = {}  # of those beyond `_now`
+        self._turns: dict[PeerId, int] = {}  # of authors that are ahead of `_now`
         self._now = 0
 
     def of(self, author: PeerId) -> int:
         return max(self._turns.get(author, 0), self._now)
 
     def begin(self, author: PeerId) -> None:
-        """A job of this author's is begun. Who comes anew has no arrears."""
+        """Count a begun job of this author. A new author starts at the current turn, not at
+        zero."""
         self._now = self.of(author)
         self._turns[author] = self._now + 1
         self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
 
 
 def patience(silent: int, workers: int) -> float:
-    """For how many seconds those who fell silent are believed to be at their jobs: for long where
-    many did, of all that answered lately, for there may be a cut; else they have ended."""
+    """Return for how many seconds silent workers are believed to be working still.
+
+    The time is long if many of the recently live workers fell silent, because the network may be
+    partitioned. Otherwise it is short, because the workers have probably ended.
+    """
     few = max(1, int(workers * defaults.CLAIM_FEW))
     return defaults.CLAIM_PATIENCE[silent > few]
 
 
 class Claimant:
-    """Decides for one node. `willing`: whether it can and may do a job; `silent`: for how many
-    seconds a peer has not answered, 0 while it does, infinite where it never did; `patience`: from
-    how many on its jobs are others'."""
+    """The decisions of one node.
+
+    `willing` returns whether it can and may do a job. `silent` returns for how many seconds a peer
+    has not answered: 0 while it answers, infinite if it never did. `patience` returns the silence
+    in seconds after which a peer's jobs go to other nodes.
+    """
 
     def __init__(
         self,
@@ -103,18 +111,18 @@ class Claimant:
         self._runs: dict[str, _Run] = {}
         self._seen: dict[str, _Seen] = {}
         self._paused: dict[str, _Pause] = {}
-        self._gone: dict[str, float] = {}  # since when own claims have no job
-        self._open: dict[str, float] = {}  # since when a job was seen to be nobody's
+        self._gone: dict[str, float] = {}  # since when own claims have had no job
+        self._open: dict[str, float] = {}  # since when a job has been unclaimed
         self._turns = _Turns()
         self._round: Iterator[str] = iter(())
 
     @property
     def running(self) -> list[str]:
-        """The jobs that this node is at."""
+        """Return the jobs that this node works on."""
         return [job for job, run in self._runs.items() if not run.claim.done]
 
     def next(self, now: float) -> Claim | None:
-        """The claim to write and the job to begin, where there is one for this node."""
+        """Return the claim for the next job to begin, or None."""
         best: tuple[Urgency, Standing] | None = None
         for job in self._some_jobs():
             standing = self._jobs.get(job)
@@ -127,21 +135,26 @@ class Claimant:
         return None if best is None else self._begin(best[1], best[0][0], now)
 
     def step(self, job: str, step: int) -> Claim:
-        """The claim to write once a part of the work is safe: it keeps others from trying."""
+        """Return the claim to write once a part of the work is safe. It keeps others from
+        trying."""
         return self._say(job, step=step)
 
     def finish(self, job: str, result: bytes) -> Claim:
-        """The claim to write when the work is done. Raises FeedFull where the result is too large:
-        it is to name then where the rest is."""
+        """Return the claim to write when the work is done.
+
+        Raises FeedFull if the result is too large. Then it must name where the rest is.
+        """
         if len(result) > defaults.JOB_RESULT_BYTES:
             most = defaults.JOB_RESULT_BYTES
-            raise FeedFull("fact-too-large", f"the result of a job has over {most} bytes")
+            raise FeedFull("fact-too-large", f"a job's result exceeds {most} bytes")
         return self._say(job, done=True, result=result)
 
     def give_up(self, job: str, now: float, *, failed: bool = True) -> None:
-        """The work ended here without a result: the claim is to be taken out; others, or this
-        node later, try. Where it has not `failed`, but found no room, this node tries soon, and
-        each time after twice as long."""
+        """Note that the work ended here without a result. The caller then removes the claim.
+
+        Other nodes may try the job, and so may this one later. If the job has not `failed` but
+        found no capacity here, this node retries soon and doubles the pause each time.
+        """
         del self._runs[job]
         standing = self._jobs.get(job)
         length = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
@@ -151,14 +164,14 @@ class Claimant:
         self._paused[job] = _Pause(now + length, length)
 
     def noticed(self, job: str, now: float) -> bool:
-        """A job stands otherwise. Whether this node is to stop working on it: it has given way
-        then, and its claim is to be taken out."""
+        """Note that a job's state has changed. Return whether this node must stop working on it and
+        remove its claim."""
         standing = self._jobs.get(job)
         self._look(job, standing, now)
         run = self._runs.get(job)
         if run is None:
             return False
-        if run.claim.done:  # kept until the view has it, or this node would begin again
+        if run.claim.done:  # until the view has it, or this node would begin again
             if standing is None or self._jobs.claim_by(self._own, job) == run.claim:
                 del self._runs[job]
             return False
@@ -168,13 +181,16 @@ class Claimant:
         return True
 
     def known(self) -> list[str]:
-        """The jobs that are to be `noticed` where any may stand otherwise: perhaps very many."""
+        """Return the jobs to pass to `noticed` when any job may have changed; perhaps very many."""
         held = self._jobs.all_in(State.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
     def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
-        """Own claims to take out: of a former run, where others are ahead, and those of which the
-        job has been gone for `kept` seconds. To be asked now and then."""
+        """Return the jobs whose own claims must be removed.
+
+        These are claims of an earlier run that another claim is ahead of, and claims whose job has
+        been gone for `kept` seconds. Call this periodically.
+        """
         own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
         unknown = (claim.job for claim in own if self._is_unknown(claim.job))
         self._gone = {job: self._gone.get(job, now) for job in unknown}
@@ -182,7 +198,8 @@ class Claimant:
         return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
 
     def _some_jobs(self) -> list[str]:
-        """The next jobs to look at, of all that are not done; a round of them ends a call."""
+        """Return the next unfinished jobs to look at. Begins a new round once the last one is
+        over."""
         found = list(islice(self._round, defaults.CLAIM_SCANNED))
         if not found:
             self._round = self._new_round()
@@ -190,14 +207,16 @@ class Claimant:
         return found
 
     def _new_round(self) -> Iterator[str]:
-        """All jobs that are not done, one of each author after the other. What comes meanwhile
-        waits for the next round."""
+        """Yield all unfinished jobs, one of each author in turn.
+
+        Jobs that arrive meanwhile may wait for the next round.
+        """
         waiting = self._jobs.waiting
         authors: deque[tuple[PeerId, Iterator[str] | None]]
         authors = deque((author, None) for author in tuple(waiting))
         while authors:
             author, jobs = authors.popleft()
-            if jobs is None:  # they are copied only when it is its turn
+            if jobs is None:  # copied only when the author's turn comes
                 jobs = iter(tuple(waiting.get(author, {})))
             job = next(jobs, None)
             if job is not None:
@@ -205,7 +224,7 @@ class Claimant:
                 authors.append((author, jobs))
 
     def _urgency(self, standing: Standing, now: float) -> Urgency | None:
-        """How soon this node should take a job; None: not now."""
+        """Return how urgently this node should take a job, or None for not now."""
         job = standing.job
         if job is None or job.id in self._runs or self._is_paused(job.id, now):
             return None
@@ -234,21 +253,23 @@ class Claimant:
         return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
 
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
-        """To whom it falls, and whether it is left to that one for now."""
-        left = False  # whether who comes first is gone
+        """Return the place of an unclaimed job by its share, or None if it is left to another
+        node."""
+        left = False  # whether the first worker is dead
         for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return _LEFT if left else _OWN
             silent = self._silent(worker)
             if silent < self._patience():
                 others = _LEFT_TO_OTHERS if left else _OTHERS
-                # Behind a cut, perhaps, and at it; or about to begin.
+                # It may work on the job behind a partition, or be about to begin.
                 return None if silent or courteous else others
             left = True
         return _LEFT_TO_OTHERS if left else _OWN
 
     def _stretch(self, job: Job) -> float:
-        """By how much longer than others this node waits, 1 to 2: or all would begin at once."""
+        """Return the factor, 1 to 2, by which this node waits longer, so that not all begin at
+        once."""
         return 1 + claim_hash(job.id, self._own)[0] / 256
 
     def _ready(self, job: Job) -> bool:
@@ -256,15 +277,17 @@ class Claimant:
         return all(need in done for need in job.needs)
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
-        """Whether the holder answers and shows nothing, or has not answered for long: it may be
-        behind a cut, and at it."""
+        """Whether the claimant shows no progress.
+
+        One that does not answer gets more time: it may work on behind a partition.
+        """
         silent = self._silent(claim.claimant)
         idle = now - self._seen[job.id].since
         stuck = silent >= self._patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:
-        """Whether it has been held for so long that holders are not believed any more."""
+        """Whether the job has been held for so long that its claimants are no longer trusted."""
         seen = self._seen.get(job.id)
         most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
@@ -276,7 +299,7 @@ class Claimant:
         stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
         self._runs[standing.id] = _Run(claim, stubborn)
         self._turns.begin(standing.job.author)
-        self._round = iter(())  # the next one is whose turn is first, again
+        self._round = iter(())  # begin a new round, so that turns count at once
         return claim
 
     def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
@@ -286,7 +309,7 @@ class Claimant:
         return run.claim
 
     def _gives_way(self, run: _Run, standing: Standing) -> bool:
-        """Whether others make this node's run needless."""
+        """Whether this node must stop: others made its work needless, or it may not do the job."""
         claim = standing.claim
         if standing.job is None or self._own in standing.job.refused:
             return True
@@ -304,7 +327,7 @@ class Claimant:
         return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: Standing | None, now: float) -> None:
-        """Note since when it has been nobody's, or its holder has shown nothing new."""
+        """Note since when the job has been unclaimed, or its claimant has shown nothing new."""
         if standing is None or standing.state is not State.OPEN:
             self._open.pop(job, None)
         else:

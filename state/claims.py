@@ -1,9 +1,10 @@
-"""The rule of claims: who holds a job, and whose result counts.
+"""The rule that decides which node holds a job and whose result counts.
 
-Claims stand in their claimants' feeds, and nothing is a lock: several may claim one job. Whoever
-sees the same claims sees the same one ahead, in whatever order they came and whatever any clock
-says. Of the completed ones it is the first by (attempt, hash of job and claimant); while there is
-none, the last attempt's with the lowest hash. Spec: docs/spec/state.md, Claims.
+Each claim is a fact in its claimant's feed. Claims are no locks: several nodes may claim one job.
+Nodes that see the same claims agree on the winner, whatever the order of arrival and whatever the
+clocks say. Among completed claims, the first by (attempt, hash of job and claimant) wins. While
+none is completed, the claim with the highest attempt wins, and of equal attempts the one with the
+lowest hash. Spec: docs/spec/state.md, Claims.
 """
 
 import hashlib
@@ -21,24 +22,25 @@ _DOMAIN = b"shoal/claim/1 "
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a node says of its work on a job. Sorts by the rule: the one ahead is the least."""
+    """A node's statement about its work on a job. Claims sort by the rule; the winner is the
+    least."""
 
     claimant: PeerId
     job: str  # 64 hex digits
     attempt: int  # 1 .. MAX_ATTEMPT
     done: bool = False
-    step: int = 0  # how far it is; grows
-    result: bytes = b""  # of a done one: small, or naming where the rest is
+    step: int = 0  # progress; only grows
+    result: bytes = b""  # if done: a small result, or where the rest is
     hash: bytes = field(repr=False, default=b"")
 
     @property
     def feed(self) -> FeedName:
-        """The feed of the claimant in which it stands."""
+        """Return the claimant's feed that contains this claim."""
         return FeedName(self.claimant, KIND, 0)
 
     @property
     def rank(self) -> tuple[bool, int, bytes, PeerId]:
-        """The place in the order: lower is ahead."""
+        """Return the sort key: lower is ahead."""
         return not self.done, self.attempt if self.done else -self.attempt, self.hash, self.claimant
 
     def __lt__(self, other: "Claim") -> bool:
@@ -46,8 +48,10 @@ class Claim:
 
 
 def claim_hash(job: str, claimant: PeerId) -> bytes:
-    """What decides between two claims of one attempt: 32 bytes that neither can choose for all
-    jobs."""
+    """Return the tie-breaker between claims of one attempt.
+
+    No claimant can choose these 32 bytes in its favour for all jobs.
+    """
     return hashlib.sha256(_DOMAIN + job.encode() + claimant.encode()).digest()
 
 
@@ -60,7 +64,7 @@ def new_claim(
     step: int = 0,
     result: bytes = b"",
 ) -> Claim:
-    """A claim with its hash; numbers are brought within their bounds."""
+    """Return a claim with its hash; numbers are clamped to their bounds."""
     return Claim(
         claimant=claimant,
         job=job,
@@ -73,7 +77,7 @@ def new_claim(
 
 
 def claim_fact(claim: Claim) -> Mapping[str, Any]:
-    """The value of an own fact; its key is the job."""
+    """Return the fact that states this claim; the key of the fact is the job's id."""
     fact: dict[str, Any] = {"attempt": claim.attempt}
     if claim.step:
         fact["step"] = claim.step

@@ -1,6 +1,7 @@
-"""How two nodes find out what each lacks of what the other has.
+"""Comparison of two nodes' feeds, which finds the entries that each of them lacks.
 
-First they compare roots, then the hashes of buckets, then the heads in those that differ.
+The nodes compare the roots of their hash trees first, then the hashes of buckets, then the heads in
+the buckets that differ.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,7 +18,7 @@ from .network import DIGEST, HAVE, HEADS, Network, Unanswered
 from .replica import Replica
 from .wanted import Place, Wanted, is_patient
 
-_BUCKETS_AT_ONCE = 16  # that are looked through before others get their turn: tens of microseconds
+_BUCKETS_AT_ONCE = 16  # searched between two pauses: tens of microseconds
 
 
 class Comparison:
@@ -35,15 +36,15 @@ class Comparison:
         self.replica = replica
         self.wanted = wanted
         self.on_reported: list[Callable[[PeerId], None]] = []
-        """Called with each peer that has been compared with and has nothing of this node's own
-        that is lacking here (`Writer.reported`)."""
+        """Called after each comparison with a peer that has no own entry which this node lacks
+        (`Writer.reported`)."""
         self._network = network
         self._neighbours = neighbours
         self._tell = tell
         self._draw = draw
 
     async def compare(self, peer: PeerId) -> None:
-        """Find out what this node and a peer lack of what the other has."""
+        """Find the entries that this node and a peer lack of each other's."""
         known = self._neighbours.get(peer)
         if known is None or known.comparing:
             return
@@ -63,12 +64,12 @@ class Comparison:
             known.comparing = False
 
     async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
-        """Which buckets that differ are left for another time."""
+        """Compare with a peer, and return the differing buckets that are left for another time."""
         waits = self.wanted.waits(peer, self._network.now(), known.turn)
         known.turn = False
         answer = await self._ask_digest(peer, known, roots=known.differed and not waits)
         known.differed = bool(answer.roots)
-        later: dict[Plot, bytes] = {}  # roots of what is asked about once its turn has come
+        later: dict[Plot, bytes] = {}  # roots of plots that are compared later
         if answer.roots and answer.buckets is None:
             if waits:
                 later = {plot: answer.roots[plot] for plot in answer.roots if is_patient(plot)}
@@ -109,7 +110,8 @@ class Comparison:
         roots: bool,
         same: Mapping[Plot, bytes] = MappingProxyType({}),
     ) -> Compared:
-        """Compare the roots, but those that are to count as the `same`, whatever this node has."""
+        """Compare the roots. The roots in `same` are sent instead of this node's, so that their
+        plots count as equal."""
         digest, mine = self.replica.digest, self.replica.interest.kept
         shared = both(mine, known.keeps)
         ask = Compare(digest.top(shared), {**digest.roots(shared), **same} if roots else None, mine)
@@ -118,7 +120,7 @@ class Comparison:
         return answer
 
     async def _ask_own(self, peer: PeerId, known: Neighbour) -> None:
-        """Of own feeds that are not compared: what a peer has of them, and what it lacks."""
+        """Ask a peer which entries it has of this node's feeds that comparisons leave out."""
         plots = [plot for plot in self.replica.interest.aside() if known.shares(plot)]
         now = self._network.now()
         if not plots or now < known.own_at:
@@ -128,13 +130,13 @@ class Comparison:
         asked = encode_heads(self.replica.told((own, plot) for plot in plots))
         heads = decode_heads(await self._network.call(peer, HAVE, asked), defaults.HAVE_FEEDS)
         if self._neighbours.get(peer) is not known:
-            raise Unanswered  # it has gone with its answer: nothing is remembered of it
+            raise Unanswered  # the link ended meanwhile: keep nothing about the peer
         self.wanted.heard(peer, [head for head in heads if head.key == own], self._network.now())
 
     def _differing(
         self, known: Neighbour, buckets: Mapping[Plot, Mapping[int, bytes]]
     ) -> Iterable[tuple[BucketAt, Pair]]:
-        """Buckets that are not the same here and there, but those of which that is known."""
+        """Yield the buckets that differ, except those that are known to differ to no use."""
         for plot, theirs in buckets.items():
             if not self.replica.interest(plot):
                 continue
@@ -147,8 +149,11 @@ class Comparison:
     async def _ask_heads(
         self, peer: PeerId, pairs: Mapping[BucketAt, Pair]
     ) -> tuple[dict[Place, Told], set[BucketAt]]:
-        """The peer's heads in the buckets in which it has any, and in which it may have more: what
-        is lacking is told again after it was pulled."""
+        """Return the peer's heads in these buckets, and the buckets in which it may have more.
+
+        Stops early if the peer has more heads than this node remembers of one peer. The rest is
+        asked for after the first part was pulled.
+        """
         wanted: dict[Plot, bytes] = {}
         for (plot, number), (_, theirs) in pairs.items():
             if theirs is not None:
@@ -170,8 +175,10 @@ class Comparison:
     async def _beyond(
         self, buckets: Iterable[BucketAt], theirs: Mapping[Place, Told]
     ) -> list[Told]:
-        """Heads in those buckets that the peer lacks; no more than it remembers of one peer, for
-        it looks for the rest itself."""
+        """Return heads in these buckets that the peer lacks.
+
+        Returns at most TOLD of them, as many as a peer remembers. It finds the rest itself.
+        """
         found: list[Told] = []
         for looked, (plot, number) in enumerate(buckets):
             for key, mine in self.replica.digest.tree(plot).heads(number).items():

@@ -1,8 +1,8 @@
-"""Hash trees over the heads of feeds: whether two nodes hold the same, and where they do not.
+"""Hash trees over the heads of feeds, which show whether and where two nodes differ.
 
-Of each kind and part a tree of two levels: 256 buckets by the first byte of SHA-256 of the author's
-key, and a root over them. Hashes are over sorted lists; sums and exclusive ors of hashes can be
-forged. Sans-I/O. The bytes: docs/spec/state.md.
+Each kind and part has a tree of two levels: 256 buckets, chosen by the first byte of SHA-256 of the
+author's key, and a root. Hashes are taken over sorted lists, because sums and exclusive ors of
+hashes can be forged. No I/O. The encoding is in docs/spec/state.md.
 """
 
 import struct
@@ -17,31 +17,31 @@ from .entry import Head
 Plot = tuple[str, int]
 """A kind and a part of it."""
 HASH_BYTES: Final = 16
-"""Of the hashes that travel."""
+"""Size of the hashes in messages."""
 _BUCKET: Final = b"shoal/digest/bucket/1"
 _ROOT: Final = b"shoal/digest/root/1"
 _TOP: Final = b"shoal/digest/top/1"
 _ROW: Final = struct.Struct(f">{KEY_BYTES}sQQ32s")
-"""A key and its author's head, as a bucket's hash is over them: no object for each of them."""
+"""An author's key and head. Bucket hashes cover these bytes, and packing saves objects."""
 
 
 def bucket_of(key: bytes) -> int:
-    """Which of 256 the author with this public key is in."""
+    """Return the number of the bucket, 0 to 255, of the author with this public key."""
     return sha256(key).digest()[0]
 
 
 class Tree:
-    """The heads of one kind and part, by their authors' public keys."""
+    """The heads of one kind and part, by author's public key."""
 
     __slots__ = ("_buckets", "_hashes", "_root")
 
     def __init__(self) -> None:
         self._buckets: dict[int, bytes] = {}  # rows, in the order of their keys
-        self._hashes: dict[int, bytes] = {}  # of those that have not changed since
+        self._hashes: dict[int, bytes] = {}  # of buckets that have not changed since
         self._root: bytes | None = None
 
     def set(self, key: bytes, head: Head | None) -> None:
-        """The author's head now; None: the feed is not kept."""
+        """Set an author's head; None removes it."""
         number = bucket_of(key)
         rows = self._buckets.get(number, b"")
         at, end = _place(rows, key)
@@ -53,18 +53,18 @@ class Tree:
         self._root = None
 
     def head(self, key: bytes) -> Head | None:
-        """The author's head."""
+        """Return an author's head, or None."""
         rows = self._buckets.get(bucket_of(key), b"")
         at, end = _place(rows, key)
         return Head(*_ROW.unpack_from(rows, at)[1:]) if at < end else None
 
     def heads(self, number: int) -> Mapping[bytes, Head]:
-        """The heads of a bucket, in the order of their keys."""
+        """Return the heads of a bucket, sorted by key."""
         rows = _ROW.iter_unpack(self._buckets.get(number, b""))
         return {key: Head(*head) for key, *head in rows}
 
     def buckets(self) -> dict[int, bytes]:
-        """The hash of each bucket that holds a head."""
+        """Return the hash of each bucket that is not empty."""
         for number in self._buckets.keys() - self._hashes.keys():
             self._hashes[number] = _hashed(_BUCKET, (self._buckets[number],))
         return {number: self._hashes[number] for number in sorted(self._buckets)}
@@ -81,13 +81,13 @@ class Tree:
 
 
 class Digest:
-    """The trees of all kinds and parts of which there is a head."""
+    """The trees of all kinds and parts that have any head."""
 
     def __init__(self) -> None:
         self._trees: dict[Plot, Tree] = {}
 
     def set(self, key: bytes, plot: Plot, head: Head | None) -> None:
-        """An author's head of a kind and part; None: the feed is not kept."""
+        """Set an author's head of a kind and part; None removes it."""
         tree = self._trees.get(plot)
         if tree is None:
             if head is None:
@@ -98,7 +98,7 @@ class Digest:
             del self._trees[plot]
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
-        """An author's head of a kind and part."""
+        """Return an author's head of a kind and part, or None."""
         tree = self._trees.get(plot)
         return None if tree is None else tree.head(key)
 
@@ -106,7 +106,7 @@ class Digest:
         return self._trees.get(plot) or Tree()
 
     def roots(self, plots: Container[Plot] | None = None) -> dict[Plot, bytes]:
-        """The root of each tree, or of each of some plots, in the order of their names."""
+        """Return the root of each tree, or of the trees of `plots`, sorted by plot."""
         return {
             plot: self._trees[plot].root()
             for plot in sorted(self._trees)
@@ -114,7 +114,7 @@ class Digest:
         }
 
     def top(self, plots: Container[Plot] | None = None) -> bytes:
-        """One hash over all of it, or over some plots."""
+        """Return one hash over all trees, or over the trees of `plots`."""
         parts = (
             bytes((len(kind.encode()),)) + kind.encode() + bytes((part,)) + root
             for (kind, part), root in self.roots(plots).items()
@@ -122,7 +122,7 @@ class Digest:
         return _hashed(_TOP, parts)
 
     def of(self, keys: Container[bytes]) -> "Digest":
-        """The same of some authors only."""
+        """Return a digest of these authors only."""
         found = Digest()
         for plot, tree in self._trees.items():
             for number in tree.buckets():
@@ -133,7 +133,8 @@ class Digest:
 
 
 def _place(rows: bytes, key: bytes) -> tuple[int, int]:
-    """Where the row of a key begins and ends; where there is none, twice where it would begin."""
+    """Return where the row of a key begins and ends. If it is missing, both are where it would
+    begin."""
     size = _ROW.size
     rank = bisect_left(
         range(len(rows) // size), key, key=lambda at: rows[at * size : at * size + KEY_BYTES]

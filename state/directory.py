@@ -1,4 +1,4 @@
-"""Who is in the swarm, as everything above asks it; `listing.py` answers."""
+"""Interface to the swarm's members for the layers above; `listing.py` implements it."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,27 +8,31 @@ from .record import MemberRecord
 
 
 class Directory(Protocol):
-    """The live members, and a way to say something of this one."""
+    """The live members, and a way to publish facts about this node."""
 
     @property
     def version(self) -> int:
-        """Grows whenever `members` would answer otherwise."""
+        """A number that grows whenever the result of `members` changes."""
         ...
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        """Those that answer, with a link or without, this node included; of their shards those
-        that they serve in this run."""
+        """Return the live members, with or without a link, including this node.
+
+        Their shards are only those that they serve in their current run.
+        """
         ...
 
     def own(self) -> MemberRecord:
-        """This node, as it says itself."""
+        """Return this node's own record."""
         ...
 
     def publish(self, **changes: Any) -> None:
-        """Say something else of this node, in its record or its feeds; lists are cut to their
-        bounds. Raises BadRecord where others would not take it: nothing changes then."""
+        """Publish changes to this node's record or feeds. Lists are cut to their bounds.
+
+        Raises BadRecord if others would refuse a value. Then nothing changes.
+        """
         ...
 
     async def changed(self, version: int) -> int:
-        """Wait until `version` is beyond this one; the new one."""
+        """Wait until the version is greater than `version`, and return it."""
         ...

@@ -1,4 +1,4 @@
-"""Which feeds have their document in memory: those used last, within bounds."""
+"""Cache of the most recently used feed documents in memory, limited in number and bytes."""
 
 from collections import OrderedDict
 
@@ -7,19 +7,20 @@ from .feed import Feed
 
 
 class Documents:
-    """At most so many documents, of so many bytes of memory together, though always the last."""
+    """LRU cache of documents, at most `most` of them and `most_bytes` of memory. The one used last
+    always stays."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._used: OrderedDict[FeedName, tuple[Feed, int]] = OrderedDict()  # longest ago first
+        self._used: OrderedDict[FeedName, tuple[Feed, int]] = OrderedDict()  # oldest use first
         self._size = 0
 
     def __len__(self) -> int:
         return len(self._used)
 
     def use(self, feed: Feed) -> None:
-        """A feed's document, where it has one, was used now; others are let go of for it."""
+        """Note that a feed's document was used, and unload others beyond the limits."""
         self._take_out(feed)
         if feed.document is None:
             return
@@ -31,7 +32,7 @@ class Documents:
             self.let_go(next(iter(self._used.values()))[0])
 
     def let_go(self, feed: Feed) -> None:
-        """Its document is not needed for now; `Feed.load` makes it again."""
+        """Unload a feed's document. `Feed.load` builds it again."""
         self._take_out(feed)
         feed.unload()
 

@@ -1,17 +1,18 @@
-"""What can go wrong in what the swarm knows of itself.
+"""Errors of the shared state, with the fixed codes that users and programs see.
 
 StateError                  `code` is a short fixed word; codes: docs/spec/membership.md, state.md
 ├── BadRecord               a record or a message about records is malformed or out of bounds
-│   └── Forged              not signed by whom it names: who hands it on is to blame
-├── BadEntry                an entry of a feed is malformed, forged or of no known kind
-├── BadUpdate               an update is none that an honest author writes into this document
-├── BadFact                 a fact is none that a view takes: it is passed over
-├── FeedFull                an own fact has no room in its feed, or the feed takes none
-├── GroupRefused            this node may not do that in its group, or not now
-├── BadOrder                an entry does not follow the stored ones of its feed
-├── FeedDamaged             the stored entries of a feed are not those that were stored
-├── StoreDamaged            the store's file was damaged, and has been put aside
-└── StoreRefused            the disk takes nothing now: `disk-full`, `disk-error`
+│   └── Forged              not signed by the named author: the peer that sent it is to blame
+├── BadEntry                an entry of a feed is malformed, forged or of an unknown kind
+├── BadUpdate               an honest author would not write this update to this document
+├── BadFact                 a view cannot read a fact, and skips it
+├── FeedFull                an own fact does not fit into its feed, or the feed has forked
+├── GroupRefused            this node may not make a change to its group, or not now
+├── BadOrder                an entry does not follow the stored entries of its feed
+├── FeedDamaged             the stored entries of a feed are damaged
+├── StoreDamaged            the store's file was damaged, and was moved aside
+├── StoreRefused            the disk refuses to write or read: `disk-full`, `disk-error`
+└── BadMessage              a message about feeds is malformed or out of bounds
 """
 
 import errno
@@ -38,15 +39,15 @@ class BadRecord(StateError):
 
 
 class Forged(BadRecord):
-    """A record is not signed by whom it names: nobody honest hands it on."""
+    """A record is not signed by the author it names. An honest peer does not forward it."""
 
 
 class BadEntry(StateError):
-    """An entry of a feed, or a proof of two, is not what it should be; `code` says what."""
+    """An entry of a feed, or a proof of a fork, is invalid; `code` gives the reason."""
 
 
 class BadUpdate(StateError):
-    """An update is none that an honest author writes: `too-large`, `bad-update`."""
+    """An update that an honest author would not write: `too-large`, `bad-update`."""
 
 
 class BadFact(StateError):
@@ -57,11 +58,11 @@ class BadFact(StateError):
 
 
 class FeedFull(StateError):
-    """A fact of this node's own cannot be written: `code` says why."""
+    """A fact of this node cannot be written; `code` gives the reason."""
 
 
 class GroupRefused(StateError):
-    """A change of the group that this node may not make, or not now. Codes: docs/spec/group.md."""
+    """This node may not make a change to its group, or not now. Codes: docs/spec/group.md."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(code, message)
@@ -69,14 +70,14 @@ class GroupRefused(StateError):
 
 
 class BadOrder(StateError):
-    """An entry does not follow those that are stored of its feed."""
+    """An entry does not follow the stored entries of its feed."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-order", message)
 
 
 class FeedDamaged(StateError):
-    """What is stored of a feed is not what was stored: it is to be fetched again."""
+    """The stored entries of a feed are damaged, and must be fetched again."""
 
     own = True
 
@@ -85,27 +86,27 @@ class FeedDamaged(StateError):
 
 
 class StoreDamaged(StateError):
-    """The store's file was damaged: it lies at `aside`, and a new one has been begun."""
+    """The store's file was damaged. It was moved to `aside`, and a new file was created."""
 
     own = True
 
     def __init__(self, aside: Path, error: Exception) -> None:
         super().__init__(
             "store-damaged",
-            f"what was known of the swarm's state was damaged and is fetched again "
+            f"the stored state of the swarm was damaged and is fetched again "
             f"({_printable(str(error))})",
         )
-        self.hint = f"check the disk; the damaged file is `{aside}`, it can be deleted"
+        self.hint = f"check the disk; the damaged file `{aside}` can be deleted"
 
 
 def _printable(text: str) -> str:
-    """The words of a database that has read damaged bytes: they may hold some of them."""
+    """Return a database's message in printable characters: it may contain damaged bytes."""
     one_line = " ".join(text[:_SHOWN].split())
     return "".join(letter if letter.isprintable() else "?" for letter in one_line)
 
 
 class StoreRefused(StateError):
-    """The disk takes nothing, or gives nothing, for now: `disk-full`, `disk-error`."""
+    """The disk refuses to write or read for now: `disk-full`, `disk-error`."""
 
     own = True
 
@@ -113,12 +114,12 @@ class StoreRefused(StateError):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = error.strerror or str(error)
         super().__init__(
-            "disk-full" if full else "disk-error", f"cannot keep state in `{path}`: {reason}"
+            "disk-full" if full else "disk-error", f"cannot store state in `{path}`: {reason}"
         )
         self.path = path
         self.error = error
         hint = "free some space" if full else "check the disk"
-        self.hint = f"{hint}; the daemon then goes on by itself"
+        self.hint = f"{hint}; the daemon then continues by itself"
 
 
 class BadMessage(StateError):

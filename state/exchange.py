@@ -1,9 +1,9 @@
-"""What two nodes say to each other so that both have all feeds: news, comparisons, pulls.
+"""The gossip protocol that replicates feeds between nodes: news, comparisons and pulls.
 
-News go to a few neighbours at once. Now and then two nodes compare their digests: roots, then the
-hashes of buckets, then the heads in those that differ; each then knows what it lacks and pulls it.
-Only the author's own signed bytes travel. The network is asked through `Network`; what waits here
-waits for it or for the archive.
+A node sends news to a few neighbours at once. From time to time two nodes compare their digests:
+roots first, then the hashes of buckets, then the heads in buckets that differ. Each node then knows
+what it lacks, and pulls it. Only the authors' own signed bytes are sent. All calls go through
+`Network`; code here waits only for it or for the archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,15 +37,15 @@ from .wanted import Place, Pull, Wanted, is_patient
 
 
 class Exchange:
-    """One node's part in it. `draw(n)` is a random number below n."""
+    """One node's side of the exchange. `draw(n)` returns a random number below n."""
 
     def __init__(self, replica: Replica, network: Network, draw: Callable[[int], int]) -> None:
         self.replica = replica
         self.wanted = Wanted(replica.lacks, draw)
         self.on_peer: list[Callable[[PeerId], None]] = []
-        """Called with each peer that has a link and had none."""
+        """Called with each peer that had no link and gets one."""
         self.rechecks: dict[PeerId, None] = {}
-        """Who told of authors that are kept now: to be compared with soon."""
+        """Peers that told of authors that are newly kept. They are compared with soon."""
         replica.interest.on_gained.append(self._regain)
         self._network = network
         self._neighbours = Neighbours(draw)
@@ -53,9 +53,9 @@ class Exchange:
             replica, network, self._neighbours, self.wanted, self._post, draw
         )
         self.on_reported = self._comparison.on_reported
-        self._news: dict[Place, set[PeerId]] = {}  # and who has it already
+        self._news: dict[Place, set[PeerId]] = {}  # with the peers that have it already
         self._told_at = -inf
-        self._news_since = -inf  # when the first of them came
+        self._news_since = -inf  # when the oldest of the news came
         self._patience = Bucket(Rate(*defaults.NEWS_PATIENCE), 0.0)
         self._round_at = 0.0
         self._round_s = defaults.GOSSIP_ROUND
@@ -80,7 +80,7 @@ class Exchange:
     def link_up(self, peer: PeerId) -> None:
         if peer not in self._neighbours:
             self._neighbours.add(peer)
-            self._stirred(defaults.GOSSIP_PATIENT)  # the dialler compares at once
+            self._stirred(defaults.GOSSIP_PATIENT)  # the node that dialled compares at once
             for callback in self.on_peer:
                 callback(peer)
 
@@ -110,16 +110,16 @@ class Exchange:
         self._round_at = min(self._round_at, self._network.now() + self._round_s)
 
     def somebody(self) -> PeerId | None:
-        """A random peer to compare with."""
+        """Return a random peer to compare with, or None."""
         return self._neighbours.somebody(self.replica.interest.kept)
 
     def uncovered(self) -> list[Plot]:
-        """What this node keeps and no linked peer does, as far as they have said."""
+        """Return the plots that this node keeps and, as far as is known, no linked peer does."""
         interest, peers = self.replica.interest, self._neighbours
         return [plot for plot in all_parts() if interest(plot) and not peers.sharing((plot,))]
 
     def _regain(self, plots: frozenset[Plot]) -> None:
-        """This is kept from now on: some that keep it are compared with soon."""
+        """Note newly kept plots. A few peers that keep them are compared with soon."""
         self._neighbours.forget_pairs()
         sharing = self._neighbours.sharing(plots)
         self.rechecks |= dict.fromkeys(self._neighbours.some(sharing, defaults.REGAINED))
@@ -127,7 +127,7 @@ class Exchange:
     # News.
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
-        """Entries of own feeds: into the archive, then told (`Replica.write`)."""
+        """Store entries of own feeds in the archive, then send news of them (`Replica.write`)."""
         async with self._network.turn():
             taken = await self.replica.write(entries, admit)
         self._note(taken.news, None)
@@ -150,7 +150,7 @@ class Exchange:
             del self._news[next(iter(self._news))]
 
     def due_at(self) -> float:
-        """When `tell`, `next_pulls` or `due_rechecks` may have something to do, if nothing else
+        """Return when `tell`, `next_pulls` or `due_rechecks` may have work, if nothing else
         happens."""
         waiting = self.rechecks or self.replica.newcomers
         rechecks = self._recheck_at() if waiting else inf
@@ -164,7 +164,7 @@ class Exchange:
         return max(soon, self._patience.due) if patient else soon
 
     def tell(self) -> None:
-        """Tell the neighbours what is new."""
+        """Send the pending news to the neighbours."""
         now = self._network.now()
         if not self._news or now < self._tell_at():
             return
@@ -185,9 +185,9 @@ class Exchange:
             self._post(peer, self.replica.told(places))
 
     def _told(self, plot: Plot, feeds: int, now: float) -> int:
-        """Return how many neighbours to tell news of a plot, in a batch about `feeds` feeds."""
+        """Return how many neighbours get news of a plot, in a batch about `feeds` feeds."""
         if now - self._news_since <= defaults.NEWS_GATHERED:
-            many = feeds >= defaults.NEWS_MANY  # a cut has healed
+            many = feeds >= defaults.NEWS_MANY  # a partition has healed
             return defaults.NEIGHBOURS_MOST if many else defaults.NEIGHBOURS
         return defaults.NEIGHBOURS_FEW if plot[0] in defaults.NEWS_PATIENT else defaults.NEIGHBOURS
 
@@ -198,13 +198,13 @@ class Exchange:
             self._network.post(peer, NEWS, encode_heads(some), later=patient)
 
     def heard(self, peer: PeerId, payload: bytes) -> None:
-        """A peer tells news; what is lacking is wanted from now on."""
+        """Take in news from a peer. Entries that this node lacks are pulled later."""
         now = self._network.now()
         if peer not in self._neighbours or not self._rates[NEWS].take(peer, now):
             return
         try:
             heads = decode_heads(payload)
-            for head in heads:  # a peer that told us a head need not hear it from us
+            for head in heads:  # a peer that sent us a head does not need it from us
                 having = self._news.get((head.key, head.plot))
                 if having is not None and head.same(self.replica.head(head.key, head.plot)):
                     having.add(peer)
@@ -215,11 +215,11 @@ class Exchange:
     # Pulling.
 
     def next_pulls(self) -> list[Pull]:
-        """Whom to pull which feeds from now; call `pull` for each."""
+        """Return the pulls to start now. Call `pull` for each."""
         return self.wanted.next(self._network.now())
 
     async def pull(self, pull: Pull) -> None:
-        """Get what is lacking of these feeds from a peer, as much as it gives at once."""
+        """Pull missing entries of these feeds from a peer, as many as one reply holds."""
         peer, places = pull.peer, pull.places
         vain, left = set(places), set[Place]()
         before = {place: self.replica.head(*place) for place in places}
@@ -228,7 +228,7 @@ class Exchange:
             pulled = Pulled.decode(await self._network.call(peer, PULL, asked))
             seen = await self._take(pull, pulled)
             vain = {place for place in places if self.replica.head(*place) == before[place]}
-            if pulled.more:  # it was cut behind the last that it gave
+            if pulled.more:  # the reply was cut off after its last feed
                 left = vain & set(places[places.index(seen[-1]) + 1 if seen else 0 :])
                 vain -= left
         except Unanswered:
@@ -236,13 +236,15 @@ class Exchange:
         except (BadMessage, BadEntry) as error:
             self._network.blame(peer, error)
         except StateError:
-            pass  # the archive takes nothing now, and has said so
+            pass  # the archive refuses writes now, and has reported it
         finally:
             self.wanted.ended(pull, vain, self._network.now(), left)
 
     async def _take(self, pull: Pull, pulled: Pulled) -> list[Place]:
-        """Take in what a peer gave, some feeds at a time, and others their turn in between; of
-        which there was anything, in the order in which they were asked for."""
+        """Take in a peer's reply, a few feeds at a time, so that other tasks run in between.
+
+        Returns the feeds that the reply had entries of, in the order of the request.
+        """
         news: dict[Place, Head] = {}
         lots = by_feed(pulled.items, pull.places)
         try:
@@ -255,21 +257,21 @@ class Exchange:
                 if taken.blame is not None:
                     raise taken.blame
         finally:
-            self._note(news, pull.peer)  # together: of many at once more are told
+            self._note(news, pull.peer)  # together, because news of many feeds goes to more peers
         if self.replica.newcomers and pull.peer in self._neighbours:
-            self.rechecks[pull.peer] = None  # who told of those that vouch for them
+            self.rechecks[pull.peer] = None  # it told of authors that vouch for them
         return [place for place, items in lots.items() if items]
 
     # Comparing.
 
     def due_rechecks(self) -> list[PeerId]:
-        """Whom to `compare` with now for the sake of new authors."""
+        """Return the peers to `compare` with now because of new authors."""
         now = self._network.now()
         newcomers = self.replica.newcomers
         if not (self.rechecks or newcomers) or now < self._recheck_at():
             return []
         if newcomers:
-            # What was compared before was compared without them.
+            # Earlier comparisons did not include these authors.
             self._neighbours.forget_pairs({bucket_of(key) for key in newcomers})
             newcomers.clear()
             if not self.rechecks and (peer := self.somebody()) is not None:
@@ -280,7 +282,7 @@ class Exchange:
         return self._neighbours.some(peers, defaults.RECHECKED)
 
     async def compare(self, peer: PeerId) -> None:
-        """Find out what this node and a peer lack of what the other has."""
+        """Find the entries that this node and a peer lack of each other's."""
         await self._comparison.compare(peer)
 
     def _recheck_at(self) -> float:
@@ -289,13 +291,16 @@ class Exchange:
     # Answering.
 
     async def answer(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """The answer to a peer's call. Raises BadMessage, and StateError `too-often`."""
+        """Return the reply to a peer's call. Raises BadMessage, and StateError `too-often`."""
         if method == PULL:
             return await self.give(peer, payload)
         return self.answer_at_once(peer, method, payload)
 
     def answer_at_once(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """Answer a call of any method but PULL, which alone needs the disk. Raises as `answer`."""
+        """Return the reply to a call of any method but PULL, which alone needs the disk.
+
+        Raises the same as `answer`.
+        """
         self._admit(peer, method)
         if method == DIGEST:
             return self._compared(peer, Compare.decode(payload)).encode()
@@ -307,10 +312,10 @@ class Exchange:
         return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
 
     async def give(self, peer: PeerId, payload: bytes) -> bytes:
-        """Answer a PULL, perhaps from the disk. Raises as `answer`.
+        """Return the reply to a PULL, perhaps from the disk. Raises the same as `answer`.
 
-        Feeds of patient kinds are given within a budget. The answer says that there is more where
-        it leaves some out, and the asker has them from other peers.
+        Feeds of patient kinds are given within a budget. If the reply leaves some out, it says that
+        there is more, and the asker gets them from other peers.
         """
         self._admit(peer, PULL)
         asked, now = decode_heads(payload, defaults.PULL_FEEDS), self._network.now()
@@ -362,8 +367,10 @@ class Exchange:
 
 
 def _turns(lots: Iterable[Sequence[Item]]) -> Iterator[list[Item]]:
-    """Join the items of feeds to some KiB: each turn is a transaction of the archive, and most
-    feeds are a few hundred bytes."""
+    """Join the items of several feeds into batches of some KiB.
+
+    Each batch is one transaction of the archive, and most feeds have only a few hundred bytes.
+    """
     turn: list[Item] = []
     for items in filter(None, lots):
         turn += items

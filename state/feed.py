@@ -1,8 +1,8 @@
-"""What a replica knows of one feed, and what one more entry does to it.
+"""The state of one feed in a replica, and the rules for admitting entries to it.
 
-A feed's states form a lattice: nothing, the entries of an epoch in their order, those of a later
-epoch, and above all a proven fork. Whatever order entries come in, replicas that saw the
-same ones are equal, for every limit that refuses an entry looks at this feed alone.
+The states of a feed form a lattice: nothing, the entries of an epoch in order, the entries of a
+later epoch, and at the top a proven fork. Replicas that saw the same entries in any order are
+equal, because every limit that refuses an entry depends on this feed alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,35 +18,35 @@ from .scan import EMPTY, Changes
 
 OTHER_BRANCH: Final = "other-branch"
 NOWHERE: Final = Head(0, 0, NO_PARENT)
-"""The end of a feed of which nothing counts."""
+"""The end of a feed that has no valid entries."""
 
 
 class Outcome(Enum):
-    """What came of an entry."""
+    """The result of admitting an entry."""
 
-    NEWS = "news"  # taken; `changed` says what it changes
-    KNOWN = "known"  # the very entry is here
+    NEWS = "news"  # admitted; `changed` has its changes
+    KNOWN = "known"  # this entry is stored already
     OLD = "old"  # of an epoch that a later one has replaced
-    GAP = "gap"  # those between are lacking
+    GAP = "gap"  # entries before it are missing
     LOAD = "load"  # the document is not in memory: `load` the stored entries, then admit again
-    CHECK = "check"  # `compare` it with the stored entry of its number: the same, or a fork
-    FORK = "fork"  # `proof` empties the feed, for good
-    REFUSED = "refused"  # never to be taken: `code` says why
+    CHECK = "check"  # `compare` it with the stored entry of the same number
+    FORK = "fork"  # `proof` empties the feed for good
+    REFUSED = "refused"  # never admitted; `code` gives the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of an entry, and what to do about it."""
+    """The result of admitting an entry, with the changes to make."""
 
     outcome: Outcome
     changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
-    fresh: bool = False  # an epoch began: keys that are not in `changed` are gone
+    fresh: bool = False  # a new epoch: keys that are not in `changed` are deleted
     proof: Proof | None = None
     code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked, revoked
 
 
 class Feed:
-    """One feed as this node knows it: a head, sizes, and the document while it is in memory."""
+    """One feed as this node knows it: its head, its sizes, and its document while in memory."""
 
     __slots__ = (
         "__weakref__", "_document", "_head", "_loading", "_memory", "_size", "end", "name",
@@ -60,15 +60,15 @@ class Feed:
         end: Head | None = None,
         memory: int = 0,
     ) -> None:
-        """`head` and `size` as stored: the last entry, bytes of all entries of its epoch; `memory`
-        where it is known.
+        """Resume a feed from its stored head and from the size of its epoch's entries in bytes.
 
-        A feed that has forked is resumed with the head `FORKED`.
+        `memory` is the size of its facts in the views, 0 if unknown. A feed that has forked is
+        resumed with the head `FORKED`.
         """
         self.name = name
         self.end = end
-        """The last entry that counts, where the author's group has revoked it; nothing that came
-        later is taken, nor the proof of a fork."""
+        """The last entry that counts, if the author's group has revoked it. Later entries are
+        refused, and so is the proof of a fork."""
         self._head = head
         self._size = size
         self._memory = memory
@@ -77,34 +77,36 @@ class Feed:
 
     @property
     def head(self) -> Head | None:
-        """The last entry; `FORKED` when the feed has; None when nothing is known."""
+        """Return the head: `FORKED` if the feed has forked, None if nothing is known."""
         return self._head
 
     @property
     def size(self) -> int:
-        """Bytes of the epoch's entries, or of the proof, as they travel and are kept."""
+        """Return the size in bytes of the epoch's sealed entries, or of the proof."""
         return self._size
 
     @property
     def memory(self) -> int:
-        """Bytes that its facts take in the views, about; of a feed that was resumed 0 until its
-        document has been in memory."""
+        """Return about how many bytes its facts take in the views.
+
+        For a resumed feed this is 0 until its document has been in memory.
+        """
         return self._memory
 
     @property
     def forked(self) -> bool:
-        """Whether a fork is proven: the feed is empty and stays so."""
+        """Whether a fork is proven. Then the feed is empty and stays so."""
         return self._head == FORKED
 
     @property
     def document(self) -> Document | None:
-        """The document, where it is in memory."""
+        """Return the document if it is in memory."""
         return self._document
 
     def admit(self, entry: Entry) -> Verdict:
-        """Take an entry of this feed in, where it is the next one or begins a later epoch.
+        """Admit an entry of this feed if it is the next one or begins a later epoch.
 
-        The entry is to be stored before others are told of it.
+        The caller must store the entry before it tells other nodes of it.
         """
         assert entry.name == self.name
         head = self._head
@@ -117,7 +119,7 @@ class Feed:
         if entry.epoch < head.epoch:
             return Verdict(Outcome.OLD)
         if entry.seq <= head.seq:
-            if entry.head != head and head == self.end:  # whole: nothing else leads there
+            if entry.head != head and head == self.end:  # complete: no other entry leads to the end
                 return Verdict(Outcome.REFUSED, code="revoked")
             return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
         if entry.seq > head.seq + 1:
@@ -125,8 +127,11 @@ class Feed:
         return self._extend(entry, head)
 
     def compare(self, stored: Entry, entry: Entry) -> Verdict:
-        """What an entry is beside the stored one of the same number: KNOWN, or a FORK; where the
-        feed has an end, one of the two does not lead there: REFUSED as `other-branch`."""
+        """Compare an entry with the stored entry of the same number.
+
+        Returns KNOWN if they are equal, else FORK. If the feed has an end, at most one of two
+        different entries leads to it, so the result is REFUSED with `other-branch`.
+        """
         if stored.hash == entry.hash:
             return Verdict(Outcome.KNOWN)
         if self.end is not None:
@@ -134,7 +139,7 @@ class Feed:
         return self.fork(Proof.of(stored, entry))
 
     def fork(self, proof: Proof) -> Verdict:
-        """Take a proof in, of whichever epoch: FORK, or KNOWN where the feed has forked already."""
+        """Take in a proof of any epoch. Returns FORK, or KNOWN if the feed has forked already."""
         assert proof.name == self.name
         if self.forked:
             return Verdict(Outcome.KNOWN)
@@ -145,10 +150,10 @@ class Feed:
         return Verdict(Outcome.FORK, proof=proof, fresh=True)
 
     def load(self, entries: Iterable[Entry]) -> bool:
-        """Make the document again from the stored entries of the epoch, in their order.
+        """Rebuild the document from the stored entries of the epoch, in order.
 
-        May be given them in slices, from seq 0 on; True once the head is reached. Raises
-        `BadEntry("damaged")` where they do not lead to the head: the store has to drop the feed.
+        The entries may come in slices, from seq 0 on. Returns True once the head is reached. Raises
+        `BadEntry("damaged")` if they do not lead to the head. Then the store must drop the feed.
         """
         if self._document is not None or self._head is None or self.forked:
             return True
@@ -164,11 +169,11 @@ class Feed:
         return False
 
     def weigh(self, size: int) -> None:
-        """The bytes of its entries, where they were not known when it was resumed."""
+        """Set the size of its entries in bytes, if it was not known when the feed was resumed."""
         self._size = size
 
     def unload(self) -> None:
-        """Let go of the document; `load` makes it again."""
+        """Drop the document from memory; `load` rebuilds it."""
         self._document = self._loading = None
 
     def _begin(self, entry: Entry) -> Verdict:
@@ -210,7 +215,7 @@ class Feed:
 
 
 class _Loading:
-    """A document on its way from the stored entries to the head."""
+    """A document that is being rebuilt from stored entries."""
 
     def __init__(self, name: FeedName, head: Head) -> None:
         self.document = Document(KINDS[name.kind], client_of(name, head.epoch))
@@ -237,7 +242,7 @@ class _Loading:
 
 
 def beyond(head: Head, end: Head | None) -> bool:
-    """Whether what has this head is more than counts of a feed with that end."""
+    """Whether this head lies beyond the end of a feed, or on another branch at the same number."""
     return end is not None and (head[:2] > end[:2] or (head[:2] == end[:2] and head != end))
 
 

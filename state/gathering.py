@@ -1,9 +1,8 @@
-"""Many numbers behind one signature. Sans-I/O.
+"""Batching of liveness questions: one signature of a member answers many nonces.
 
-A witness gathers questions for a while, hashes their numbers to one, and has each member that was
-asked for sign that one. Every asker gets the hashes on the way from its own number to the signed
-one (a Merkle tree), so it knows that the signature is later than its number.
-Spec: docs/spec/liveness.md.
+A witness gathers questions for a while and builds a Merkle tree over their nonces. Each member
+asked about signs the root once. Every asker gets the Merkle path from its own nonce to the signed
+root, so it knows that the signature is newer than its nonce. No I/O. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Sequence
@@ -18,19 +17,19 @@ from . import defaults
 
 
 def join(one: bytes, other: bytes) -> bytes:
-    """Return the hash of two numbers, in whichever order they come."""
+    """Return the hash of two nonces or hashes, in either order."""
     return sha256(min(one, other) + max(one, other)).digest()
 
 
 def climb(number: bytes, path: Sequence[bytes]) -> bytes:
-    """Return the number at the top of a path from this one."""
+    """Return the root that a Merkle path leads to from this nonce."""
     for beside in path:
         number = join(number, beside)
     return number
 
 
 def tree(numbers: Sequence[bytes]) -> tuple[bytes, list[list[bytes]]]:
-    """Return the number at the top of all, and the path to it from each."""
+    """Return the Merkle root of all nonces, and the path from each nonce to it."""
     paths: list[list[bytes]] = [[] for _ in numbers]
     level = [(number, [place]) for place, number in enumerate(numbers)]
     while len(level) > 1:
@@ -46,23 +45,24 @@ def tree(numbers: Sequence[bytes]) -> tuple[bytes, list[list[bytes]]]:
 
 
 class Gathered:
-    """Questions that are answered together."""
+    """A batch of questions that are answered together."""
 
     def __init__(self, due: float) -> None:
         self.due = due
         self.numbers: list[bytes] = []
-        self.peers: dict[PeerId, bytes] = {}  # the signature of each, empty where there is none
+        self.peers: dict[PeerId, bytes] = {}  # the signature of each member, empty if there is none
         self.paths: list[list[bytes]] = []
         self.done = trio.Event()
 
     def close(self) -> bytes:
-        """Return the number to sign, that of all numbers."""
+        """Close the batch, and return the Merkle root to sign."""
         top, self.paths = tree(self.numbers)
         return top
 
 
 class Gathering:
-    """The questions that one witness is asked: gathered for GATHER_S, or longer where many come."""
+    """The questions to one witness. It gathers them for GATHER_S seconds, or longer if many
+    come."""
 
     def __init__(self) -> None:
         self._next: Gathered | None = None
@@ -70,14 +70,13 @@ class Gathering:
 
     @property
     def due(self) -> float:
-        """When to `take` the questions."""
+        """Return when to `take` the questions."""
         return inf if self._next is None else self._next.due
 
     def add(
         self, number: bytes, peers: Sequence[PeerId], now: float
     ) -> tuple[Gathered, int] | None:
-        """Add a question; return what will have its answer, and its place there. None where too
-        many wait."""
+        """Add a question; return its batch and its position there, or None if the batch is full."""
         if self._next is None:
             at = now if self._pace.has(now) else self._pace.due
             self._next = Gathered(at + defaults.GATHER_S)
@@ -89,7 +88,7 @@ class Gathering:
         return gathered, len(gathered.numbers) - 1
 
     def take(self, now: float) -> Gathered | None:
-        """Return the questions whose time has come."""
+        """Return the batch if it is due, else None."""
         gathered = self._next
         if gathered is None or now < gathered.due:
             return None

@@ -1,8 +1,8 @@
-"""What nodes tell and ask each other about feeds, as msgpack. Wire: docs/spec/state.md.
+"""Messages about feeds between nodes, encoded as msgpack. Wire: docs/spec/state.md.
 
-Whatever comes is bounded before it is read and typed here, and read item by item: a megabyte of
-empty lists would be a hundred in memory. Kinds and parts that this version does not know are
-passed over. Entries are still sealed.
+Every message is bounded before it is read, type-checked here, and read item by item, because a
+megabyte of empty lists would take a hundred megabytes of memory. Kinds and parts that this version
+does not know are skipped. Entries stay sealed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from .kinds import KINDS
 
 
 class Told(NamedTuple):
-    """The head of a feed as it travels: of its hash the first 16 bytes. Without entries its epoch
-    is 0."""
+    """The head of a feed in a message, with the first 16 bytes of its hash. The epoch of a feed
+    without entries is 0."""
 
     key: bytes
     kind: str
@@ -39,26 +39,28 @@ class Told(NamedTuple):
         return self.kind, self.part
 
     def same(self, head: Head | None) -> bool:
-        """Whether this is that head."""
+        """Whether this describes the same head."""
         mine = (0, 0, bytes(HASH_BYTES)) if head is None else (*head[:2], head.hash[:HASH_BYTES])
         return self[3:] == mine
 
 
 def told(key: bytes, plot: Plot, head: Head | None) -> Told:
-    """How a head is told."""
+    """Return a head as it is sent in messages."""
     if head is None:
         return Told(key, *plot, 0, 0, bytes(HASH_BYTES))
     return Told(key, *plot, head.epoch, head.seq, head.hash[:HASH_BYTES])
 
 
 def encode_heads(heads: Sequence[Told]) -> bytes:
-    """`state.news`: at most NEWS_HEADS of them; what is asked by `state.pull`: PULL_FEEDS; what is
-    asked by `state.have`, and the answer: HAVE_FEEDS."""
+    """Encode the heads in `state.news`, `state.pull`, `state.have` or the reply to `state.have`.
+
+    The limits are NEWS_HEADS for news, PULL_FEEDS for pulls and HAVE_FEEDS for the last two.
+    """
     return _packed(heads)
 
 
 def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
-    """Raises BadMessage."""
+    """Decode at most `most` heads. Raises BadMessage."""
     reader = _Reader(payload, defaults.NEWS_BYTES)
     found = reader.rows(most, _HEAD, _told)
     reader.end()
@@ -67,8 +69,11 @@ def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`state.digest`: do we hold the same of what we both keep? Without `roots` the answer has
-    no buckets. `keeps`: what the asker keeps."""
+    """The call `state.digest`, which asks whether both nodes have the same heads of the plots that
+    both keep.
+
+    Without `roots` the reply has no buckets. `keeps` is what the asker keeps.
+    """
 
     top: bytes
     roots: Mapping[Plot, bytes] | None = None
@@ -93,8 +98,10 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The answer: of what differs the roots, or the hashes of the buckets; nothing where all is
-    the same. `keeps`: what the answerer keeps."""
+    """The reply to `state.digest`: the roots or the bucket hashes of the plots that differ.
+
+    Nothing is included if nothing differs. `keeps` is what the replying node keeps.
+    """
 
     roots: Mapping[Plot, bytes]
     buckets: Mapping[Plot, Mapping[int, bytes]] | None = None
@@ -124,7 +131,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`state.heads`: the heads in some buckets; of the first, those of authors behind `after`."""
+    """The call `state.heads`, which asks for the heads in some buckets.
+
+    In the first bucket, it asks only for authors with keys above `after`.
+    """
 
     buckets: Mapping[Plot, bytes]
     after: bytes = b""
@@ -143,7 +153,7 @@ class Ask:
         return cls(dict(filter(None, rows)), after)
 
     def rest(self, last: Told, number: int) -> "Ask":
-        """What is left to be asked when an answer ended with this head, in that bucket."""
+        """Return the call for the rest, after a reply that ended with this head in that bucket."""
         plots = list(self.buckets)
         left = plots[plots.index(last.plot) :] if last.plot in self.buckets else []
         rest = {plot: self.buckets[plot] for plot in left}
@@ -155,7 +165,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The answer, in the order of what was asked; `more`: it ends before it."""
+    """The reply to `state.heads`, in the order of the call. `more` means that it is incomplete."""
 
     heads: Sequence[Told]
     more: bool = False
@@ -177,12 +187,12 @@ class Heads:
 Row = TypeVar("Row")
 Value = TypeVar("Value")
 Item = tuple[bytes] | tuple[bytes, bytes]
-"""A sealed entry, or the two of a proof."""
+"""One sealed entry, or the two entries of a proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to `state.pull`; `more`: there is more of what was asked for."""
+    """The reply to `state.pull`. `more` means that there is more of what was asked for."""
 
     items: Sequence[Item]
     more: bool = False
@@ -206,43 +216,44 @@ class Pulled:
         return cls(items, more)
 
 
-_HEAD: Final = 6  # items of a head
+_HEAD: Final = 6  # items in a head
 _KIND_BYTES: Final = 32
 _BUCKET_BYTES: Final = 1 + HASH_BYTES
 
 
 class _Reader:
-    """Lists whose lengths are asked for, and flat values."""
+    """Reader of lists with checked lengths, and of flat values. Its methods raise BadMessage."""
 
     def __init__(self, payload: Bytes, limit: int) -> None:
         try:
             self._reader = Reader(payload, limit=limit, text=_KIND_BYTES)
         except Undecodable as error:
-            raise BadMessage(f"a message is not readable: {error}") from None
+            raise BadMessage(f"malformed message: {error}") from None
 
     def header(self, size: int | None, most: int = 0) -> int:
-        """The length of a list: this one, or at most so many."""
+        """Read a list's length, which must be `size`, or at most `most` if that is None."""
         count: int = self._read(self._reader.array)
         if count > most if size is None else count != size:
-            raise BadMessage("a list in a message has a wrong length")
+            wanted = f"at most {most}" if size is None else str(size)
+            raise BadMessage(f"expected a list of {wanted} items, got {count}")
         return count
 
     def value(self) -> Any:
-        """A value that is no list and no map."""
+        """Read a value that is neither a list nor a map."""
         return self._read(self._reader.flat)
 
     def nil(self) -> bool:
-        """Whether nil is next; if so, it is read."""
+        """Read nil if it is next, and return whether it was."""
         return self._reader.at_nil() and self.value() is None
 
     def keeps(self) -> Keeps:
-        """What a node keeps: nil for all, or lists of a kind and its parts."""
+        """Read what a node keeps: nil for everything, or a list of kinds with their parts."""
         if self.nil():
             return None
         return frozenset(plot for row in self.rows(defaults.DIGEST_ROWS, 2, _kept) for plot in row)
 
     def rows(self, most: int, size: int, made: Callable[..., Row]) -> list[Row]:
-        """A list of lists of that size."""
+        """Read a list of at most `most` lists of `size` items each."""
         count = self.header(None, most)
         return [self._row(size, made) for _ in range(count)]
 
@@ -258,7 +269,7 @@ class _Reader:
         try:
             return read()
         except Undecodable as error:
-            raise BadMessage(f"a message is not readable: {error}") from None
+            raise BadMessage(f"malformed message: {error}") from None
 
 
 def _told(
@@ -280,7 +291,7 @@ def _compared(
     plot, root = _plot(kind, part), _hash(root)
     packed = b"" if buckets is None else _sized(buckets, 0, 256 * _BUCKET_BYTES)
     if len(packed) % _BUCKET_BYTES:
-        raise BadMessage("buckets in a message have a wrong size")
+        raise BadMessage(f"the size of packed buckets is no multiple of {_BUCKET_BYTES} bytes")
     starts = range(0, len(packed), _BUCKET_BYTES)
     found = {packed[at]: packed[at + 1 : at + _BUCKET_BYTES] for at in starts}
     return plot and (plot, root, found)
@@ -292,7 +303,7 @@ def _asked(kind: object, part: object, numbers: object) -> tuple[Plot, bytes] | 
 
 
 def _plot(kind: object, part: object) -> Plot | None:
-    """None: this version keeps no such feeds."""
+    """Return the plot, or None if this version does not know it."""
     word, number = _typed(kind, str), _whole(part, 2**16)
     return (word, number) if word in KINDS and number in KINDS[word].parts else None
 
@@ -314,21 +325,21 @@ def _keeps_rows(keeps: Keeps) -> list[tuple[str, bytes]] | None:
 
 def _typed(value: object, kind: type[Value]) -> Value:
     if type(value) is not kind:
-        raise BadMessage("a message has something of a wrong type")
+        raise BadMessage(f"expected {kind.__name__} in a message, got {type(value).__name__}")
     return value
 
 
 def _whole(value: object, most: int) -> int:
     number = _typed(value, int)
     if not 0 <= number <= most:
-        raise BadMessage("a number in a message is out of bounds")
+        raise BadMessage(f"a number in a message is not in 0..{most}")
     return number
 
 
 def _sized(value: object, least: int, most: int) -> bytes:
     data = _typed(value, bytes)
     if not least <= len(data) <= most:
-        raise BadMessage("bytes in a message have a wrong size")
+        raise BadMessage(f"expected {least} to {most} bytes in a message, got {len(data)}")
     return data
 
 

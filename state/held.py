@@ -1,7 +1,7 @@
-"""Changes that the disk has not taken yet, in memory, up to a bound; and reading them.
+"""Bounded queue in memory of changes that the disk has not accepted yet.
 
-A reader has what the disk gives and these changes together: entries that are put follow on what is
-stored, and of a feed from which something is taken what is stored shows up to there.
+Readers see the stored entries with these changes applied: new entries follow the stored ones, and a
+feed that was cut shows its stored entries only up to the cut.
 """
 
 from collections import deque
@@ -16,24 +16,24 @@ from .feed import NOWHERE
 from .work import Cut, Drop, Forget, Put, Work, size_of
 
 _Entries = dict[tuple[int, int], tuple[int, Entry]]
-"""Of one feed and epoch, by epoch and seq; with the number of the change that puts it."""
+"""Entries of one feed and epoch, by epoch and seq, each with the number of its change."""
 _NONE: Final = (-1,)
 
 
 class Held:
-    """Changes in their order, at most `limit` bytes of them."""
+    """Pending changes in order, at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._works: deque[Work] = deque()
-        self._first = 0  # the number of the oldest: each has one
+        self._first = 0  # number of the oldest change; numbers are consecutive
         self._size = 0
         self._entries: dict[FeedName, _Entries] = {}
-        """What later changes take away is not in it, nor in `_proofs`."""
+        """Entries that a later change removes are not in it, nor such proofs in `_proofs`."""
         self._proofs: dict[FeedName, tuple[int, Proof]] = {}
         self._limits: dict[FeedName, dict[int, Head]] = {}
-        """For each change here that takes something from a feed, by its number: the last stored
-        entry that it leaves, NOWHERE where that is none."""
+        """For each pending change that removes entries of a feed, by number: the last stored entry
+        that it leaves, or NOWHERE if it leaves none."""
         self._drops: dict[PeerId, int] = {}
         """The number of the last change that drops an author."""
 
@@ -41,11 +41,11 @@ class Held:
         return len(self._works)
 
     def has_room(self, work: Work) -> bool:
-        """Whether `add` would take it."""
+        """Whether `add` would accept this change."""
         return self._size + _cost(work) <= self._limit
 
     def add(self, work: Work) -> bool:
-        """Keep it; False where there is no room."""
+        """Add a change. Return False if it does not fit."""
         if not self.has_room(work):
             return False
         number = self._first + len(self._works)
@@ -84,7 +84,7 @@ class Held:
                 del table[name]
 
     def _take(self, name: FeedName, left: Head, number: int) -> None:
-        """Of a feed nothing stays that is behind that entry."""
+        """Remove everything of a feed that comes after the entry `left`."""
         self._limits.setdefault(name, {})[number] = left
         self._proofs.pop(name, None)
         kept = self._entries.pop(name, {})
@@ -93,8 +93,11 @@ class Held:
             self._entries[name] = kept
 
     def _left(self, cut: Cut) -> Head:
-        """Where a cut ends; nothing is left where the entries here do not lead to that one. Whether
-        the stored ones do is not looked at: who cuts has read it there."""
+        """Return the last entry that a cut leaves, or NOWHERE if the entries here do not lead to
+        it.
+
+        The stored entries are not checked, because the caller has read them.
+        """
         kept, at = self._entries.get(cut.name, {}), cut.head[:2]
         if at in kept:
             there = kept[at][1].head == cut.head
@@ -103,7 +106,7 @@ class Held:
         return cut.head if there and cut.name not in self._proofs else NOWHERE
 
     def first(self, limit: int) -> list[Work]:
-        """The oldest ones, of about `limit` bytes."""
+        """Return the oldest changes, about `limit` bytes of them."""
         size, found = 0, list[Work]()
         for work in islice(self._works, defaults.COMMIT_WORKS):
             if size >= limit:
@@ -113,7 +116,7 @@ class Held:
         return found
 
     def forget(self, count: int) -> None:
-        """So many of the oldest are stored."""
+        """Remove the `count` oldest changes, because they are stored now."""
         for _ in range(count):
             work = self._works.popleft()
             self._size -= _cost(work)
@@ -133,7 +136,7 @@ class Held:
 
     def _forget_entry(self, entry: Entry) -> None:
         kept, at = self._entries.get(entry.name, {}), (entry.epoch, entry.seq)
-        if kept.get(at, _NONE)[0] == self._first:  # else it was taken away, and perhaps put again
+        if kept.get(at, _NONE)[0] == self._first:  # else it was removed, and perhaps put again
             del kept[at]
         if not kept:
             self._entries.pop(entry.name, None)
@@ -147,8 +150,8 @@ class Held:
     def after(
         self, stored: list[bytes], name: FeedName, epoch: int, seq: int, limit: int
     ) -> list[bytes]:
-        """`stored` entries from `seq` on, as far as they stay, and those in memory that follow, up
-        to `limit` bytes."""
+        """Return the entries from `seq` on: those of `stored` that remain, then those in memory
+        that follow, up to `limit` bytes."""
         kept = self._entries.get(name, {})
         if _epoch(kept, epoch) > epoch:
             return []
@@ -162,7 +165,7 @@ class Held:
         return found
 
     def _shown(self, name: FeedName, epoch: int) -> int:
-        """How many of the stored entries of an epoch stay."""
+        """Return how many of the stored entries of an epoch remain."""
         if name.author in self._drops:
             return 0
         heads = self._limits.get(name, {}).values()
@@ -170,22 +173,24 @@ class Held:
         return min(counts, default=defaults.EPOCH_ENTRIES)
 
     def removes(self, name: FeedName) -> bool:
-        """Whether something that is stored of a feed is to go, and with it any proof."""
+        """Whether a pending change removes stored entries of a feed, and with them any stored
+        proof."""
         return name in self._limits or name.author in self._drops
 
     def proof(self, name: FeedName) -> Proof | None:
-        """The proof in memory that a feed has forked."""
+        """Return the proof in memory that a feed has forked, or None."""
         found = self._proofs.get(name)
         return None if found is None else found[1]
 
 
 def _epoch(kept: _Entries, epoch: int) -> int:
-    """The epoch of these entries; the given one where there are none."""
+    """Return the epoch of these entries, or `epoch` if there are none."""
     return next(iter(kept), (epoch, 0))[0]
 
 
 def _cost(work: Work) -> int:
-    """Bytes that it counts: some for each feed or author from which it takes something."""
+    """Return the bytes that a change counts as, with a surcharge for each feed or author that it
+    names."""
     taken = 1
     if isinstance(work, Forget):
         taken = len(work.names)

@@ -1,8 +1,8 @@
-"""What a node keeps of the feeds: heads, documents, whose they are, and who is told of changes.
+"""A node's copy of the feeds: heads, documents, the authors kept, and watchers of changes.
 
-Nothing here knows of peers or of what they send; `replica.py` takes that in. A head stands in the
-digest once its entries are in the archive, which is all that is waited for. One caller at a time
-may change anything (`Network.turn`); whoever awaits may find an author gone.
+This module knows nothing of peers; `replica.py` takes in what they send. A head enters the digest
+once its entries are in the archive, which is the only thing that is awaited. Only one caller at a
+time may change anything (`Network.turn`). After an await, an author may have been dropped.
 """
 
 from abc import ABC, abstractmethod
@@ -25,30 +25,35 @@ Pause = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """The pause of whoever need not let others run."""
+    """A pause that does not let other tasks run."""
 
 
 class Watcher(ABC):
-    """Derives something from the feeds."""
+    """Observer that derives data from the feeds."""
 
     @abstractmethod
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """Facts of a feed are other ones; where `verdict.fresh`, all that it does not name are
-        gone, as they are where the feed has forked."""
+        """Handle changed facts of a feed.
+
+        If `verdict.fresh`, all facts that the verdict does not name are deleted. This includes the
+        case that the feed has forked.
+        """
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
-        """Follow a change in steps, between which other tasks run. The caller abandons the rest if
-        the author is dropped meanwhile."""
+        """Handle a change in steps, between which other tasks run.
+
+        The caller abandons the rest if the author is dropped meanwhile.
+        """
         self.changed(name, verdict)
         return iter(())
 
     @abstractmethod
     def dropped(self, author: PeerId) -> None:
-        """An author is not kept any more."""
+        """Handle that an author is no longer kept."""
 
 
 class Holding:
-    """Of one node. `own` is this node."""
+    """The feeds that one node, `own`, keeps."""
 
     def __init__(
         self,
@@ -59,35 +64,35 @@ class Holding:
         documents: int = defaults.DOCUMENTS,
         pause: Pause = at_once,
     ) -> None:
-        """Of `documents` that many at most are in memory; `pause` lets others run, wherever many
-        feeds are gone through."""
+        """`documents` limits the documents in memory. `pause` lets other tasks run while many feeds
+        are processed."""
         self.own = public_key_of(own)
         self.authors = authors or Authors(self.own)
         self.archive = archive
         self.digest = Digest()
         self.watchers: list[Watcher] = []
         self.newcomers: dict[bytes, None] = {}
-        """Authors that are kept since a while ago; nobody has been asked for their feeds yet."""
+        """Newly kept authors. No peer has been asked for their feeds yet."""
         self._pause = pause
         self._ends = Ends()
         self._feeds = Feeds(self.digest, self._ends)
         self._documents = Documents(documents, defaults.DOCUMENTS_BYTES)
-        self._lost: dict[bytes, None] = {}  # authors, until what they had is forgotten
+        self._lost: dict[bytes, None] = {}  # authors whose feeds are yet to be forgotten
 
     def feed(self, key: bytes, plot: Plot) -> Feed | None:
-        """The feed of an author, where there is something of it."""
+        """Return the feed of an author, or None."""
         return self._feeds.get(key, plot)
 
     def plots(self, key: bytes) -> Sequence[Plot]:
-        """Of which kinds and parts there is a feed of this author."""
+        """Return the kinds and parts of which this author has a feed."""
         return self._feeds.plots(key)
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
-        """What others may be told."""
+        """Return the archived head of a feed, which other nodes may learn, or None."""
         return self.digest.head(key, plot)
 
     async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
-        """What a feed says now. As taking in: one caller at a time."""
+        """Return the current facts of a feed. Only one caller at a time, as for changes."""
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
@@ -99,16 +104,19 @@ class Holding:
         return facts if self._feeds.used(key, plot) is feed else {}
 
     def _remember(self, feed: Feed) -> None:
-        """Its document was used now. Those of own feeds stay: their writer has them."""
+        """Note that a feed's document was used. Documents of own feeds stay: the writer needs
+        them."""
         if public_key_of(feed.name.author) != self.own:
             self._documents.use(feed)
 
     async def _load(self, feed: Feed) -> None:
-        """Have its document in memory. Where the archive is damaged, all that it has of the author
-        is dropped: it will be fetched again."""
+        """Load a feed's document into memory.
+
+        If the archive is damaged, everything by the author is dropped, so that it is fetched again.
+        """
         seq = 0
         if feed.document is None:
-            feed.unload()  # of what the last one to load it had not come to the end
+            feed.unload()  # a previous load may have been cancelled half-way
         while feed.document is None and feed.head is not None and not feed.forked:
             entries = await self._entries_to(feed, seq)
             try:
@@ -122,23 +130,25 @@ class Holding:
         self._remember(feed)
 
     async def _entries_to(self, feed: Feed, seq: int) -> Sequence[Entry]:
-        """Some of its entries in the archive from that number on, none behind its head."""
+        """Return the next few archived entries of a feed from `seq` on, up to its head."""
         assert feed.head is not None
         epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
         entries = await self.archive.entries(feed.name, epoch, seq, limit)
         return [entry for entry in entries if entry.seq <= feed.head.seq]
 
-    # What changes.
+    # Changing.
 
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
-        """Take up what the archive has of an author who is kept."""
+        """Take over the archived feeds of a kept author."""
         for name, head, size in feeds:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
 
     async def _show(self, feed: Feed, verdict: Verdict) -> None:
-        """Publish what the feed is now. Thousands of facts take some 20 ms, so other tasks run in
-        between."""
+        """Publish the feed's new state to the digest and the watchers.
+
+        Thousands of facts take some 20 ms, so other tasks run in between.
+        """
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         self.digest.set(key, plot, feed.head)
         if feed.head is not None:
@@ -150,7 +160,7 @@ class Holding:
                     return  # its author was dropped meanwhile
 
     async def _heed(self, feed: Feed, verdict: Verdict) -> None:
-        """What it weighs now, and for whom it vouches."""
+        """Update the author's weight, and the authors that it vouches for."""
         key = public_key_of(feed.name.author)
         if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
             value = verdict.changed.get(VOUCHES)
@@ -158,7 +168,8 @@ class Holding:
         await self._weigh(key)
 
     async def _put_back(self, feed: Feed, made: Feed | None) -> None:
-        """This one in place of a feed, first for everybody, then in the archive."""
+        """Replace a feed with `made`, or with an empty one: first in memory, then in the
+        archive."""
         self._leave(public_key_of(feed.name.author), plot_of(feed.name))
         facts: Mapping[str, bytes] = {}
         if made is not None and made.document is not None:
@@ -172,8 +183,11 @@ class Holding:
         await self._heed(made, verdict)
 
     def _unlearn(self, feed: Feed) -> None:
-        """It is more here than in the archive. An own one stays as it is, for its writer has it:
-        nobody is told of it, and what is written next begins an epoch."""
+        """Drop a feed from memory, because it has more entries than the archive.
+
+        An own feed stays, because its writer uses it. Its unarchived entries are not announced, and
+        its next entry begins an epoch.
+        """
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         if key != self.own and self._feeds.used(key, plot) is feed:
             self._leave(key, plot)
@@ -185,27 +199,27 @@ class Holding:
         self._feeds.drop(key, plot)
         self.digest.set(key, plot, None)
 
-    # Whose feeds.
+    # Choosing the authors.
 
     async def linked(self, peer: PeerId) -> None:
-        """There is a link to this peer: its feeds are kept."""
+        """Note a new link to this peer, whose feeds are kept from now on."""
         await self._apply(self.authors.linked(public_key_of(peer)))
 
     async def unlinked(self, peer: PeerId) -> None:
         await self._apply(self.authors.unlinked(public_key_of(peer)))
 
     async def grouped(self, peers: Iterable[PeerId]) -> None:
-        """Who is in this node's group from now on."""
+        """Set the members of this node's group."""
         await self._apply(self.authors.grouped(map(public_key_of, peers)))
 
     async def refill(self) -> None:
-        """Where there is room again, keep those who found none before."""
+        """Add authors that found no space before, if there is space again."""
         for change in self.authors.refill():
             await self._apply(change)
             await self._pause()
 
     async def _apply(self, change: Change) -> None:
-        """Whose feeds are kept has changed, and what follows of that."""
+        """Apply a change of the kept authors, and all its consequences."""
         await self._follow(change)
         while self.authors.unsettled:
             await self._pause()
@@ -225,12 +239,12 @@ class Holding:
         await self._apply(self.authors.weigh(key, self._feeds.weight(key)))
 
     async def forget(self, plots: Collection[Plot]) -> None:
-        """These are not kept any more: the feeds of others in them go."""
+        """Drop other authors' feeds of these kinds and parts."""
         keys = [key for key in self._feeds.authors() if key != self.own]
         for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
             names: list[FeedName] = []
             for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
-                for plot in self._feeds.plots(key):  # none where its author has gone meanwhile
+                for plot in self._feeds.plots(key):  # none if the author was dropped meanwhile
                     if plot in plots:
                         self._leave(key, plot)
                         names.append(FeedName(peer_id_of(key), *plot))
@@ -248,16 +262,18 @@ class Holding:
             watcher.dropped(peer_id_of(key))
 
     def lost(self, authors: Iterable[PeerId] | None) -> None:
-        """The archive has lost feeds of these authors, or all that it had (None): `forget_lost`
-        is to be called. Own feeds are the writer's to begin anew."""
+        """Note that the archive has lost feeds of these authors, or of all authors (None).
+
+        The caller then calls `forget_lost`. Own feeds are not included: the writer restarts them.
+        """
         keys = self._feeds.authors() if authors is None else map(public_key_of, authors)
         self._lost |= {key: None for key in keys if key != self.own}
 
     async def forget_lost(self) -> None:
-        """Let what others have of lost feeds be fetched again."""
+        """Forget the lost feeds, so that they are fetched from peers again."""
         while self._lost:
             key, _ = self._lost.popitem()
-            self._clear(key)  # had it been cleared meanwhile, it would not be lost any more
+            self._clear(key)  # an author cleared meanwhile is no longer in `_lost`
             self.newcomers[key] = None
             await self._pause()
 

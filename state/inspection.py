@@ -1,4 +1,4 @@
-"""Looking into the state for people: what a feed says and has said, and whether it is whole."""
+"""Read access to the state for people: facts and history of feeds, and a check of the store."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from .stored import StoredFeed, verify
 
 @dataclass(frozen=True, slots=True)
 class FeedView:
-    """One feed as this node has it."""
+    """One feed as this node knows it."""
 
     name: FeedName
     head: Head
@@ -32,13 +32,13 @@ class FeedView:
 
     @property
     def forked(self) -> bool:
-        """Whether its author has signed two entries of one number: it is empty for good."""
+        """Whether its author has signed two entries with one number. Then it is empty for good."""
         return self.head == FORKED
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One entry, and the facts that it changed: None where one was taken back."""
+    """One entry and the facts that it changed; None for a deleted fact."""
 
     entry: Entry
     changes: Mapping[str, Any]
@@ -46,16 +46,16 @@ class Said:
 
 @dataclass(slots=True)
 class Verified:
-    """What came of looking at the whole store."""
+    """The result of checking the whole store."""
 
     feeds: int = 0
     entries: int = 0
     bytes: int = 0
-    damaged: list[FeedName] = field(default_factory=list)  # dropped, and fetched again
+    damaged: list[FeedName] = field(default_factory=list)  # dropped, to be fetched again
 
 
 class Inspection:
-    """Of one node's state."""
+    """Inspection of one node's state."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Inspection:
         keeper: Keeper,
         lost: Lost,
     ) -> None:
-        """`lost` is told which feeds are not stored any more."""
+        """`lost` is called with the feeds that are no longer stored."""
         self._host = host
         self._replica = replica
         self._replication = replication
@@ -73,7 +73,7 @@ class Inspection:
         self._lost = lost
 
     async def feeds(self) -> AsyncIterator[FeedView]:
-        """All feeds of which there is anything, by author."""
+        """Yield all feeds that have entries, author by author."""
         for key in dict.fromkeys((self._replica.own, *self._replica.authors.keys())):
             await trio.lowlevel.checkpoint()
             for plot in all_parts():
@@ -82,14 +82,16 @@ class Inspection:
                     yield FeedView(FeedName(peer_id_of(key), *plot), feed.head, feed.size)
 
     async def facts(self, name: FeedName) -> dict[str, Any]:
-        """What a feed says now. Raises StoreRefused."""
+        """Return the current facts of a feed. Raises StoreRefused."""
         async with self._replication.turn():
             facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
         return await _readable(facts)
 
     async def history(self, view: FeedView) -> AsyncIterator[Said]:
-        """The entries of a feed's epoch, the first being all that was so when it began. Raises
-        StoreRefused."""
+        """Yield the entries of a feed's epoch. The first one has all facts that held when it began.
+
+        Raises StoreRefused.
+        """
         name, head = view.name, view.head
         document = Document(KINDS[name.kind], client_of(name, head.epoch))
         seq = 0
@@ -101,7 +103,7 @@ class Inspection:
                 try:
                     changes = document.apply(entry.update)
                 except BadUpdate:
-                    return  # another epoch has begun, or it is damaged: `verified` says so
+                    return  # another epoch has begun, or it is damaged, which `verified` reports
                 yield Said(entry, await _readable(changes))
                 await trio.lowlevel.checkpoint()
             if not entries:
@@ -109,8 +111,10 @@ class Inspection:
             seq += len(entries)
 
     async def verified(self) -> Verified:
-        """Read all that is stored, check every signature and chain. Raises StoreRefused, StateError
-        `no-store` where the disk has not let it be opened."""
+        """Read the whole store, and check every signature and chain.
+
+        Raises StoreRefused, and StateError `no-store` if the store could not be opened.
+        """
         try:
             return await self._verified()
         except trio.ClosedResourceError:
@@ -126,7 +130,7 @@ class Inspection:
                 found.bytes += feed.size
             for name in await self._host.offload(_damaged, batch):
                 found.damaged.append(name)
-        found.feeds += len(lost)  # of those nothing was left to look at
+        found.feeds += len(lost)  # they were dropped while loading
         found.damaged += lost
         if found.damaged:
             authors = {name.author for name in found.damaged}
@@ -140,7 +144,7 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
 
 
 async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
-    """Facts for people; others run in between."""
+    """Return facts in readable form. Other tasks run in between."""
     shown: dict[str, Any] = {}
     steps = Steps()
     for key, value in facts.items():
@@ -151,7 +155,10 @@ async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
 
 
 def readable(value: bytes) -> Any:
-    """A fact's value for people and JSON: bytes in hex; what is no msgpack is all hex."""
+    """Return a fact's value for display and JSON, with bytes in hex.
+
+    A value that is not valid msgpack is shown in hex as a whole.
+    """
     try:
         return _plain(decode(value, limit=defaults.FACT_BYTES))
     except Undecodable:

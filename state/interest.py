@@ -1,8 +1,8 @@
-"""Which feeds of others a node keeps: all, or those that it has use for.
+"""Selection of the kinds of feeds that a node replicates: all, or only those that it uses.
 
-A small node keeps who is in the swarm, what models there are and the private groups, and of the
-rest what it uses; what it has not used for a while goes. Its own feeds are kept whatever they are.
-Nodes compare, and tell each other, what both keep. Sans-I/O.
+A small node keeps the feeds about members, models and private groups, and of the rest only what it
+uses. Feeds that it has not used for a while are dropped. It always keeps its own feeds. Two nodes
+compare and announce only the feeds that both keep. No I/O.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,35 +14,36 @@ from .digest import Plot
 from .kinds import all_parts
 
 Keeps = frozenset[Plot] | None
-"""The kinds and parts that a node keeps; None: all that its version knows."""
+"""The kinds and parts that a node keeps; None means all that its version knows."""
 BASE: Final[frozenset[Plot]] = frozenset((("member", 0), ("models", 0), ("group", 0)))
-"""What every node keeps: without it none knows whose feeds to keep."""
+"""What every node keeps. Without these feeds it would not know whose feeds to keep."""
 WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
-"""What whoever writes any of it keeps: neither means anything without the other."""
+"""Kinds that a node keeps together if it writes one of them. Each is useless without the other."""
 
 
 class Interest:
-    """Of one node. `keeps`: what it begins with, besides BASE; None: all, and that stays so."""
+    """The interest of one node. `keeps` is what it keeps at first besides BASE; None means all,
+    always."""
 
     def __init__(self, keeps: Iterable[Plot] | None = None) -> None:
         self.on_gained: list[Callable[[frozenset[Plot]], None]] = []
-        """Called with what is kept from now on."""
+        """Called with the plots that are newly kept."""
         self._needed: Keeps = None if keeps is None else BASE | frozenset(keeps)
         self._kept = self._needed
         self._work: frozenset[Plot] = frozenset()
-        self._until: dict[Plot, float] = {}  # kept though not needed any more
+        self._until: dict[Plot, float] = {}  # kept though no longer needed
 
     def __call__(self, plot: Plot) -> bool:
-        """Whether others' feeds of it are kept."""
+        """Whether other authors' feeds of this kind and part are kept."""
         return self._kept is None or plot in self._kept
 
     @property
     def kept(self) -> Keeps:
-        """All that is kept."""
+        """Return the kinds and parts that are kept; None means all."""
         return self._kept
 
     def aside(self) -> list[Plot]:
-        """What is not kept of others."""
+        """Return the kinds and parts of which only own feeds are kept."""
         return [plot for plot in all_parts() if not self(plot)]
 
     def need(self, plots: Iterable[Plot], now: float) -> bool:
@@ -64,7 +65,7 @@ class Interest:
         return True
 
     def wrote(self, plot: Plot) -> None:
-        """This node has a feed of its own there."""
+        """Note that this node has an own feed of this kind and part."""
         if plot in WORK and not self._work and self._needed is not None:
             self._work = WORK
             self._needed |= WORK
@@ -77,11 +78,11 @@ class Interest:
                 callback(gained)
 
     def next_at(self) -> float:
-        """When `expire` may have something to do, if nothing else happens."""
+        """Return when `expire` may have work, if nothing else happens."""
         return min(self._until.values(), default=inf)
 
     def expire(self, now: float) -> frozenset[Plot]:
-        """What is not kept any more since it has not been used for long."""
+        """Drop the kinds and parts that have not been used for long, and return them."""
         gone = frozenset(plot for plot, until in self._until.items() if until <= now)
         for plot in gone:
             del self._until[plot]
@@ -91,7 +92,7 @@ class Interest:
 
 
 def both(one: Keeps, other: Keeps) -> Keeps:
-    """What two nodes keep both."""
+    """Return the kinds and parts that both nodes keep."""
     if one is None or other is None:
         return other if one is None else one
     return one & other

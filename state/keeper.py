@@ -1,13 +1,13 @@
-"""The store beside the event loop: changes are committed together, reads wait in a thread.
+"""Asynchronous access to the store: changes are committed in batches, reads run in a thread.
 
-What `put` has returned from is on disk. Changes that come while a commit is under way go together
-into the next one.
+An entry is on disk once `put` returns. Changes that arrive during a commit go into the next one
+together.
 
-A disk that refuses (full, failing) stops nothing: entries by others stay in memory, up to a bound,
-and are written once the disk takes them; own entries are refused, since an own entry that others
-know and this disk does not would be a fork after a crash. A file that is damaged is put aside and
-a new one begun; feeds that are damaged in a sound file are dropped. Both are told, to be fetched
-from peers again.
+The node keeps running if the disk is full or failing. Entries by other authors then stay in memory,
+up to a limit, and are written once the disk accepts them. Own entries are refused: if peers knew an
+own entry that this disk lost in a crash, the next run would fork the feed. A damaged file is moved
+aside and replaced by a new one. Damaged feeds in an intact file are dropped. Both are reported, so
+that the feeds are fetched from peers again.
 """
 
 import errno
@@ -39,14 +39,14 @@ _LOG: Final = "-wal"  # SQLite's, beside the file
 DISK: Final = "state-disk"
 FILE: Final = "state-file"
 Trouble = Callable[[str, StateError | None], None]
-"""Told of the condition (DISK, FILE) what is the matter, and None once it is over."""
+"""Called with a condition (DISK, FILE) and its error, or None once the condition has ended."""
 Lost = Callable[[Sequence[FeedName] | None], None]
-"""Told which feeds are not stored any more; None: none is."""
+"""Called with the feeds that are no longer stored; None means that all are lost."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A change that is to be committed, and who waits for that."""
+    """A change to commit, with the event that its caller waits for."""
 
     work: Work
     own: bool
@@ -63,8 +63,8 @@ class Keeper:
         self._trouble = trouble
         self._lost = lost
         self._store: Store | None = None
-        self._ended = True  # or not begun
-        self._turn = trio.Lock()  # one thread at a time has the connection
+        self._ended = True  # or not started
+        self._turn = trio.Lock()  # only one thread at a time may use the connection
         self._queue: deque[_Waiting] = deque()
         self._news = trio.Event()
         self._held = Held(defaults.HELD_BYTES)
@@ -72,10 +72,10 @@ class Keeper:
         self._retry_at = 0.0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Open the store, commit until cancelled, close it.
+        """Open the store, commit changes until cancelled, then close it.
 
-        Raises StoreRefused where the disk does not even let it be opened, AlreadyLocked, HostError
-        where a later version wrote it.
+        Raises StoreRefused if the disk does not let it be opened, AlreadyLocked, and HostError if a
+        later version wrote it.
         """
         await self._open()
         try:
@@ -102,7 +102,7 @@ class Keeper:
         self._ended = False
 
     async def _opened(self) -> Store:
-        """The store, opened where it is not."""
+        """Return the store, and open it if it is not open."""
         if self._store is None:
             self._store = await self._host.offload(self._open_file)
         return self._store
@@ -117,7 +117,7 @@ class Keeper:
             raise
 
     async def _put_aside(self, error: Exception) -> None:
-        """Make room for a new file in place of a damaged one. Raises OSError."""
+        """Move a damaged file aside, so that a new one can be created. Raises OSError."""
         broken, self._store = self._store, None
         await self._host.offload(self._move_aside, broken)
         self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
@@ -130,8 +130,10 @@ class Keeper:
         self._host.files.settle([(log, self._path.with_name(_ASIDE + _LOG)), (self._path, aside)])
 
     async def _close(self) -> None:
-        """What waits is committed first, where the disk takes it. The file is made smaller by a
-        later run: nobody waits for that."""
+        """Commit the queued changes, as far as the disk accepts them, and close the store.
+
+        A later run shrinks the file, so that closing does not take longer.
+        """
         while self._queue:
             await self._commit_some()
         self._ended = True
@@ -143,27 +145,28 @@ class Keeper:
     # Changing.
 
     async def put(self, entries: Sequence[Entry], *, own: bool = False) -> None:
-        """Entries in the order of their feeds: on disk when it returns, or, where the disk refuses
-        and they are not this node's own, in memory.
+        """Store entries, in the order of their feeds.
 
-        Raises StoreRefused, BadOrder; then none of them is kept. Cancelled, they may be.
+        They are on disk when it returns. If the disk refuses and the entries are not this node's
+        own, they are in memory. Raises StoreRefused or BadOrder if none of them is stored. If it is
+        cancelled, they may be stored or not.
         """
         await self._change(Put(tuple(entries)), own)
 
     async def put_proof(self, proof: Proof) -> None:
-        """A feed has forked: its entries make room for the proof. Raises StoreRefused."""
+        """Replace the entries of a forked feed with the proof. Raises StoreRefused."""
         await self._change(proof, own=False)
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        """Nothing stays of a feed behind that entry; None: nothing at all. Raises StoreRefused."""
+        """Remove the entries of a feed after `head`, or all if it is None. Raises StoreRefused."""
         await self._change(Forget((name,)) if head is None else Cut(name, head), own=False)
 
     async def drop(self, authors: Sequence[PeerId]) -> None:
-        """Nothing by them is kept any more. Raises StoreRefused."""
+        """Delete all feeds of these authors. Raises StoreRefused."""
         await self._change(Drop(tuple(authors)), own=False)
 
     async def forget(self, names: Sequence[FeedName]) -> None:
-        """Nothing of these feeds is kept any more. Raises StoreRefused."""
+        """Delete these feeds. Raises StoreRefused."""
         await self._change(Forget(tuple(names)), own=False)
 
     async def _change(self, work: Work, own: bool) -> None:
@@ -177,7 +180,7 @@ class Keeper:
             raise waiting.error
 
     async def _wait(self) -> None:
-        """Until there is something to do, or the disk is to be tried again."""
+        """Wait until there is work, or until it is time to try the disk again."""
         if self._queue:
             await trio.lowlevel.checkpoint()
             return
@@ -196,7 +199,10 @@ class Keeper:
             waiting.done.set()
 
     def _next_batch(self) -> list[_Waiting]:
-        """They stay in the queue: a cancelled commit leaves them for the last one."""
+        """Return the next changes to commit.
+
+        They stay in the queue, so that a cancelled commit leaves them for the final one.
+        """
         batch, size = list[_Waiting](), 0
         for waiting in islice(self._queue, defaults.COMMIT_WORKS):
             if size >= defaults.COMMIT_BYTES:
@@ -206,7 +212,7 @@ class Keeper:
         return batch
 
     async def _committed(self, batch: Sequence[_Waiting]) -> Sequence[StateError | None]:
-        """For each change what was wrong with it."""
+        """Commit a batch. Return the error of each change, or None."""
         if self._refused is not None and not await self._try_again():
             return self._keep_in_memory(batch, self._refused)
         try:
@@ -216,7 +222,7 @@ class Keeper:
             return self._keep_in_memory(batch, refused)
 
     async def _make_smaller(self) -> None:
-        """When nobody waits: free pages go back to the disk."""
+        """Give free pages back to the disk while no change is queued."""
         while not self._queue and self._store is not None and self._store.loose:
             try:
                 await self._use(Store.make_smaller)
@@ -238,13 +244,14 @@ class Keeper:
         return [None if kept else StoreRefused(refused.path, refused.error) for kept in taken]
 
     async def _try_again(self) -> bool:
-        """Write what is in memory, now and then; whether the disk took all of it."""
+        """Write the changes in memory if it is time to. Return whether the disk accepted them
+        all."""
         if self._host.now() < self._retry_at:
             return False
         try:
             await self._use(Store.probe)
             while works := self._held.first(defaults.COMMIT_BYTES):
-                await self._use(Store.commit, works)  # what does not follow any more is not needed
+                await self._use(Store.commit, works)  # entries that no longer follow are not needed
                 self._held.forget(len(works))
         except StoreRefused as refused:
             self._begin_refusal(refused)
@@ -256,11 +263,11 @@ class Keeper:
     # Reading.
 
     async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
-        """Every feed with its entries, some at a time; damaged ones are dropped and told of, and
-        put into `damaged`.
+        """Yield all feeds with their entries, a few at a time.
 
-        Where all is told to be lost meanwhile, that goes for what came before as well. Raises
-        StoreRefused where the disk does not give them.
+        Damaged feeds are dropped, reported as lost, and added to `damaged`. If everything is
+        reported as lost meanwhile, this includes the feeds that were yielded before. Raises
+        StoreRefused if the disk cannot read them.
         """
         after: int | None = -1
         while after is not None:
@@ -280,7 +287,7 @@ class Keeper:
             if refused.code != "disk-error":
                 raise
             try:
-                async with self._turn:  # a bad block is damage as well
+                async with self._turn:  # a bad block counts as damage
                     await self._put_aside(refused.error)
             except OSError:
                 raise refused from None
@@ -289,8 +296,10 @@ class Keeper:
     async def entries(
         self, name: FeedName, epoch: int, seq: int, *, limit: int = defaults.LOAD_BYTES
     ) -> list[bytes]:
-        """Sealed entries of an epoch from `seq` on, up to `limit` bytes, the first one whatever
-        its size. Raises StoreRefused."""
+        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes, but at least one.
+
+        Raises StoreRefused.
+        """
         try:
             found = await self._use(Store.entries, name, epoch, seq, limit)
         except FeedDamaged:
@@ -299,7 +308,7 @@ class Keeper:
         return self._held.after(found, name, epoch, seq, limit)
 
     async def proof(self, name: FeedName) -> Proof | None:
-        """What proves that a feed has forked. Raises StoreRefused."""
+        """Return the proof that a feed has forked, or None. Raises StoreRefused."""
         held = self._held.proof(name)
         if held is not None:
             return held
@@ -315,7 +324,7 @@ class Keeper:
         await self._use(Store.commit, [Forget((name,))])
 
     async def _use(self, work: Callable[[Store, *Ts], T], *args: *Ts) -> T:
-        """A blocking method of the store. Raises StoreRefused."""
+        """Run a blocking method of the store in a thread. Raises StoreRefused."""
         async with self._turn:
             if self._ended:
                 raise trio.ClosedResourceError("the store is not open")
@@ -329,7 +338,8 @@ class Keeper:
                 raise self._refusal(error) from error
 
     def _refusal(self, error: OSError | DatabaseDamaged) -> StoreRefused:
-        """A disk that damages a new file as well takes nothing."""
+        """Return the error as StoreRefused. A disk that damages even a new file counts as
+        failing."""
         if isinstance(error, DatabaseDamaged):
             error = OSError(errno.EIO, error.message)
         return StoreRefused(self._path, error)

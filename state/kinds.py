@@ -1,7 +1,7 @@
-"""What feeds there are: a fixed list of kinds, each with what one feed of it may hold.
+"""The fixed list of feed kinds, with the limits of one feed of each kind.
 
-Every limit that drops an entry stands here and looks at nothing but the entry's own feed, so
-that honest replicas drop the same. A feed of a kind or part not in this list is not kept.
+Every limit that makes a replica refuse an entry is defined here and depends only on the entry's own
+feed, so that honest replicas refuse the same entries. Feeds of other kinds or parts are not kept.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ class Kind:
     """One kind of feed and the limits of each of its feeds."""
 
     name: str
-    parted: bool  # into PARTS feeds an author, by the first hex digit of a model's root
-    update_bytes: int  # one update that is no snapshot
-    epoch_bytes: int  # all entries of an epoch as they travel
-    live_bytes: int  # a snapshot of what is not deleted or overwritten
-    keys: int  # that an epoch ever named
-    entries: int = defaults.EPOCH_ENTRIES  # of an epoch
+    parted: bool  # into PARTS feeds of each author, by the first hex digit of a model's root
+    update_bytes: int  # one update other than a snapshot
+    epoch_bytes: int  # all sealed entries of an epoch
+    live_bytes: int  # a snapshot of all current facts
+    keys: int  # all keys that an epoch ever named
+    entries: int = defaults.EPOCH_ENTRIES  # in an epoch
 
     @property
     def parts(self) -> range:
-        """The numbers that `part` may be."""
+        """Return the valid part numbers."""
         return range(defaults.PARTS if self.parted else 1)
 
 
@@ -43,24 +43,24 @@ def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> Kind
 KINDS = {
     kind.name: kind
     for kind in (
-        _kind("member", 32, 256),  # capacity, version, for whom it vouches
+        _kind("member", 32, 256),  # capacity, version, authors that it vouches for
         _kind("models", 128, 1024),  # names that the author vouches for
-        _kind("shards", 32, 256, parted=True),  # what it serves
-        _kind("jobs", 1024, 4096),  # what it wants done
-        _kind("claims", 1024, 4096),  # what it does of others' jobs
-        _kind("usage", 128, 1024),  # what it counted, by user
+        _kind("shards", 32, 256, parted=True),  # the model layers that it serves
+        _kind("jobs", 1024, 4096),  # the jobs that it wants done
+        _kind("claims", 1024, 4096),  # its claims on jobs
+        _kind("usage", 128, 1024),  # the use that it measured, by user
         _kind("group", 512, 4096),  # of a private group: members, roles, revocations
     )
 }
 
 
 def all_parts() -> Iterator[tuple[str, int]]:
-    """Every (kind, part) that an author may have a feed of."""
+    """Yield every (kind, part) that an author may have a feed of."""
     for kind in KINDS.values():
         for part in kind.parts:
             yield kind.name, part
 
 
 def part_of_root(root: str) -> int:
-    """The part of `shards` that a model belongs to; `root` is its 64 hex digits."""
+    """Return the part of `shards` that a model belongs to. `root` is its root in 64 hex digits."""
     return int(root[0], 16)

@@ -1,10 +1,12 @@
-"""The `Directory` of a node: who answers is measured, where each is comes in its record, and what
-it can do, names and serves are facts of its feeds, which reach those it has no link with as well.
+"""The `Directory` of a node, which combines liveness, member records and feeds.
 
-A feed outlives its author, and what changes in it takes a while to arrive. So a shard counts while
-its author answers, and while the author's record names the run of serving that the shard is of: one
-that has come back serves nothing until it says that it does, and one that takes no more work says
-so in a record, at once.
+Liveness is measured. The addresses of a member come from its signed record. Its capacity, models
+and shards are facts in its feeds, which also reach nodes without a link to it.
+
+A feed outlives its author, and its changes take a while to arrive. So a shard counts only while its
+author is live and the author's record names the same serving run as the shard. A member that comes
+back serves nothing until it says that it does. A member that takes no more work says so in its
+record, at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,16 +34,16 @@ from .views.placements import shard_fact, shard_key
 
 
 class Listing(Directory):
-    """Of one node, over its membership and its state."""
+    """The directory of one node, over its membership and its state."""
 
     def __init__(self, host: Host, membership: Membership, state: State) -> None:
         self._membership = membership
         self._state = state
         self._views = state.views
         self._host = host
-        self._said = MemberRecord(membership.own().peer, seq=0)  # of it what the feeds say
+        self._said = MemberRecord(membership.own().peer, seq=0)  # the part that the feeds state
         self._own = self._said
-        self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}  # by its signed record
+        self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}  # with its signed record
         self._version = 0
         self._news = trio.Event()
         self._say(self._said)
@@ -68,14 +70,14 @@ class Listing(Directory):
         return {peer: own if peer == own.peer else self._show(r) for peer, r in signed.items()}
 
     def has_met(self) -> bool:
-        """Whether it is known who answers of those it was told of, that is somebody, and what they
-        say of themselves has come."""
+        """Whether this node knows its peers: at least one other member is live, the facts of all
+        live members have arrived, and membership is sure which members are live."""
         own, members = self._own.peer, self.members()
         told = all(record.version for peer, record in members.items() if peer != own)
         return len(members) > 1 and told and self._membership.is_sure()
 
     def where(self, peer: PeerId) -> list[Address]:
-        """Where a peer says that it can be reached, as far as that may be dialled."""
+        """Return the addresses that a peer publishes and that may be dialled."""
         return self._membership.where(peer)
 
     async def changed(self, version: int) -> int:
@@ -84,7 +86,7 @@ class Listing(Directory):
         return self._version
 
     def _show(self, signed: MemberRecord) -> MemberRecord:
-        """The same object for as long as nothing of it changes."""
+        """Return a member's full record; the same object as long as it does not change."""
         known = self._shown.get(signed.peer)
         if known is None or known[0] is not signed:
             known = self._shown[signed.peer] = signed, self._together(signed)
@@ -95,10 +97,10 @@ class Listing(Directory):
         now = (shard for shard in said.shards if 0 < shard.run == signed.run)
         return _with_facts_of(signed, replace(said, shards=tuple(islice(now, defaults.SHARDS))))
 
-    # What changes it.
+    # Changes.
 
     def _heard(self, peer: PeerId) -> None:
-        """Something of its feeds is another. Of those who do not answer nothing is shown."""
+        """Handle a change in a peer's feeds. Peers that are not live are not listed."""
         self._shown.pop(peer, None)
         if self._membership.is_live(peer):
             self._changed()
@@ -108,7 +110,7 @@ class Listing(Directory):
         self._news.set()
         self._news = trio.Event()
 
-    # Saying.
+    # Publishing.
 
     def publish(self, **changes: Any) -> None:
         for field, most in _BOUNDS.items():
@@ -128,7 +130,8 @@ class Listing(Directory):
             self._changed()
 
     def _numbered(self, shards: tuple[ShardRecord, ...]) -> tuple[tuple[ShardRecord, ...], int]:
-        """Shards with the number of their run, a new one where they are others than now."""
+        """Return the shards with the number of their run. The run is new if the shards have
+        changed."""
         run = self._membership.own().run
         same = tuple(replace(shard, run=run) for shard in shards)
         if not shards or (run and same == self._said.shards):
@@ -140,7 +143,7 @@ class Listing(Directory):
         for each in _all_said(said):
             for (part, key), value in each.facts.items():
                 if not self._views.takes(FeedName(said.peer, each.kind, part), key, value):
-                    raise BadRecord(f"what this node says of itself is out of bounds: `{key}`")
+                    raise BadRecord(f"this node's own fact `{key}` is out of bounds")
 
     def _say(self, said: MemberRecord) -> None:
         for each in _all_said(said):
@@ -158,7 +161,7 @@ def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
 
 
 def _all_said(said: MemberRecord) -> Iterator[Said]:
-    """The facts that it comes to. Each stands in one place only."""
+    """Yield the facts that state this record. No fact is stated twice."""
     about: dict[Place, Value] = {
         (0, ABOUT): {"version": said.version},
         (0, CAPACITY): capacity_fact(said.capacity),

@@ -1,10 +1,10 @@
-"""Liveness of members, in a swarm where a node has links to some of them. Sans-I/O.
+"""Liveness of members, in a swarm where a node has links to only a few of them.
 
 A peer whose link answers is live. For other members a node relies on its peers: a *witness* of a
-member has a link with it that answers. A witness cannot make a member live or dead. Its reports
-only decide when to check the member, and through which peers. A *check* asks several peers at once
-for a *proof*, the member's own signature over a number drawn for that check. Only a proof makes a
-member live, and only a check without a proof takes it out. Spec: docs/spec/liveness.md.
+member has a link to it that answers. A witness cannot make a member live or dead. Its reports only
+decide when to check the member, and through which peers. A *check* asks several peers at once for a
+*proof*, which is the member's own signature over a random nonce of that check. Only a proof makes a
+member live, and only a check without a proof makes it dead. No I/O. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,30 +20,30 @@ from .watched import Watched
 
 
 class Liveness:
-    """Liveness of the members to `watch`. `version` grows with each change."""
+    """The liveness of the members that are watched. `version` grows with each change."""
 
     def __init__(self, own: PeerId) -> None:
         self.version = 0
         self._own = own
-        self._links: dict[PeerId, str] = {}  # network by peer whose link answers
-        self._answering: dict[PeerId, str] = {}  # the same, but with a working path
-        self._said: dict[PeerId, set[PeerId]] = {}  # by witness
+        self._links: dict[PeerId, str] = {}  # network by peer with a live link
+        self._answering: dict[PeerId, str] = {}  # those of them with a working path
+        self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
         self._watched: dict[PeerId, Watched] = {}
-        self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may bring about
+        self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
         self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
-        self._missing: set[PeerId] = set()  # linked peers of which no check was answered
+        self._missing: set[PeerId] = set()  # linked peers whose check has failed
         self._places: dict[PeerId, int] = {}  # see `_distance`
         self._near: dict[PeerId, set[PeerId]] = {}  # by peer: the nearest to it that it names
         self._resting: set[PeerId] | None = None  # None: not known yet
-        self._rested: set[PeerId] = set()  # as it was last known
+        self._rested: set[PeerId] = set()  # its last known value
         self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
 
     # Results.
 
     def live(self) -> Iterator[PeerId]:
-        """Return the live members, those with a link first."""
+        """Yield the live members, those with a link first."""
         yield from filter(self.is_live, self._links)
         for peer, watched in self._watched.items():
             if watched.live and peer not in self._links:
@@ -118,8 +118,11 @@ class Liveness:
         return found
 
     def _answers(self, peer: PeerId, place: str | None) -> None:
-        """Its link answers, in this network, or does not: so counts what it says of others.
-        Counted here, for all members are looked at in each turn."""
+        """Note that a peer's link answers, in the network `place`, or that it does not (None).
+
+        Its reports as a witness count only while its link answers. The counts are updated here,
+        because each round reads those of all members.
+        """
         before = self._answering.pop(peer, None)
         if place is not None:
             self._answering[peer] = place
@@ -148,7 +151,7 @@ class Liveness:
                     if peer in said:
                         self._testify(by, watched)
 
-    # The own links.
+    # Own links.
 
     def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
         """Record a link that answers. Witnesses in one `place` count as one.
@@ -171,13 +174,14 @@ class Liveness:
             watched.doubted = min(watched.doubted, now)
 
     def sure(self, peer: PeerId) -> None:
-        """Something carries its link again."""
+        """Note that a peer's link has a path again."""
         self._answers(peer, self._links.get(peer))
         if watched := self._watched.get(peer):
             watched.doubted = inf
 
     def unlinked(self, peer: PeerId, now: float) -> None:
-        """Its link is quiet or gone: it is out, but for one proved just now by another way."""
+        """Note that a link is quiet or has ended. Its peer is dead, unless it was proved live just
+        now."""
         if self._links.pop(peer, None) is None:
             return
         self._answers(peer, None)
@@ -192,12 +196,12 @@ class Liveness:
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
 
-    # What witnesses say.
+    # Reports of witnesses.
 
     def told(
         self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
     ) -> None:
-        """Take a peer's report of the links that answer; a `whole` one replaces all before."""
+        """Take a peer's report on its live links. A `whole` report replaces all earlier ones."""
         said = self._said.setdefault(by, set())
         self._resting = None
         self._near.pop(by, None)
@@ -219,7 +223,7 @@ class Liveness:
             return
         self._withdraw(by, watched)
         if peer in self._links:
-            # The own pings show the end of a link that does not rest as soon.
+            # If the link does not rest, this node's own pings notice its end as soon.
             rested = peer in self._rested and peer in self._answering
             alarmed = rested and alarms.take(now)
         else:
@@ -248,7 +252,7 @@ class Liveness:
             watched.uncount(place)
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
-        """Return the witnesses with an answering link, one of each network first."""
+        """Return the witnesses with a live link, one of each network first."""
         there = [by for by in watched.witnesses if by in self._answering]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
@@ -256,9 +260,9 @@ class Liveness:
     # Checks.
 
     def next_questions(self, now: float) -> dict[PeerId, list[PeerId]]:
-        """Return the questions for many members that are due: members by the witness to ask.
+        """Return the questions about many members that are due, as members by the witness to ask.
 
-        End each with `answered`. A witness of more members that are due is asked before others.
+        End each with `answered`. The witness of the most members that are due is asked first.
         """
         due: dict[PeerId, list[PeerId]] = {}
         if not self._questions.has(now):
@@ -290,10 +294,10 @@ class Liveness:
         proved: bool,
         rivals: Iterable[PeerId] = (),
     ) -> None:
-        """Take the answer to a question that was `asked` at this time.
+        """Take the answer to a shared question about a member, which was sent at the time `asked`.
 
-        It does not count once there is doubt, as the signature may be older than that. Without a
-        proof the member is checked by itself: at once if it is live.
+        The answer does not count if the member is in doubt, because the signature may be older than
+        the doubt. Without a proof the member is checked individually, at once if it is live.
         """
         if (watched := self._watched.get(peer)) is None:
             return
@@ -309,13 +313,14 @@ class Liveness:
             self.failed(peer, now)
 
     def unanswered(self, peers: Iterable[PeerId]) -> None:
-        """Forget a question for these members, which means nothing."""
+        """Forget a question about these members that was not answered. It has no other effect."""
         for peer in peers:
             if watched := self._watched.get(peer):
                 watched.asked = False
 
     def next_checks(self, now: float) -> list[PeerId]:
-        """Begin the checks that are due; end each with `proved`, `failed` or `void`."""
+        """Begin the checks that are due, and return their members. End each with `proved`, `failed`
+        or `void`."""
         self._expire(now)
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
         due = sorted(
@@ -339,7 +344,7 @@ class Liveness:
         return found
 
     def next_due(self, now: float) -> float:
-        """Return when `next_checks` may have something, or a doubt or a wait ends."""
+        """Return when `next_checks` may have work, or when a doubt or a wait ends."""
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
@@ -378,7 +383,8 @@ class Liveness:
         return watched.tried + watched.pause
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
-        """When it is out though it could not be checked: only without a witness."""
+        """Return when a member without a witness counts as dead, even if it could not be
+        checked."""
         if peer in self._links or not watched.live or watched.networks:
             return inf
         if watched.doubted < inf:
@@ -392,8 +398,11 @@ class Liveness:
                 self._out(watched, now)
 
     def _end_waits(self, now: float) -> None:
-        """A rival whose link answers still is there, whatever came of its check: two homes may use
-        one private address."""
+        """End waits for rivals that have lasted long enough.
+
+        A rival whose link still answers is live, whatever its check found: two homes may use the
+        same private address.
+        """
         for peer, (since, rivals) in list(self._waiting.items()):
             if now >= since + defaults.RIVAL_S:
                 del self._waiting[peer]
@@ -414,33 +423,33 @@ class Liveness:
         witnesses = self._witnesses(watched)
         others = [by for by in self._links if by != peer and by not in witnesses]
         turn = watched.turn * defaults.ASKED % max(len(others), 1)
-        hurried = watched.live or watched.doubted < inf  # another one has time until the next check
+        hurried = watched.live or watched.doubted < inf  # other members can wait for the next check
         most = defaults.ASKED_MOST if hurried else defaults.ASKED
         return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][:most]
 
     def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
-        """Return a witness of a member, for a peer that asks for a proof."""
+        """Return a witness of a member other than `but`, to ask for a proof, or None."""
         watched = self._watched.get(peer)
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)
 
     def is_doubted(self, peer: PeerId) -> bool:
-        """Whether there is reason to think that it no longer answers."""
+        """Whether there is reason to believe that a member is dead."""
         watched = self._watched.get(peer)
         return watched is not None and watched.doubted < inf
 
     def is_answering(self, peer: PeerId) -> bool:
-        """Return whether a peer's link answers, by what that link itself shows."""
+        """Whether a peer's link answers, according to that link itself."""
         return peer in self._answering
 
     def has_failed(self, peer: PeerId) -> bool:
-        """Whether checks of it have found nothing several times."""
+        """Whether several checks of a member have failed."""
         watched = self._watched.get(peer)
         return watched is not None and watched.pause >= defaults.ASK_SELF_S
 
     def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
-        """It has signed what this node drew for it. `rivals` (see `linked`) publish an address of
-        its own."""
+        """Record a proof that a member is live. `rivals` (see `linked`) publish one of its
+        addresses."""
         if (watched := self._watched.get(peer)) is None:
             return
         watched.checking, watched.doubted = False, inf
@@ -458,7 +467,8 @@ class Liveness:
         watched.live, watched.proved = True, now
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
-        """Whether one of them is live and has not shown it since; it is checked now."""
+        """Check the rivals that are live but were not proved since then. Return whether there are
+        any."""
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:
             self._watched[peer].doubted = min(self._watched[peer].doubted, now)
@@ -494,11 +504,11 @@ class Liveness:
             self._out(watched, now)
 
     def void(self, peer: PeerId) -> None:
-        """The check means nothing: this node itself stood still meanwhile."""
+        """End a check without a result, because this node itself stalled meanwhile."""
         if watched := self._watched.get(peer):
             watched.checking = False
 
 
 # Order of checks.
 _DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)
-_CALM = (_TOLD_OF, _SEEN, _UNSEEN)  # no peer doubts them, so that their checks can wait
+_CALM = (_TOLD_OF, _SEEN, _UNSEEN)  # not in doubt, so their checks can wait

@@ -1,11 +1,11 @@
-"""Members of the swarm and their addresses, by signed records over links.
+"""Members of the swarm and their addresses, from signed records that nodes exchange over links.
 
-The two ends of a new link exchange their own records, and compare sums of all records to find what
-either lacks. A brief link (`Link.brief`) carries no records, and makes no member live. An author
+The two ends of a new link exchange their own records, and compare checksums of all records to find
+missing ones. A brief link (`Link.brief`) carries no records, and makes no member live. An author
 pushes a change to all its links, and other nodes announce it once over each link. A node dials
 members until it has enough links. `probing.py` finds out which members without a link are live.
 
-What members can do, name and serve is in their feeds, and `listing.py` joins both. Wire:
+Capacity, models and shards of members are in their feeds; `listing.py` combines both. Wire:
 docs/spec/membership.md.
 """
 
@@ -39,11 +39,11 @@ from .roster import Offer, Roster, Tag, mark_of, tag_of
 from .steps import Steps
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
-"""Bring up the link to a peer that may be met at some addresses. Raises DialFailed."""
+"""Make a link to a peer that may have these addresses. Raises DialFailed."""
 
 
 class Membership:
-    """Of one node. It works from the moment it is made; `run` dials."""
+    """The membership of one node. It handles messages as soon as it exists; `run` dials members."""
 
     def __init__(
         self,
@@ -54,8 +54,12 @@ class Membership:
         links: int | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """`links`: dial members while there are fewer; None: as many as this node needs. `connect`
-        knows more ways to them than dialling one address after the other."""
+        """Members are dialled while there are fewer than `links`; None means as many as this node
+        needs.
+
+        `connect` makes a link to a member; by default, its addresses are dialled one after the
+        other.
+        """
         self._connect = connect or self._dial_each
         self.most_links = links
         """The owner's number of links, or None (see `_wanted`)."""
@@ -68,10 +72,10 @@ class Membership:
         self._sealed = self._latest = seal_record(identity, self._own)
         self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
         self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
-        self._unspread = False  # a change waits for its turn
-        self._gathered_at = -inf  # until then, where only addresses have changed
-        self._urgent = False  # others route by it
-        self._begun: dict[Link, None] = {}  # links over which records are exchanged
+        self._unspread = False  # a change waits to be sent
+        self._gathered_at = -inf  # a change of addresses only waits until then
+        self._urgent = False  # it affects routing
+        self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new ones that this node dialled
         self._rates = {
             "member.push": Rates(Rate(*defaults.PUSHES)),
@@ -103,7 +107,7 @@ class Membership:
 
     @property
     def version(self) -> int:
-        """Grows whenever `members` would answer otherwise."""
+        """A number that grows whenever the result of `members` changes."""
         return self._version
 
     def own(self) -> MemberRecord:
@@ -111,15 +115,15 @@ class Membership:
         return self._own
 
     def is_live(self, peer: PeerId) -> bool:
-        """Whether it answers, with a link or without."""
+        """Whether a member is live, with or without a link."""
         return self._probing.liveness.is_live(peer)
 
     def is_sure(self) -> bool:
-        """Whether of all whose records are known it has been looked whether they answer."""
+        """Whether each member with a known record has a link, or has been checked."""
         return self._probing.liveness.is_sure(self._roster.authors())
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
-        """The records of those that answer, with a link or without, this node's included."""
+        """Return the records of the live members, with or without a link, including this node's."""
         found = {self._own.peer: self._own}
         for peer in self._probing.liveness.live():
             if (known := self._roster.known(peer)) and self._shows(peer):
@@ -127,8 +131,8 @@ class Membership:
         return found
 
     def screen(self, shows: Callable[[PeerId], bool]) -> None:
-        """Only these are members from now on, and are dialled; to be called again when that has
-        changed."""
+        """Set the peers that count as members and are dialled. Call it again when `shows`
+        changes."""
         self._shows = self._roster.counts = shows
         self._changed()
 
@@ -137,15 +141,15 @@ class Membership:
         return self._roster.authors()
 
     async def changed(self, version: int) -> int:
-        """Wait until `version` is beyond this one; the new one."""
+        """Wait until the version is greater than `version`, and return it."""
         while self._version <= version:
             await self._news.wait()
         return self._version
 
     def publish(self, **changes: Any) -> None:
-        """Replace fields of the own record, sign it, spread it.
+        """Replace fields of the own record, sign it, and send it to peers.
 
-        Raises BadRecord where a value is out of bounds: the old record stays.
+        Raises BadRecord if a value is out of bounds. Then the old record stays.
         """
         if all(getattr(self._own, field) == value for field, value in changes.items()):
             return
@@ -165,7 +169,8 @@ class Membership:
         self._changed()
 
     def _later_than(self, seq: int) -> int:
-        """From the wall clock, so that a restart counts as later; but always later."""
+        """Return a later sequence number, from the wall clock, so that it is also later after a
+        restart."""
         return max(seq + 1, int(self._host.wall() * 1000))
 
     def _changed(self) -> None:
@@ -190,7 +195,7 @@ class Membership:
             self._begin(link)
 
     def _begin(self, link: Link) -> None:
-        """Exchange records over a link from now on; its peer is a live member."""
+        """Start to exchange records over a link. Its peer is a live member from now on."""
         if link in self._begun or not link.alive:
             return
         self._begun[link] = None
@@ -216,7 +221,7 @@ class Membership:
     def _link_quiet(self, link: Link) -> None:
         """Stop routing to a peer that is out of reach, until its link is back.
 
-        Until the link ends, it looks for a path itself.
+        The link itself looks for a new path until it ends.
         """
         if link in self._begun:
             self._roster.unlinked(link.peer, self._host.now(), searched=True)
@@ -230,13 +235,13 @@ class Membership:
             self._changed()
 
     def _post(self, link: Link, method: str, payload: bytes, *, later: bool = False) -> None:
-        with suppress(TransportError):  # the link just ended, and with it what it lacked
+        with suppress(TransportError):  # the link just ended; a new one compares again
             link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     def _hand_on(self) -> float:
         """Announce new records to a few links, and return the seconds until the next batch.
 
-        An announcement has only the author and number of a record. A peer that lacks it asks.
+        An announcement has only the author and number of a record. A peer that lacks it pulls it.
         """
         now = self._host.now()
         for link, authors in self._record_news.take(now):
@@ -273,9 +278,11 @@ class Membership:
         return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
-        """Tell all links of the latest change. Changes of addresses alone go out together, and
-        seldom, since each goes to all members in the end. A change that waits goes out from `run`,
-        and not before."""
+        """Push the latest change to all links, if it is due.
+
+        Changes of addresses only are sent rarely and together, because each one reaches all members
+        in the end. `run` sends a change that has waited.
+        """
         now = self._host.now()
         if not self._unspread or not self._begun or (now < self._gathered_at and not self._urgent):
             return
@@ -286,10 +293,11 @@ class Membership:
             for link in list(self._begun):
                 self._post(link, "member.push", told, later=not urgent)
 
-    # What peers send.
+    # Calls from peers.
 
     async def _on_push(self, call: Call) -> Answer:
-        """Records that are news to the sender; the first of a link that it dialled is answered."""
+        """Take in pushed records. A push also starts the exchange over a link that the peer
+        dialled."""
         link = self._asker(call, "member.push")
         if isinstance(link, Refusal):
             return link
@@ -301,7 +309,7 @@ class Membership:
         return Reply()
 
     def _on_sums(self, call: Call) -> Answer:
-        """Answer the dialler's comparison with our sums and a digest of the buckets that differ."""
+        """Reply to a comparison with our sums and a digest of the buckets that differ."""
         link, now = self._asker(call, "member.sums"), self._host.now()
         if isinstance(link, Refusal):
             return link
@@ -314,7 +322,7 @@ class Membership:
         return Reply(payload=sums + encode_digest(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
-        """Pull the records of a digest that are lacking here."""
+        """Pull the records in a digest that this node lacks."""
         link = self._asker(call, "member.digest")
         if isinstance(link, Refusal):
             return link
@@ -325,7 +333,7 @@ class Membership:
         return Reply()
 
     def _asker(self, call: Call, method: str) -> Link | Refusal:
-        """The link of the peer that calls, unless it calls too often."""
+        """Return the link of the calling peer, or a refusal if it calls too often."""
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
@@ -334,7 +342,8 @@ class Membership:
         return link
 
     async def _offered(self, link: Link, offers: Mapping[Tag, Offer]) -> None:
-        """Pull what is lacking of a peer's offers. Raises BadRecord if the peer is at fault."""
+        """Pull the records that a peer offers and this node lacks. Raises BadRecord if the peer is
+        at fault."""
         known = ((tag, self._roster.tagged(tag)) for tag in offers)
         late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
@@ -347,7 +356,7 @@ class Membership:
         return not self._roster.has(author, seq)
 
     def _on_pull(self, call: Call) -> Answer:
-        """Records of the peers named, of those that are known."""
+        """Reply with the known records of the named authors."""
         link = self._asker(call, "member.pull")
         if isinstance(link, Refusal):
             return link
@@ -365,13 +374,14 @@ class Membership:
         return Reply(payload=msgpack.packb(told))
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
-        """Close the link of a peer that wrote or handed on an invalid record."""
+        """Close the link of a peer that wrote or forwarded an invalid record."""
         self._roster.put_off(link.peer)
         link.close(error.code, error.message)
         return Refusal(error.code, error.message)
 
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
-        """Believe what is signed and new; hand it on. Raises BadRecord, the sender's fault."""
+        """Store records that are signed and new, and announce them. Raises BadRecord if the sender
+        is at fault."""
         near, steps = _nearness(link), Steps()
         for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
@@ -389,15 +399,17 @@ class Membership:
                 self._changed()
             self._wake()
             self._probing.wake()
-            await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
+            await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
         self._reclaim()
         if self._roster.reclaimed is not None:
-            self._wake()  # later, then, also where nothing more is said
+            self._wake()  # `run` retries later, even if no message comes
         await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:
-        """Step over a later record of our own. Seldom, so that two nodes with one key, which
-        must not be, do not chase each other."""
+        """Publish a later record than one of our own key that came from elsewhere.
+
+        This happens rarely, so that two nodes with the same key, which is an error, do not race.
+        """
         claimed, now = self._roster.reclaimed, self._host.now()
         if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:
             return
@@ -410,7 +422,8 @@ class Membership:
     # Dialling.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Announce records and dial known members, until cancelled. The caller dials the first."""
+        """Announce records and dial known members until cancelled. The caller dials the first
+        peer."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             nursery.start_soon(self._probing.run)
@@ -430,7 +443,7 @@ class Membership:
     def _start_dials(self, nursery: trio.Nursery) -> float:
         """Dial the members that are due, and return the seconds until the next may be.
 
-        News end that wait early.
+        News end this wait early.
         """
         now = self._host.now()
         lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
@@ -454,7 +467,8 @@ class Membership:
 
     @property
     def _at_hand(self) -> int:
-        """Links that answer, and dials: a node whose links are all quiet needs others now."""
+        """Return the number of live links and dials. Quiet links do not count, as they need
+        replacements."""
         return len(self._roster.live) + self._dialling
 
     def _wanted(self, now: float) -> int:
@@ -479,7 +493,7 @@ class Membership:
         return min(first - links, defaults.DIALS - self._dialling)
 
     def where(self, peer: PeerId) -> list[Address]:
-        """Where a peer says that it can be reached, as far as that may be dialled."""
+        """Return the addresses that a peer publishes and that may be dialled."""
         return self._roster.where(peer)
 
     async def _dial(self, peer: PeerId, addresses: Sequence[Address]) -> None:
@@ -498,11 +512,12 @@ class Membership:
                 return
 
     def _jitter(self, seconds: float) -> float:
-        """Between 0.75 and 1.25 of it, so that not all dial at the same moment."""
+        """Return 0.75 to 1.25 times these seconds, so that not all nodes dial at the same
+        moment."""
         return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
 
 
-_LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
+_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock
 
 
 def _nearness(link: Link) -> Nearness:

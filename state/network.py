@@ -1,4 +1,4 @@
-"""The interface of the exchange of feeds to links and time, and the names of its messages."""
+"""Interface of the feed exchange to links and time, and the names of its messages."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
@@ -23,11 +23,12 @@ class Network(Protocol):
     def now(self) -> float: ...
 
     def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
-        """Send something that is not answered. It may leave `later`, with something else."""
+        """Send a message that gets no reply. If `later`, it may wait to be sent with other
+        messages."""
         ...
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """Raises Unanswered."""
+        """Call a method of a peer, and return its reply. Raises Unanswered."""
         ...
 
     def blame(self, peer: PeerId, error: StateError) -> None:
@@ -35,7 +36,7 @@ class Network(Protocol):
         ...
 
     async def pause(self) -> None:
-        """Let others run."""
+        """Let other tasks run."""
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:

@@ -1,7 +1,8 @@
-"""What a node says of itself in its feeds, kept true there.
+"""The facts that a node states about itself, which are kept up to date in its feeds.
 
-A feed holds what earlier runs said, also what only comes back from peers after a start; it may have
-no room for a while. So what is to be said is held here, and `settle` makes the feeds say it.
+A feed may contain facts of earlier runs, some of which arrive from peers only after the start, and
+it may be full for a while. So the intended facts are held here, and `settle` writes them to the
+feeds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """All facts of one kind whose keys are `mine`, by part and key."""
+    """All facts of one kind with keys that `mine` accepts, by part and key."""
 
     kind: str
     facts: Mapping[Place, Value]
@@ -27,18 +28,20 @@ class Said:
 
 
 class OwnFacts:
-    """Of one node: for each thing said, what was said last."""
+    """The facts that one node states, by kind."""
 
     def __init__(self) -> None:
         self._said: dict[str, Said] = {}
 
     def say(self, said: Said) -> None:
-        """These facts of a kind from now on, and no others."""
+        """Set all facts of a kind, in place of earlier ones."""
         self._said[said.kind] = said
 
     def settle(self, writer: Writer) -> FeedFull | None:
-        """Let the feeds say so. What takes nothing keeps nothing else from being said; the last
-        such error is returned."""
+        """Write the facts to the feeds, and remove stale ones.
+
+        A fact that a feed refuses does not stop the others. Returns the last such error, or None.
+        """
         failed: FeedFull | None = None
         for said in self._said.values():
             for (part, key), value in (*_stale(said, writer), *said.facts.items()):

@@ -1,7 +1,7 @@
 """Reports on links, and checks of members: the trio shell of `liveness.py`.
 
-Its questions use existing links. Only a member without a proof after several checks is dialled,
-briefly. Spec: docs/spec/liveness.md.
+Questions are sent over existing links. A member is dialled, briefly, only after several failed
+checks. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ DOMAIN = "shoal/alive/1"
 
 
 class Probing:
-    """Keeps the `liveness` of one node. `Membership` tells it which links there are."""
+    """Tasks that keep the `liveness` of one node up to date. `Membership` tells it of links."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Probing:
         self._roster = roster
         self._changed = changed
         self._links: dict[PeerId, Link] = {}
-        self._resting: set[PeerId] = set()  # peers whose links rest, as other peers watch them
-        self._told: set[PeerId] = set()  # peers that our last report named
+        self._resting: set[PeerId] = set()  # peers whose links rest, because other peers watch them
+        self._told: set[PeerId] = set()  # peers in our last report
         self._told_at = -defaults.TELL_S
         self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
         self._paces: dict[Link, dict[str, Bucket]] = {}
@@ -67,23 +67,23 @@ class Probing:
     # This node's links.
 
     def begin(self, link: Link) -> None:
-        """Records are exchanged over a link from now on."""
+        """Add a link that records are exchanged over."""
         self._links[link.peer] = link
         self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
         host, port = link.status.address[0], link.identities.port
         rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
         self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
-        self._resting = set()  # so that this link, too, is looked at
+        self._resting = set()  # so that `_let_rest` includes this link
         self.wake()
 
     def back(self, link: Link) -> None:
-        """It answers again."""
+        """Note that a quiet link answers again."""
         if self._links.get(link.peer) is link:
             self.liveness.linked(link.peer, _place(link), self._host.now())
             self.wake()
 
     def quiet(self, link: Link) -> None:
-        """It has not answered for a while."""
+        """Note that a link has not answered for a while."""
         if self._links.get(link.peer) is link:
             self.liveness.unlinked(link.peer, self._host.now())
             self.wake()
@@ -144,16 +144,16 @@ class Probing:
             link.rest(defaults.REST_S if peer in resting else 0.0)
 
     def wake(self) -> None:
-        """Others may be known than before."""
+        """Wake the loop, because members or links may have changed."""
         self._news.set()
         self._news = trio.Event()
 
-    # Telling.
+    # Reporting.
 
     def _tell(self, now: float) -> float:
         """Report the peers whose links answer, and return when to look next.
 
-        Reports are spaced; a link that has stopped answering waits less than one that has begun to.
+        Reports are spaced. A link that has stopped answering is reported sooner than a new one.
         """
         there = self.liveness.answering()
         has, lost = there - self._told, self._told - there
@@ -180,7 +180,7 @@ class Probing:
     def _on_links(self, call: Call) -> Answer:
         link, now = self._endpoint.link(call.peer), self._host.now()
         if link is None or not self._allows(link, "links", defaults.LINKS_TOLD, now):
-            return Refusal("too-often", "such messages come too often")
+            return Refusal("too-often", "reports on links come too often")
         try:
             whole, has, lost = read_links(call.payload)
         except BadRecord as error:
@@ -196,7 +196,7 @@ class Probing:
     # Checks.
 
     async def _check(self, peer: PeerId) -> None:
-        """Ask several at once for a proof that a member answers."""
+        """Check a member by asking peers for a proof that it is live."""
         nonce, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
         link = self._links.get(peer)
         before = link.status.bytes_in if link is not None and peer in self._resting else -1
@@ -215,13 +215,13 @@ class Probing:
     async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
         """Ask for a member's signature, and return whether it came in time.
 
-        The peers are asked one after another unless the member is in doubt: the first will most
-        likely do.
+        The peers are asked one after another unless the member is in doubt, because the first will
+        probably deliver.
         """
         helpers = iter(self.liveness.helpers(peer))
         question = msgpack.packb([peer, nonce, True])
         first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
-        if self.liveness.is_answering(peer):  # its own link will most likely bring the proof
+        if self.liveness.is_answering(peer):  # its own link will probably deliver the proof
             first = apart = defaults.NEXT_S
         proved = False
 
@@ -258,7 +258,7 @@ class Probing:
         return proved
 
     async def _question(self, link: Link, method: str, payload: bytes, timeout: float) -> bytes:
-        """The signature in the answer, not verified; nothing where there is none."""
+        """Return the unverified signature in the reply to a call, or nothing if there is none."""
         try:
             reply = await link.call(method, payload=payload, timeout=timeout)
         except TransportError:
@@ -266,7 +266,7 @@ class Probing:
         return bytes(reply.payload) if len(reply.payload) == SIGNATURE_BYTES else b""
 
     async def _on_find(self, call: Call) -> Answer:
-        """A peer wants a proof of a member: over the own link with it, or through a witness."""
+        """Get a proof of a member for a peer, over this node's own link or through a witness."""
         asker = self._endpoint.link(call.peer)
         if asker is None or not self._allows(asker, "find", defaults.FINDS, self._host.now()):
             return Refusal("too-often", "such questions come too often")
@@ -281,13 +281,13 @@ class Probing:
             question = msgpack.packb([peer, nonce, False])
             proof = await self._question(self._links[by], "live.find", question, defaults.CHECK_S)
         if not proof:
-            return Refusal("no-proof", "it does not answer here")
+            return Refusal("no-proof", "the member does not answer here")
         return Reply(payload=proof)
 
-    # Questions for many members.
+    # Questions about many members.
 
     async def _ask_for(self, by: PeerId, peers: list[PeerId]) -> None:
-        """Ask a witness for proofs of many members that no peer doubts."""
+        """Ask a witness for proofs of many members that are not in doubt."""
         nonce, asked = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
         signed, proofs = nonce, list[bytes]()
         if (link := self._links.get(by)) is not None:
@@ -307,11 +307,12 @@ class Probing:
                 self._roster.answered(peer, now)
             rivals = self._roster.neighbours(peer)
             self.liveness.answered(peer, asked, now, proved=proved, rivals=rivals)
-            await trio.lowlevel.checkpoint()  # a signature takes 0.1 ms: others run in between
+            await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
         self.wake()
 
     async def _on_gather(self, call: Call) -> Answer:
-        """A peer wants proofs of members that are linked here; others may want the same soon."""
+        """Get proofs of linked members for a peer. Questions of other peers soon after share
+        them."""
         asker, now = self._endpoint.link(call.peer), self._host.now()
         if asker is None or not self._allows(asker, "gather", defaults.QUESTIONS, now):
             return Refusal("too-often", "such questions come too often")
@@ -320,7 +321,7 @@ class Probing:
         except BadRecord as error:
             return _blame(asker, error)
         if not (linked := [peer for peer in peers if peer in self._links]):
-            return Refusal("no-proof", "none of them answers here")
+            return Refusal("no-proof", "none of these members answers here")
         if (added := self._gathering.add(nonce, linked, now)) is None:
             return Refusal("too-often", "too many such questions wait")
         self.wake()
@@ -330,7 +331,7 @@ class Probing:
         return Reply(payload=msgpack.packb([gathered.paths[place], proofs]))
 
     async def _gather(self, gathered: Gathered) -> None:
-        """Have all members that peers want to know of sign the same."""
+        """Have all members in a batch sign the same root."""
         number = gathered.close()
 
         async def ask(peer: PeerId) -> None:
@@ -344,12 +345,12 @@ class Probing:
         gathered.done.set()
 
     def _on_prove(self, call: Call) -> Answer:
-        """Prove to a peer that this node answers."""
+        """Prove to a peer that this node is live."""
         asker = self._endpoint.link(call.peer)
         if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
             return Refusal("too-often", "such questions come too often")
         if len(call.payload) != defaults.NONCE_BYTES:
-            return _blame(asker, BadRecord("a number to sign has a wrong size"))
+            return _blame(asker, BadRecord("a nonce to sign has a wrong size"))
         return Reply(payload=self._identity.sign(DOMAIN, bytes(call.payload)))
 
 
@@ -363,6 +364,7 @@ def _blame(link: Link, error: BadRecord) -> Refusal:
 
 
 def _place(link: Link) -> str:
-    """What counts as one witness: a network of the internet; of those at home each peer."""
+    """Return the network that counts as one witness. At private addresses each peer counts as
+    one."""
     ip = link.status.address[0]
     return owner(ip) if is_public(ip) else link.peer

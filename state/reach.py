@@ -1,11 +1,11 @@
-"""Which addresses learnt from others may be dialled.
+"""Filter for addresses learnt from peers: decides which of them may be dialled.
 
-A stranger's record must not make this node knock at its owner's machines (server-side request
-forgery by address book). So an address counts for as much as where its record came from: one of
-the loopback or of a private network is dialled only if everybody who handed the record on, down
-to its author, was seen at an address at least as near. Whoever hands a record on says how near it
-came from, and each receiver lowers that to what it sees itself. Ports below 1024 but for 443 are
-never dialled because a record names them.
+A stranger's record must not make this node connect to machines of its owner (server-side request
+forgery). So an address is trusted only as far as the source of its record: an address of the
+loopback or of a private network is dialled only if every node that forwarded the record, and its
+author, was seen at an address at least as near. A node that forwards a record states how near it
+came from, and each receiver lowers that to what it sees itself. Ports below 1024 other than 443 are
+never dialled because of a record.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from ..transport.place import Nearness, may_dial_port, nearness_of
 
 
 def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Nearness) -> list[Address]:
-    """The addresses of a record that may be dialled, as its author's and nobody else's."""
+    """Return the addresses of a record that may be dialled, each with the author's peer id."""
     found = []
     for text in addresses:
         try:

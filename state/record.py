@@ -1,8 +1,8 @@
-"""A member as others see it, and the small record that it signs of that: where it is, now.
+"""Member descriptions, and the small signed record with a member's current addresses.
 
-What it can do, names and serves stands in its feeds (`views/`) and nowhere else. The record's
-sealed bytes are what travels and what is forwarded, exactly as they came, so fields this version
-does not know survive. Spec: docs/spec/membership.md.
+A member's capacity, models and shards are facts in its feeds (`views/`) and not in the record. The
+record's sealed bytes are forwarded exactly as they came, so fields that this version does not know
+survive. Spec: docs/spec/membership.md.
 """
 
 import re
@@ -25,12 +25,13 @@ T = TypeVar("T")
 DOMAIN = "shoal/member/1"
 _ROOT = re.compile(r"[0-9a-f]{64}")
 _NAMED = "/p2p/"
-"""What an address that leads to the author itself ends with in the encoded record."""
+"""In the encoded record, an address of the author itself ends with this, without the peer id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a machine offers: memory in bytes, measured flop/s and byte/s; `engine`: it computes."""
+    """The capacity of a machine: memory in bytes, measured flop/s and byte/s; `engine`: it
+    computes."""
 
     cores: int
     memory_bytes: int
@@ -41,7 +42,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model its author can name; `weight_bytes` of all its tensors."""
+    """A model with the name that the author gives it; `weight_bytes` is the size of all its
+    tensors."""
 
     name: str
     root: str  # 64 hex digits
@@ -51,7 +53,7 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What a member serves: layers start:stop of a model, perhaps its embedding and head."""
+    """The part of a model that a member serves: layers start:stop, perhaps embedding and head."""
 
     root: str
     embedding: bool
@@ -59,8 +61,8 @@ class ShardRecord:
     stop: int  # exclusive
     head: bool
     dtype: str
-    kv_tokens_free: int  # while no request has any
-    run: int = 0  # of serving that it is of (`MemberRecord.run`)
+    kv_tokens_free: int  # capacity while no request uses any
+    run: int = 0  # the serving run that it belongs to (`MemberRecord.run`)
 
 
 class Rank(IntEnum):
@@ -74,7 +76,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The layers that a member has or is about to have, told before it loads them."""
+    """The layers that a member has or is about to have, announced before it loads them."""
 
     root: str
     start: int
@@ -87,8 +89,11 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """A member as it describes itself. `seq`, which grows with each change, `addresses`,
-    `holdings`, `run` and `aim` come in its signed record; the others are facts of its feeds."""
+    """A member as it describes itself.
+
+    `seq`, `addresses`, `holdings`, `run` and `aim` come from its signed record. The other fields
+    are facts in its feeds. `seq` grows with each change.
+    """
 
     peer: PeerId
     seq: int
@@ -97,14 +102,16 @@ class MemberRecord:
     capacity: Capacity = NOTHING
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
-    holdings: tuple[str, ...] = ()  # roots of which it has any chunk
-    run: int = 0  # a number drawn when it began to serve what it serves now; 0: nothing
+    holdings: tuple[str, ...] = ()  # roots of models of which it has any chunk
+    run: int = 0  # a random number, new whenever what it serves changes; 0: it serves nothing
     aim: Aim | None = None
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
-    """The signed bytes of an own record. Raises BadRecord where others would refuse it, or it
-    has what is said in feeds."""
+    """Return the signed bytes of an own record.
+
+    Raises BadRecord if other nodes would refuse it, or if it has fields that belong in feeds.
+    """
     body = encode_record(record)
     if decode_record(record.peer, body) != record:
         raise BadRecord("this node's own record is out of bounds")
@@ -112,9 +119,9 @@ def seal_record(identity: Identity, record: MemberRecord) -> bytes:
 
 
 def open_record(sealed: bytes) -> MemberRecord:
-    """The record in signed bytes, its signature checked.
+    """Return the record in signed bytes, after checking its signature.
 
-    Raises Forged, and BadRecord where its own author wrote what this version does not take.
+    Raises Forged, and BadRecord if the author signed a record that this version refuses.
     """
     try:
         author, body = unseal(DOMAIN, sealed, limit=defaults.RECORD_BYTES)
@@ -124,21 +131,21 @@ def open_record(sealed: bytes) -> MemberRecord:
 
 
 def peek(sealed: bytes) -> tuple[PeerId, int]:
-    """Author and sequence number as the bytes claim them, before the cost of a signature check.
+    """Return the author and sequence number that the bytes claim, without checking the signature.
 
-    Raises Forged where they are no envelope, and BadRecord.
+    Raises Forged if they are no envelope, and BadRecord.
     """
     try:
         public_key, _, body = unpack(sealed, list, defaults.RECORD_BYTES + ENVELOPE_OVERHEAD)
         author = peer_id_of(public_key)
         fields = unpack(body, dict, defaults.RECORD_BYTES)
     except (BadRecord, ValueError, TypeError):
-        raise Forged("a record is not readable") from None
+        raise Forged("malformed record") from None
     return author, seq_of(fields)
 
 
 def encode_record(record: MemberRecord) -> bytes:
-    """A msgpack map; the author is not in it, the signature names it."""
+    """Encode a record as a msgpack map, without the author, which the signature names."""
     fields = {
         "seq": record.seq,
         "addresses": [_unnamed(text, record.peer) for text in record.addresses],
@@ -154,7 +161,7 @@ def encode_record(record: MemberRecord) -> bytes:
 
 
 def decode_record(author: PeerId, body: bytes) -> MemberRecord:
-    """Every value typed and bounded; numbers clamped. Raises BadRecord."""
+    """Decode a record, and check the type and bounds of every value. Raises BadRecord."""
     fields = unpack(body, dict, defaults.RECORD_BYTES)
     return MemberRecord(
         peer=author,
@@ -167,19 +174,21 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
 
 
 def unpack(data: bytes | memoryview, kind: type[T], limit: int, *, items: int = ITEMS) -> T:
-    """One value of a type from a stranger, of at most `limit` bytes and `items` elements. Raises
-    BadRecord."""
+    """Decode one value of type `kind` from a peer, of at most `limit` bytes and `items` elements.
+
+    Raises BadRecord.
+    """
     try:
         value = decode(data, limit=limit, items=items)
     except Undecodable as error:
-        raise BadRecord(f"a message is not readable: {error}") from None
+        raise BadRecord(f"malformed message: {error}") from None
     if not isinstance(value, kind):
-        raise BadRecord("a message has a wrong type")
+        raise BadRecord(f"expected {kind.__name__} in a message, got {type(value).__name__}")
     return value
 
 
 def seq_of(fields: Mapping[str, Any]) -> int:
-    """The sequence number of a record's fields."""
+    """Return the sequence number among a record's fields. Raises BadRecord."""
     seq = fields.get("seq")
     if type(seq) is not int or not 0 < seq < defaults.MAX_SEQ:
         raise BadRecord("a record's sequence number is out of bounds")
@@ -188,22 +197,24 @@ def seq_of(fields: Mapping[str, Any]) -> int:
 
 def _each(value: object, most: int, read: Callable[[Any], T]) -> tuple[T, ...]:
     if not isinstance(value, list) or len(value) > most:
-        raise BadRecord(f"a record has something else than a list of at most {most}")
+        raise BadRecord(f"expected a list of at most {most} items in a record")
     return tuple(read(item) for item in value)
 
 
 def _unnamed(text: str, author: PeerId) -> str:
-    """Leave the author's peer id out of the end of an address: it is known from the signature, and
-    would be half of the record."""
+    """Remove the author's peer id from the end of an address.
+
+    The signature names it already, and it would take up half of the record.
+    """
     return text.removesuffix(author) if text.endswith(_NAMED + author) else text
 
 
 def _addresses(value: object, author: PeerId) -> tuple[str, ...]:
-    """Those this version understands, in the one spelling; others are left out."""
+    """Return the addresses that this version understands, in canonical form, without the others."""
     found = []
     for text in _each(value, defaults.ADDRESSES, lambda item: item):
         if not isinstance(text, str):
-            raise BadRecord("an address is no text")
+            raise BadRecord("an address in a record is not text")
         try:
             found.append(str(Address.parse(text + author if text.endswith(_NAMED) else text)))
         except TransportError:
@@ -213,25 +224,28 @@ def _addresses(value: object, author: PeerId) -> tuple[str, ...]:
 
 def _root(value: object) -> str:
     if not isinstance(value, str) or not _ROOT.fullmatch(value):
-        raise BadRecord("a root is not 64 hex digits")
+        raise BadRecord("expected a root of 64 hex digits in a record")
     return value
 
 
 def _run(value: object) -> int:
     if type(value) is not int or not 0 <= value < defaults.MAX_SEQ:
-        raise BadRecord("the number of a run is out of bounds")
+        raise BadRecord(f"the run of a record is not in 0..{defaults.MAX_SEQ - 1}")
     return value
 
 
 def _aim(value: object) -> Aim | None:
-    """Raises BadRecord. A rank of a later version counts as the highest known here."""
+    """Decode an aim. A rank of a later version counts as the highest known here.
+
+    Raises BadRecord.
+    """
     if value is None:
         return None
     if not isinstance(value, list) or len(value) < 4:
-        raise BadRecord("an aim is no list of four")
+        raise BadRecord("expected an aim to be a list of four items")
     root, start, stop, rank = value[:4]
     if any(type(number) is not int for number in (start, stop, rank)):
-        raise BadRecord("an aim has something else than whole numbers")
+        raise BadRecord("expected whole numbers in an aim")
     if not 0 <= start <= stop <= defaults.MAX_LAYERS or rank < 0:
         raise BadRecord("an aim is out of bounds")
     return Aim(_root(root), start, stop, Rank(min(rank, Rank.FIXED)))

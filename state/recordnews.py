@@ -1,11 +1,11 @@
-"""Queue of records to announce, by link. Sans-I/O.
+"""Queue of member records to announce over each link.
 
-A bucket bounds the messages. While news keep coming, as when many nodes join, they wait for it,
-and a message names all that has gathered. In the end each link hears of every record that its peer
-did not announce itself. A new author's record waits for a moment, and one that changes soon after
-it was announced for longer: a node that joins finds out its addresses one after the other, and
-changes its record eight times. So a swarm that grows by a hundred members a minute costs a node no
-more messages than one that grows by ten.
+A rate limiter bounds the messages. While news keeps coming, as when many nodes join, it waits for
+the limiter, and one message announces all records gathered so far. In the end every record is
+announced over each link whose peer did not announce it itself. The record of a new author waits for
+a moment. A record that changes soon after its announcement waits longer, because a joining node
+finds its addresses one after the other and changes its record eight times. So a swarm that grows by
+a hundred members a minute costs a node no more messages than one that grows by ten. No I/O.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from . import defaults
 
 
 class WithPeer(Protocol):
-    """A link, or what stands in for one."""
+    """A link, or a test double of one."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -29,13 +29,13 @@ AnyLink = TypeVar("AnyLink", bound=WithPeer)
 
 
 class RecordNews(Generic[AnyLink]):
-    """Pending announcements of one node."""
+    """The pending announcements of one node."""
 
     def __init__(self) -> None:
         self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
-        self._next: dict[PeerId, tuple[float, object]] = {}  # not before then; what it served
-        self._changed: dict[PeerId, dict[AnyLink, None]] = {}  # too soon after that
-        self._changed_due = inf  # when the first of these may be announced
+        self._next: dict[PeerId, tuple[float, object]] = {}  # next announcement; what it served
+        self._changed: dict[PeerId, dict[AnyLink, None]] = {}  # changes before that time
+        self._changed_due = inf  # when the first of them may be announced
         self._told_at = -inf
         self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
 
@@ -48,9 +48,12 @@ class RecordNews(Generic[AnyLink]):
         serves: object = None,
         new: bool = False,
     ) -> None:
-        """Queue an author's record for these links. A change of what the author `serves` does not
-        wait for other changes: routes depend on it. The first record of a `new` author, which has
-        just joined and told it itself, does."""
+        """Queue an author's record for announcement over these links.
+
+        A change of what the author `serves` does not wait for further changes, because routes
+        depend on it. The first record of a `new` author, which has just joined and sent it itself,
+        does.
+        """
         others = dict.fromkeys(link for link in links if link.peer != author)
         first = now + defaults.HAND_ON_NEW if new else now
         due, served = self._next.setdefault(author, (first, serves))
@@ -83,7 +86,8 @@ class RecordNews(Generic[AnyLink]):
                 self._changed_due = min(self._changed_due, due)
 
     def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
-        """Drop records that the link's peer has announced in the version known here."""
+        """Drop announcements of records that the link's peer has announced in a version no older
+        than ours."""
         waiting = self._waiting.get(link, {})
         for author in authors:
             waiting.pop(author, None)

@@ -1,6 +1,6 @@
-"""Pulls of member records: one peer at a time is asked for a record, however many offer it.
+"""Pulls of member records, which ask one peer at a time for a record that many peers offer.
 
-The other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
+All other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
 offers everything delays each record once, and only while it is asked.
 """
 
@@ -22,14 +22,14 @@ Take = Callable[[Link, bytes | memoryview], Awaitable[None]]
 class RecordPulls:
     """Pulls of one node.
 
-    `lacks` returns whether this number of an author is news. `take` stores records, and raises
-    BadRecord.
+    `lacks` returns whether this sequence number of an author is new. `take` stores records, and
+    raises BadRecord.
     """
 
     def __init__(self, lacks: Callable[[Tag, int], bool], take: Take) -> None:
         self._lacks = lacks
         self._take = take
-        self._lacking: dict[Link, dict[Tag, int]] = {}  # to ask for: authors and numbers
+        self._lacking: dict[Link, dict[Tag, int]] = {}  # to ask for: authors and sequence numbers
         self._tellers: dict[Tag, dict[Link, None]] = {}  # by author: the first is asked
         self._moved = trio.Event()  # another peer may be first in line
 

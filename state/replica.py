@@ -1,7 +1,8 @@
-"""The feeds of one node among others': what comes in, what is lacking, what is given.
+"""A node's replica of the feeds: takes in entries, finds missing ones, and serves stored ones.
 
-What is kept lies in `holding.py`. What comes in goes through a batch: into its feed, then into the
-archive, then to everybody. Nothing here knows of links. One caller at a time may take in.
+The stored feeds are in `holding.py`. New entries go through a batch: into their feeds, then into
+the archive, then to watchers and peers. This module knows nothing of links. Only one caller at a
+time may take in entries.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -26,25 +27,28 @@ from .vouches import VOUCHES, read_vouches
 from .wanted import Place
 
 BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
-"""Codes of entries that nobody honest hands on."""
+"""Codes of entries that an honest peer does not forward."""
 More = Callable[[], Awaitable[Collection[bytes]]]
-"""Who else is kept, once what is said by those before is known; asked until it is nobody."""
+"""Returns further authors to keep, given the facts that are known so far. It is called until it
+returns none."""
 Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
-"""`Writer.stored`: takes own entries that are in the archive into their feeds."""
+"""`Writer.stored`, which admits archived own entries to their feeds."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What came of entries that were offered."""
+    """The result of taking in offered entries."""
 
     news: dict[Place, Head] = field(default_factory=dict)
-    bytes: dict[bytes, int] = field(default_factory=dict)  # of work that its authors have made
-    blame: BadEntry | None = None  # who handed them on is to blame
+    bytes: dict[bytes, int] = field(default_factory=dict)  # load that each author caused
+    blame: BadEntry | None = None  # the peer that sent them is to blame
 
 
 def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
-    """What there is of each of these feeds, in its order; the rest is passed over: nobody has asked
-    for it. Raises BadEntry where the giver is to blame."""
+    """Group items by feed, in order. Items of feeds that were not asked for are skipped.
+
+    Raises BadEntry if the peer that sent them is to blame.
+    """
     found: dict[Place, list[Item]] = {place: [] for place in places}
     for item in items:
         try:
@@ -68,22 +72,22 @@ def _follows(head: Head, mine: Head | None) -> bool:
 
 @dataclass(slots=True)
 class _Batch:
-    """Taken in, but not in the archive yet."""
+    """Entries that are admitted, but not in the archive yet."""
 
     entries: list[Entry] = field(default_factory=list)
     verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
     size: int = 0
-    looked_at: set[Place] = field(default_factory=set)  # of which there was anything
+    looked_at: set[Place] = field(default_factory=set)  # feeds that had an item
     taken: Taken = field(default_factory=Taken)
 
     def count(self, key: bytes, size: int) -> None:
-        """So many bytes by this author were worth a look."""
+        """Count the processing cost of `size` bytes for this author."""
         sizes = self.taken.bytes
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
 class Replica(Holding):
-    """Of one node. `own` is this node."""
+    """The replica of one node. `own` is this node."""
 
     def __init__(
         self,
@@ -96,19 +100,23 @@ class Replica(Holding):
         pause: Pause = at_once,
         opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
-        """`interest`: what is kept of others, else all; `opened` checks an entry's signature."""
+        """`interest` selects the kinds kept of other authors, by default all. `opened` checks an
+        entry's signature."""
         super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
         self.interest = interest or Interest()
         self.takes_own: Callable[[Entry], bool] = lambda entry: False
-        """Whether an entry of this node's own that a peer has is to be taken back."""
+        """Whether to take back an own entry that a peer sent."""
         self.wants_own = False
-        """Whether such entries are to be asked for."""
+        """Whether to ask peers for own entries."""
         self._opened = opened
 
     async def restore(self, more: More | None = None) -> None:
-        """Begin with what the archive has. Those who are kept are to be known by then, or are
-        vouched for by those who are, or `more` names them; others are dropped, and so is what is
-        not kept of any."""
+        """Restore the feeds from the archive.
+
+        An author is restored if it is known as kept already, if a restored author vouches for it,
+        or if `more` names it. All other authors are dropped, and so are feeds of kinds that are not
+        kept.
+        """
         own = peer_id_of(self.own)
         found: dict[PeerId, list[Stored]] = {}
         unused: list[FeedName] = []
@@ -127,7 +135,7 @@ class Replica(Holding):
         while waiting:
             key = waiting.pop()
             if key not in self.authors:
-                continue  # the weight of others has left it no room
+                continue  # evicted because of the weight of others
             self.resume(key, found.pop(peer_id_of(key), ()))
             await self._end_feeds(key)
             value = (await self.facts(key, ("member", 0))).get(VOUCHES)
@@ -146,20 +154,20 @@ class Replica(Holding):
         await self.archive.drop(list(found))
 
     def restart(self, archive: Archive) -> None:
-        """Begin with nothing, where an archive failed while it was read."""
+        """Start with nothing and another archive, after the first one failed while it was read."""
         for key in tuple(self._feeds.authors()):
             self._clear(key)
         self.newcomers.clear()
         self.archive = archive
 
-    # What is known.
+    # Reading.
 
     def keeps(self, key: bytes, plot: Plot) -> bool:
-        """Whether feeds of this kind and part are kept of a kept author: its own always are."""
+        """Whether this kind and part is kept of a kept author. Own feeds always are."""
         return key == self.own or self.interest(plot)
 
     def lacks(self, head: Told) -> bool:
-        """Whether somebody has something of a kept feed that is lacking here."""
+        """Whether a peer with this head has entries of a kept feed that are missing here."""
         if head.key not in self.authors or not self.keeps(head.key, head.plot):
             return False
         mine = self._feeds.head(head.key, head.plot)
@@ -171,17 +179,17 @@ class Replica(Holding):
         if head.epoch == FORKED.epoch:
             return head.same(FORKED)
         if head.key == self.own and not self.wants_own:
-            return False  # its writer answers that, by another epoch
+            return False  # the writer answers that with another epoch
         return mine is None or head[3:5] >= mine[:2]
 
     def told(self, places: Iterable[Place]) -> list[Told]:
-        """The heads of these feeds, as others may be told."""
+        """Return the heads of these feeds, as they are sent to peers."""
         return [told(key, plot, self.head(key, plot)) for key, plot in places]
 
     # Giving.
 
     async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
-        """What follows on these heads, at most so many bytes and a little more."""
+        """Return the entries that follow these heads, up to `limit` bytes and a little more."""
         items: list[Item] = []
         for asked in wanted:
             mine = self.head(asked.key, asked.plot)
@@ -201,8 +209,11 @@ class Replica(Holding):
         return Pulled(items, more=limit <= 0)
 
     async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
-        """From where the asker is; the entry of its own number as well where that is another one:
-        with its own it is the proof of a fork."""
+        """Return the entries that follow the asker's head.
+
+        If this node's entry of the same number differs from the asker's, returns only that entry.
+        Together with the asker's own it proves a fork.
+        """
         if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
             return []
         first = 0
@@ -217,18 +228,20 @@ class Replica(Holding):
     # Taking in.
 
     async def own_feed(self, name: FeedName) -> Feed:
-        """A feed of this node's own, for its writer: its document stays in memory."""
+        """Return an own feed for the writer. Its document stays in memory."""
         feed = self.feed(self.own, plot_of(name)) or Feed(name)
         self._feeds.hold(feed)
         await self._load(feed)
-        feed = self._feeds.used(self.own, plot_of(name)) or feed  # it may have been lost meanwhile
+        feed = self._feeds.used(self.own, plot_of(name)) or feed  # perhaps replaced meanwhile
         self._feeds.hold(feed)
         return feed
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
-        """Entries of this node's own feeds, in their order. They are in the archive when it
-        returns; then `admit` takes them into their feeds. Raises BadEntry where one does not fit,
-        without `admit`, and what the archive raises."""
+        """Write entries of own feeds, in order. They are in the archive when it returns.
+
+        If `admit` is given, it admits the archived entries to their feeds. Without it, raises
+        BadEntry if an entry does not fit. Also raises what the archive raises.
+        """
         batch = _Batch()
         if admit is not None:
             await self.archive.put(entries)
@@ -245,8 +258,11 @@ class Replica(Holding):
         return batch.taken
 
     async def take(self, items: Sequence[Item]) -> Taken:
-        """What a peer handed on, in its order; what nobody keeps here is passed over. Others may
-        run between two of them: a signature takes 0.1 ms."""
+        """Take in entries and proofs from a peer, in order. Items of feeds that are not kept are
+        skipped.
+
+        Other tasks may run between two items, because checking a signature takes 0.1 ms.
+        """
         batch = _Batch()
         for item in items:
             try:
@@ -265,7 +281,7 @@ class Replica(Holding):
         return batch.taken
 
     async def _take_entry(self, sealed: bytes, batch: _Batch) -> None:
-        """Cheap checks come first, the signature last."""
+        """Take in one entry. Cheap checks come first, the signature last."""
         name, head = peek_entry(sealed)
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
@@ -279,16 +295,19 @@ class Replica(Holding):
         if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
             return
         if not first and not _follows(head, mine):
-            return  # a second one may prove no more than the first
+            return  # one out-of-order entry can prove a fork; more prove nothing
         entry = self._opened(sealed)
         if key == self.own and not self._takes_back(entry, mine):
             return
         verdict = await self._admit(entry, batch)
         if verdict.outcome in (Outcome.NEWS, Outcome.FORK, Outcome.REFUSED):
-            batch.count(key, len(sealed))  # who hands on what is old is not its author
+            batch.count(key, len(sealed))  # an author is not charged for old entries
 
     def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
-        """What is as old as ours may prove a fork; what is later is the writer's to decide."""
+        """Whether to take in an own entry from a peer.
+
+        An entry no newer than ours may prove a fork. The writer decides about newer ones.
+        """
         return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
 
     async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
@@ -313,7 +332,7 @@ class Replica(Holding):
         verdict = feed.admit(entry)
         if verdict.outcome is Outcome.LOAD:
             await self._commit(batch)
-            batch.count(key, feed.size)  # read again, for its author's sake
+            batch.count(key, feed.size)  # the author pays for reading its feed again
             await self._load(feed)
             verdict = feed.admit(entry) if feed.document is not None else verdict
         if verdict.outcome is Outcome.CHECK:
@@ -331,7 +350,7 @@ class Replica(Holding):
     def _note(
         self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
     ) -> None:
-        """Keep what is new until it is committed."""
+        """Add a new entry or fork to the batch until it is committed."""
         if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
             return
         self._feeds.use(feed)
@@ -342,14 +361,14 @@ class Replica(Holding):
         self._remember(feed)
 
     async def _commit(self, batch: _Batch) -> None:
-        """Into the archive, then to whoever wants to know."""
+        """Store the batch in the archive, then publish it to the digest and the watchers."""
         entries, verdicts = batch.entries, batch.verdicts
         batch.entries, batch.verdicts, batch.size = [], [], 0
         if entries:
             try:
                 await self._put(entries)
             except StateError:
-                for feed, _ in verdicts:  # what is here is more than what is kept: again from there
+                for feed, _ in verdicts:  # memory has more than the archive
                     self._unlearn(feed)
                 raise
         for feed, verdict in verdicts:
@@ -367,8 +386,12 @@ class Replica(Holding):
             await self._pause()
 
     async def _put(self, entries: Sequence[Entry]) -> None:
-        """A feed of which the archive has something else keeps out no other: what others have of
-        its author counts. An own one is its writer's to begin anew: raises BadOrder."""
+        """Store entries in the archive.
+
+        If they do not follow the archived entries of a feed, only that feed's author is dropped, to
+        be fetched from peers again. Raises BadOrder if an own feed is affected, because its writer
+        must begin a new epoch.
+        """
         try:
             await self.archive.put(entries)
             return
@@ -381,11 +404,13 @@ class Replica(Holding):
             except BadOrder:
                 await self._lose(public_key_of(name.author))
 
-    # Whose feeds.
+    # Ends of revoked feeds.
 
     async def cut(self, ends: Mapping[bytes, Mapping[Plot, Head]]) -> None:
-        """From now on the feeds of these authors end there, and nobody else's: what came later is
-        let go of, and what led there is fetched where something else is here."""
+        """Set the ends of the feeds of revoked authors, in place of all earlier ends.
+
+        Entries beyond an end are dropped. If a feed is on another branch, it is fetched again.
+        """
         for key in self._ends.replace({key: ends[key] for key in ends if key != self.own}):
             if key in self.authors:
                 self.newcomers[key] = None
@@ -403,7 +428,7 @@ class Replica(Holding):
                 await self._go_back(feed)
 
     async def _go_back(self, feed: Feed) -> None:
-        """Let it be what it was at its end; where that is not in the archive, nothing."""
+        """Cut a feed back to its end, or empty it if the archive does not lead to the end."""
         head, end = feed.head, feed.end
         assert head is not None and end is not None
         made, seq, size = Feed(feed.name, end, 0, end), 0, 0

@@ -1,9 +1,8 @@
-"""Feeds over links: the trio shell of `exchange.py`.
+"""Replication of feeds over links: runs the protocol of `exchange.py` in trio tasks.
 
-Whoever dialled a link to keep it compares at once; after that each node compares with a random peer
-every round. News, pulls and new comparisons are begun by one loop; entries are taken in by one task
-at a time, which lets others run between two of them. A brief link carries none of it.
-Wire: docs/spec/state.md.
+The node that dialled a lasting link compares at once. After that, each node compares with a random
+peer every round. One loop starts news, pulls and comparisons. One task at a time takes in entries,
+and lets other tasks run between two of them. Brief links are not used. Wire: docs/spec/state.md.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from .wanted import Pull
 
 
 class Replication:
-    """The part of one node. It answers from the moment it is made; `run` does the rest."""
+    """Replication at one node. It answers calls as soon as it exists; `run` does the rest."""
 
     def __init__(self, host: Host, endpoint: Endpoint, replica: Replica) -> None:
         self.replica = replica
@@ -38,9 +37,9 @@ class Replication:
         self._endpoint = endpoint
         self._lock = trio.Lock()
         self._news = trio.Event()
-        self._links: dict[PeerId, Link] = {}  # over which feeds are exchanged
+        self._links: dict[PeerId, Link] = {}  # links that feeds are exchanged over
         self._fresh: list[PeerId] = []  # to compare with at once
-        self._changes: list[tuple[PeerId, bool]] = []  # links that came and went
+        self._changes: list[tuple[PeerId, bool]] = []  # links gained and lost
         endpoint.handle(NEWS, self._on_news)
         endpoint.handle(PULL, self._give)
         for method in (DIGEST, HEADS, HAVE):
@@ -50,17 +49,19 @@ class Replication:
         endpoint.on_link_lost(self._link_lost)
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
-        """Entries of own feeds: they are in the archive when it returns, and told soon
-        (`Replica.write`)."""
+        """Write entries of own feeds (`Replica.write`).
+
+        They are in the archive when it returns, and peers get news of them soon.
+        """
         await self.exchange.write(entries, admit)
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Wake the loop, because there may be work."""
         self._news.set()
         self._news = trio.Event()
 
-    # As a Network of the exchange.
+    # The `Network` interface of the exchange.
 
     def now(self) -> float:
         return self._host.now()
@@ -68,7 +69,7 @@ class Replication:
     def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
         link = self._links.get(peer)
         if link is not None:
-            with suppress(TransportError):  # the link just ended, and with it what it lacked
+            with suppress(TransportError):  # the link just ended; a new one compares again
                 link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
@@ -108,7 +109,7 @@ class Replication:
             self._begin(link)
 
     def _begin(self, link: Link) -> None:
-        """Exchange feeds over a link from now on."""
+        """Start to exchange feeds over a link."""
         if not link.alive or self._links.get(link.peer) is link:
             return
         fresh = link.peer not in self._links
@@ -127,7 +128,7 @@ class Replication:
             self._changes.append((link.peer, False))
             self.wake()
 
-    # What peers send.
+    # Calls from peers.
 
     def _on_news(self, call: Call) -> Answer:
         link = self._endpoint.link(call.peer)
@@ -161,7 +162,7 @@ class Replication:
             return Reply(payload=await self.exchange.give(call.peer, bytes(call.payload)))
         except StateError as error:
             return self._refused(call.peer, error)
-        except trio.ClosedResourceError:  # the store has closed before the links have
+        except trio.ClosedResourceError:  # the store was closed before the links
             return Refusal("ended", "this node is ending")
 
     def _refused(self, peer: PeerId, error: StateError) -> Refusal:
@@ -172,7 +173,7 @@ class Replication:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled: tell, compare and pull."""
+        """Send news, compare and pull until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._refill)
             task_status.started()
@@ -195,7 +196,7 @@ class Replication:
                 await trio.sleep(defaults.EXCHANGE_TURN)
 
     async def _account_links(self) -> None:
-        """Whose feeds are kept follows the links."""
+        """Update the kept authors after links came or went."""
         while self._changes:
             peer, up = self._changes.pop(0)
             async with self._lock:
@@ -218,4 +219,4 @@ class Replication:
 
 
 _NO_LINK = Refusal("no-link", "the link has ended")
-_LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
+_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

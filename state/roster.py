@@ -1,8 +1,8 @@
-"""The records this node knows: what it takes in, whom it believes, whom to dial next.
+"""Table of the member records that this node knows, which also chooses the members to dial next.
 
-Sans-I/O: sealed bytes and `now` in, records and addresses out. `live` are the peers with a link;
-their records always have room. Others are hearsay of some linked peer, within its quota, and are
-dropped after a while without a link.
+No I/O: sealed bytes and `now` go in, records and addresses come out. `live` has the peers with a
+link, whose records are always stored. Other records are hearsay from a linked peer, within a quota
+for each peer, and are dropped after a while without a link.
 """
 
 import math
@@ -27,20 +27,20 @@ from .record import MemberRecord, open_record, peek
 
 @dataclass(slots=True)
 class Known:
-    """A record and what this node holds of its author."""
+    """A record, with what this node knows about its author."""
 
     record: MemberRecord
     sealed: bytes
     reach: Nearness
-    source: PeerId  # who told of it
+    source: PeerId  # the peer that sent it first
     pace: Bucket
-    heard: float  # when it last had a link, ours or somebody's who told of it
+    heard: float  # when the author last had a link, to this node or to a peer that told of it
     due: float  # when to dial
-    pause: float = defaults.DIAL_PAUSE[0]  # after the next failure
-    tag: "Tag" = b""  # its author's
-    rank: bytes = b""  # in which order this node dials those who are due together
+    pause: float = defaults.DIAL_PAUSE[0]  # seconds to wait after the next failed dial
+    tag: "Tag" = b""  # of the author
+    rank: bytes = b""  # order of dials among members that are due together
     dialling: bool = False
-    met: bool = False  # this node has had a link with it
+    met: bool = False  # this node has had a link to it
     counted: bool = False  # its dial counts against `source` unless it succeeds
     places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
     mark: int = 0  # `mark_of` the sealed bytes
@@ -48,11 +48,11 @@ class Known:
 
 
 class Offer(NamedTuple):
-    """What a node tells of a record it could send: its number, how near it came from, and for
-    how many seconds, rounded up, its author had no link of which the node knows.
+    """An offer of a record: its number, how near it came from, and its age.
 
-    The age travels with the record, so that who is gone is forgotten by all at about the same
-    time, however long they tell each other.
+    The age is the number of seconds, rounded up, since the author had a link that the node knows
+    of. It is sent with the record, so that all nodes forget a dead member at about the same time,
+    however long they tell each other of it.
     """
 
     seq: int
@@ -66,8 +66,9 @@ def mark_of(sealed: bytes) -> int:
 
 
 Tag = bytes
-"""The first 8 bytes of SHA-256 of a peer id. Messages name the author of a record by it, since peer
-ids would be most of them. Two identities with one tag delay each other's records, and no others."""
+"""The first 8 bytes of SHA-256 of a peer id. Messages name the author of a record by its tag,
+because peer ids would take up most of a message. Two identities with the same tag delay only each
+other's records."""
 
 
 def tag_of(peer: PeerId) -> Tag:
@@ -80,7 +81,7 @@ def _bucket_of(tag: Tag) -> int:
 
 
 class Roster:
-    """All records but one's own."""
+    """All known records but this node's own."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
@@ -88,34 +89,34 @@ class Roster:
         self._known: dict[PeerId, Known] = {}
         self._by_tag: dict[Tag, Known] = {}
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
-        self.live: dict[PeerId, None] = {}  # in order of their links
-        self.reclaimed: int | None = None  # a sequence number of our own that others know
+        self.live: dict[PeerId, None] = {}  # in the order of their links
+        self.reclaimed: int | None = None  # later sequence number of an own record from elsewhere
         self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
         self.counts: Callable[[PeerId], bool] = lambda peer: True
-        """Whether somebody may be a member, and is dialled."""
+        """Whether a peer may be a member, and is dialled."""
 
-    # What is known.
+    # Reading.
 
     def members(self) -> dict[PeerId, MemberRecord]:
-        """The live ones whose record is known."""
+        """Return the linked members with a known record."""
         return {peer: self._known[peer].record for peer in self.live if peer in self._known}
 
     def known(self, peer: PeerId) -> Known | None:
         return self._known.get(peer)
 
     def tagged(self, tag: Tag) -> Known | None:
-        """Return what is known of the author with this tag."""
+        """Return the record of the author with this tag, or None."""
         return self._by_tag.get(tag)
 
     def authors(self) -> frozenset[PeerId]:
-        """Whose records are known."""
+        """Return the authors of all known records."""
         return frozenset(self._known)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
-        """What this node can tell, of everybody or of some: live members first."""
+        """Return offers of the records of these authors, or of all, live members first."""
         if authors is None:
             authors = dict.fromkeys((*self.live, *self._known))
         return {
@@ -140,7 +141,7 @@ class Roster:
         return [peer for peer, known in self._known.items() if differ[_bucket_of(known.tag)]]
 
     def offer(self, peer: PeerId, now: float) -> Offer:
-        """What this node can tell of one whom it knows."""
+        """Return the offer of a known record."""
         known = self._known[peer]
         return Offer(known.record.seq, known.reach, self._age(peer, known, now))
 
@@ -148,7 +149,7 @@ class Roster:
         return 0 if peer in self.live else math.ceil(now - known.heard)
 
     def at(self, host: str, port: int) -> list[PeerId]:
-        """Who publishes that IP address and port as its own."""
+        """Return the members that publish this IP address and port as their own."""
         return [peer for peer, known in self._known.items() if (host, port) in known.places]
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
@@ -162,15 +163,18 @@ class Roster:
         return [p for p, known in self._known.items() if p != peer and _share(own, known)]
 
     def has(self, tag: Tag, seq: int) -> bool:
-        """Whether a record of that author is known that is as late."""
+        """Whether a record of this author with this number or a later one is known."""
         known = self._by_tag.get(tag)
         return known is not None and known.record.seq >= seq
 
     def lacking(
         self, offers: Mapping[Tag, Offer], near: Nearness, now: float, own_seq: int
     ) -> list[Tag]:
-        """Whose records to ask for; one's own where a later one than ours goes about. Of the
-        others it is noted how near and how alive the teller has them."""
+        """Return the authors whose records to pull from a peer with these offers.
+
+        This includes our own record if a later one is offered. For records that are known already,
+        updates how near they came from and when their author last had a link.
+        """
         wanted = []
         for tag, offer in offers.items():
             known = self._by_tag.get(tag)
@@ -188,13 +192,12 @@ class Roster:
     def receive(
         self, sealed: bytes, source: PeerId, reach: Nearness, now: float, age: float = 0.0
     ) -> MemberRecord | None:
-        """The record, if it is news, of a member that had a link `age` seconds ago.
+        """Store a record of a member that had a link `age` seconds ago. Return it if it is news.
 
-        Cheap checks come first, the signature last.
-
-        Raises BadRecord where `source` is to blame: it wrote or handed on what nobody may.
+        Cheap checks come first, the signature last. Raises BadRecord if `source` is to blame,
+        because it wrote or forwarded an invalid record.
         """
-        if (known := self._by_bytes.get(sealed)) is not None:  # most come by many ways
+        if (known := self._by_bytes.get(sealed)) is not None:  # most come from many peers
             self._heard_again(known, reach, now - age)
             return None
         author, seq = peek(sealed)
@@ -216,7 +219,7 @@ class Roster:
         except BadRecord:
             if source == author:
                 raise
-            return None  # its author's mistake, or a later version's custom
+            return None  # a mistake of its author, or a record of a later version
         self._store(record, sealed, source, reach, now, now - age)
         return record
 
@@ -232,8 +235,11 @@ class Roster:
             del self._by_tag[known.tag]
 
     def _reclaim(self, sealed: bytes) -> None:
-        """Only our own key can have made it: this node before a restart with a clock that was
-        ahead. Our next record must count as later."""
+        """Note a record of our own key from elsewhere, because our next record must count as later.
+
+        Only our own key can have signed it, for example before a restart with a clock that was
+        ahead.
+        """
         seq = open_record(sealed).seq
         self.reclaimed = max(self.reclaimed or 0, seq)
 
@@ -249,11 +255,14 @@ class Roster:
         return len(self._known) < defaults.MEMBERS or self._make_room(source)
 
     def _hearsay(self) -> Counter[PeerId]:
-        """How many authors without a link each peer told of."""
+        """Count the authors without a link that each peer told of."""
         return Counter(known.source for peer, known in self._known.items() if peer not in self.live)
 
     def _make_room(self, source: PeerId | None) -> bool:
-        """Drop the oldest hearsay of who told most, unless that is `source` itself."""
+        """Evict the oldest hearsay of the peer that told most, if the table is full.
+
+        Returns False, and evicts nothing, if that peer told no more than `source` itself.
+        """
         if len(self._known) < defaults.MEMBERS:
             return True
         told = self._hearsay()
@@ -300,7 +309,7 @@ class Roster:
     # Links.
 
     def linked(self, peer: PeerId, reach: Nearness) -> None:
-        """A link came up."""
+        """Note a new link to a peer."""
         self.live[peer] = None
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
@@ -308,9 +317,10 @@ class Roster:
             known.met, known.lost = True, False
 
     def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
-        """Forget the link, which answers no more; its peer is dialled again for a while.
+        """Note that a link is quiet or has ended. Its peer is dialled again for a while.
 
-        `searched`: not yet, because the link is still there and looks for a path itself.
+        With `searched`, it is not dialled yet, because the link still exists and looks for a path
+        itself.
         """
         self.live.pop(peer, None)
         if known := self._known.get(peer):
@@ -319,7 +329,7 @@ class Roster:
             known.lost = True
 
     def answered(self, peer: PeerId, now: float) -> None:
-        """Somebody who has a link with it brought a proof that it answers."""
+        """Note that a linked peer delivered a proof that a member is live."""
         if known := self._known.get(peer):
             known.heard = max(known.heard, now)
 
@@ -330,12 +340,12 @@ class Roster:
     ) -> list[tuple[PeerId, list[Address]]]:
         """Return up to `most` members to dial now, with addresses; end each with `dialled`.
 
-        Up to `lost` further members that have lost their link are dialled, however many links
-        there are: after a cut each side has links enough, and would never look for the other.
+        Up to `lost` further members that have lost their link are dialled, however many links there
+        are: after a partition each side has enough links, and would never dial the other side.
 
         Each node has an order of its own among the members that are due, so that a swarm too large
-        for a full mesh becomes a random graph. Failed dials are limited by the peer that handed on
-        the record.
+        for a full mesh becomes a random graph. Failed dials are limited for each peer that was the
+        first to send the records.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
@@ -347,7 +357,7 @@ class Roster:
                 continue
             addresses = dialable(known.record.addresses, peer, known.reach)
             if not addresses:
-                known.due = inf  # until it tells of another address
+                known.due = inf  # until it publishes another address
             elif not known.met and not self._ghosts.take(known.source, now):
                 known.due = now + defaults.GHOST_WAIT
             else:
@@ -357,7 +367,7 @@ class Roster:
         return found
 
     def where(self, peer: PeerId) -> list[Address]:
-        """Where a peer may be dialled."""
+        """Return the addresses of a peer that may be dialled."""
         known = self._known.get(peer)
         return [] if known is None else dialable(known.record.addresses, peer, known.reach)
 
@@ -367,7 +377,8 @@ class Roster:
         return min(waiting, default=inf)
 
     def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
-        """A dial ended. Without a link the next is later, each time twice as late."""
+        """Note the end of a dial. If it failed, the next one is later; the pause doubles each
+        time."""
         if (known := self._known.get(peer)) is None:
             return
         known.dialling = False
@@ -379,12 +390,12 @@ class Roster:
             known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
 
     def put_off(self, peer: PeerId) -> None:
-        """It misbehaved: once its link is gone, it is dialled late."""
+        """Delay the next dial of a peer that misbehaved, after its link has ended."""
         if known := self._known.get(peer):
             known.pause = defaults.DIAL_PAUSE[1]
 
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
-        """Who may be dialled. Looked through often, so it is one loop."""
+        """Return the members that may be dialled. It runs often, so it is a single loop."""
         live, counts = self.live, self.counts
         return (
             (peer, known)
@@ -400,7 +411,7 @@ class Roster:
 
 
 def _share(one: Known, other: Known) -> bool:
-    """Return whether two members publish one address that means one machine."""
+    """Whether two members publish an address that only one machine can have."""
     shared = one.places & other.places
     if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:
         return bool(shared)
@@ -408,7 +419,8 @@ def _share(one: Known, other: Known) -> bool:
 
 
 def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:
-    """Where it listens itself: a relay's address is many others', too."""
+    """Return where a member listens itself. Relays are left out, because many members share
+    them."""
     found = []
     for text in record.addresses:
         with suppress(TransportError):

@@ -1,9 +1,9 @@
-"""The grammar of updates: what an honest author writes into its document, and nothing else.
+"""Strict parser and writer of CRDT updates: accepts only what an honest author writes.
 
-An update in the Yjs format (version 1) can ask for gigabytes in five bytes, hang on items that
-never come, or speak for other clients. So each is read here first, strictly, next to what the
-document holds; what passes has one client, continues its clock, and sets or deletes each of
-its keys once. pycrdt sees nothing else. Spec: docs/spec/state.md.
+An update in the Yjs format (version 1) can ask for gigabytes in five bytes, depend on items that
+never come, or write for other clients. So each update is checked here against the document before
+pycrdt sees it. An accepted update has one client, continues its clock, and sets or deletes each of
+its keys once. Spec: docs/spec/state.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,34 +13,34 @@ from . import defaults
 from .errors import BadUpdate
 
 Changes = dict[str, bytes | None]
-"""The new value of each key that an update changes; None where it deletes the key."""
+"""The new value of each key that an update changes; None if it deletes the key."""
 
 ROOT = "facts"  # the one root map of a document
 EMPTY = b"\0\0"  # no items, no deletions
-HEADER_BYTES = 13  # around a snapshot's items, at most
+HEADER_BYTES = 13  # bytes around a snapshot's items, at most
 _ROOT = bytes([1, len(ROOT)]) + ROOT.encode()  # the parent: a root by its name
 _FIRST = 0x28  # content Any, has a key
 _LATER = 0xA8  # the same, with a left origin
 _ONE_BYTES = b"\x01\x74"  # one value, a byte array
 _NUMBER_BYTES = 5  # clients and clocks are under 2^32
-_SHORT = "holds too much, or ends too early"
+_SHORT = "is too large or truncated"
 _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and its value, most
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What the grammar needs to know of a document."""
+    """The facts about a document that checking an update needs."""
 
     client: int  # 1 .. 2^32-1
-    keys: int  # that it may ever name: an update sets no more
+    keys: int  # limit of the keys that it may ever name
     clock: int = 0  # of the next item
     last: dict[str, int] = field(default_factory=dict)  # the clock of each key's last item
-    owner: dict[int, str] = field(default_factory=dict)  # the same the other way round
-    live: dict[str, int] = field(default_factory=dict)  # what each key with a value adds, bytes
-    live_bytes: int = HEADER_BYTES  # a snapshot has at most so many
+    owner: dict[int, str] = field(default_factory=dict)  # inverse of `last`
+    live: dict[str, int] = field(default_factory=dict)  # snapshot bytes of each key with a value
+    live_bytes: int = HEADER_BYTES  # upper bound of a snapshot's size
 
     def record(self, changes: Mapping[str, bytes | None]) -> None:
-        """Take over the changes of an update that was read or written, in its order."""
+        """Record the changes of an update that was read or written, in its order."""
         for key, value in changes.items():
             self.live_bytes -= self.live.pop(key, 0)
             if value is not None:
@@ -56,14 +56,14 @@ class Ledger:
 
 
 def fact_bytes(key: str, value: bytes) -> int:
-    """What a fact adds to a snapshot, at most."""
+    """Return how many bytes a fact adds to a snapshot, at most."""
     return _FACT_FRAME + len(key.encode()) + len(value)
 
 
 def read_update(ledger: Ledger, update: bytes) -> Changes:
-    """What an update changes, in its order; the ledger stays as it is.
+    """Return the changes of an update, in its order, without recording them in the ledger.
 
-    Takes time in proportion to the update's bytes. Raises `BadUpdate("bad-update")`.
+    The time is proportional to the size of the update. Raises `BadUpdate("bad-update")`.
     """
     reader = _Reader(update)
     changes: Changes = {}
@@ -79,17 +79,18 @@ def read_update(ledger: Ledger, update: bytes) -> Changes:
         else:
             changes[ledger.owner[clock]] = None
     if replaced:
-        raise _bad("leaves a value standing that it replaces")
+        raise _bad("does not delete a value that it replaces")
     if reader.left:
-        raise _bad("goes on after its end")
+        raise _bad("has bytes after its end")
     return changes
 
 
 def write_update(ledger: Ledger, changes: Mapping[str, bytes | None]) -> bytes:
-    """The update that makes these changes; the ledger stays as it is.
+    """Return the update that makes these changes, without recording them in the ledger.
 
-    The same bytes as a pycrdt document of this client writes for one transaction. A key that
-    has no value cannot be deleted: raises `BadUpdate("bad-update")`; `too-large` for a fact.
+    These are the bytes that a pycrdt document of this client writes for one transaction. Raises
+    BadUpdate: `bad-update` if a change deletes a key that has no value, `too-large` if a fact is
+    too large.
     """
     items = [_item(ledger, key, value) for key, value in changes.items() if value is not None]
     gone = []
@@ -97,7 +98,7 @@ def write_update(ledger: Ledger, changes: Mapping[str, bytes | None]) -> bytes:
         if key in ledger.live:
             gone.append(ledger.last[key])
         elif value is None:
-            raise _bad("deletes what is not there")
+            raise _bad("deletes a key that has no value")
     begin = b"\1" + _number(len(items)) + _number(ledger.client) + _number(ledger.clock)
     return (begin if items else b"\0") + b"".join(items) + _deletions(ledger.client, gone)
 
@@ -127,22 +128,22 @@ def _deletions(client: int, clocks: Iterable[int]) -> bytes:
 
 
 def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
-    """How many items there are; they begin at the document's own clock."""
+    """Read the start of the items, and return their number. They continue the document's clock."""
     clients = reader.number()
     if clients == 0:
         return 0
     if clients > 1:
-        raise _bad("speaks for several clients")
+        raise _bad("has items of several clients")
     count = reader.number()
     if not 0 < count <= ledger.keys:
-        raise _bad("has a client without items, or more than there can be keys")
-    reader.expect(ledger.client, "speaks for another client")
+        raise _bad("has no items for its client, or more than the limit of keys")
+    reader.expect(ledger.client, "has items of another client")
     reader.expect(ledger.clock, "does not continue the clock")
     return count
 
 
 def _read_item(reader: "_Reader", ledger: Ledger) -> str:
-    """The key of the next item; its value's length comes next."""
+    """Read the next item up to its value's length, and return its key."""
     kind = reader.byte()
     if kind == _LATER:
         reader.expect(ledger.client, "follows another client's item")
@@ -151,25 +152,26 @@ def _read_item(reader: "_Reader", ledger: Ledger) -> str:
             raise _bad("does not follow the last item of a key")
         key = known
     elif kind == _FIRST:
-        reader.skip(_ROOT, "is not about the facts")
+        reader.skip(_ROOT, "does not change the root map of facts")
         key = reader.text(defaults.FACT_KEY_BYTES)
         if key in ledger.last:
-            raise _bad("begins a key again")
+            raise _bad("adds a key that exists already")
     else:
-        raise _bad("has content of another kind")
-    reader.skip(_ONE_BYTES, "has a value that is no bytes")
+        raise _bad("has an unknown kind of content")
+    reader.skip(_ONE_BYTES, "has a value that is not bytes")
     return key
 
 
 def _read_deletions(reader: "_Reader", ledger: Ledger) -> Iterator[int]:
-    """The clocks of the items deleted, in their order: each the last of its key, with a value."""
+    """Yield the clocks of the deleted items, in order. Each is the last item of a key with a
+    value."""
     clients = reader.number()
     if clients == 0:
         return
     if clients > 1:
-        raise _bad("deletes of several clients")
+        raise _bad("deletes items of several clients")
     reader.expect(ledger.client, "deletes another client's items")
-    least = 0  # runs that touch would have been one
+    least = 0  # adjacent runs must be written as one
     runs = reader.number()
     if runs == 0:
         raise _bad("has a client without deletions")
@@ -179,13 +181,13 @@ def _read_deletions(reader: "_Reader", ledger: Ledger) -> Iterator[int]:
             raise _bad("has deletions out of order")
         for clock in range(start, start + length):
             if ledger.owner.get(clock) not in ledger.live:
-                raise _bad("deletes what is not there")
+                raise _bad("deletes an item that is not a current value")
             yield clock
         least = start + length + 1
 
 
 class _Reader:
-    """Steps through bytes, each number in its one spelling."""
+    """Cursor over bytes that accepts only canonical numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -203,7 +205,7 @@ class _Reader:
         return self._data[at]
 
     def number(self) -> int:
-        """A varint of at most 5 bytes, low bits first, without needless zeros at its end."""
+        """Read a varint of at most 5 bytes, low bits first, without redundant zeros at its end."""
         data, value = self._data, 0
         for shift, at in enumerate(range(self._at, self._at + _NUMBER_BYTES)):
             if at >= len(data):
@@ -215,7 +217,7 @@ class _Reader:
                 self._at = at + 1
                 return value | byte << 7 * shift
             value |= (byte & 0x7F) << 7 * shift
-        raise _bad("has a number that is not in its one spelling")
+        raise _bad("has a number that is not canonical")
 
     def take(self, count: int, most: int) -> bytes:
         begin = self._at
@@ -229,7 +231,7 @@ class _Reader:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise _bad("has a key that is no text") from None
+            raise _bad("has a key that is not valid UTF-8") from None
         if not text:
             raise _bad("has an empty key")
         return text

@@ -1,7 +1,7 @@
-"""The swarm's state as one node has it: its own facts written, everybody's replicated and shown.
+"""The swarm's state at one node: writes own facts, replicates all feeds, and keeps the views.
 
-A fact goes one way: `say` or `set` → the writer makes it an entry → the store has it on disk →
-peers are told → each replica checks it, keeps it, and its views change.
+A fact takes one route: `say` or `set` → the writer makes an entry → the store writes it to disk →
+peers get news of it → each replica checks and stores it → its views change.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,8 +42,10 @@ from .writer import Writer
 
 
 class State:
-    """Of one node; its feeds lie in `folder`. `trouble` hears of a disk that refuses or is damaged,
-    as of a `Keeper`."""
+    """The state of one node, with its feeds stored in `folder`.
+
+    `trouble` is called about a disk that refuses or is damaged, as for a `Keeper`.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,8 @@ class State:
         trouble: Trouble,
         keeps: Iterable[Plot] | None = None,
     ) -> None:
-        """`keeps`: what is kept of others' feeds, until `need` says otherwise; None: all."""
+        """`keeps` is the kinds and parts kept of other authors until `need` is called; None means
+        all."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -69,25 +72,26 @@ class State:
         self.views = Views()
         self.replica.watchers.append(self.views)
         self.hold = defaults.WRITE_HOLD
-        """Seconds that own feeds stay as they are after the start; 0 where the key is new, so that
-        nobody can have more of them."""
+        """Seconds after the start before own feeds are written. 0 if the key is new, because then
+        no peer can have later entries of them."""
         self.upkeep: Upkeep | None = None
-        """Of this node's private group, where it is in one."""
+        """Upkeep of this node's private group, or None."""
         self._entered = trio.Event()
-        self._regrouped: dict[bytes, None] = {}  # authors of whom other things are to be shown
+        self._regrouped: dict[bytes, None] = {}  # authors whose visible facts have changed
         self._writer: Writer | None = None
-        self._came_back = False  # an own entry, from a peer: it may say what is not true any more
+        self._came_back = False  # an own entry came from a peer; its facts may be outdated
         self._own_facts = OwnFacts()
-        self._due = trio.Event()  # something is to be written
+        self._due = trio.Event()  # there is something to write
         self._unused = trio.Event()  # something may not be needed any more
         self._losses = trio.Event()
         self._met = trio.Event()  # a peer that had no link has one
         self.shown = trio.Event()
-        """The views say what was stored before this run, as far as the disk gave it."""
+        """Set once the views show the facts stored before this run, as far as the disk could read
+        them."""
 
     async def enter(self, group: Group, *, alone: bool = False) -> None:
-        """This node is in that private group from now on; before `run`, or later on. `alone`:
-        nobody else ever was."""
+        """Join a private group, before or during `run`. `alone` means that it never had another
+        member."""
         upkeep = self.upkeep = Upkeep(
             self._host, self._endpoint, self._identity, group, self.replication, self
         )
@@ -108,14 +112,16 @@ class State:
         return self.upkeep
 
     def say(self, said: Said) -> None:
-        """From now on these are all facts of this node with such keys; what the feeds hold else,
-        also from an earlier run, is taken out. It may be said before `run` has started; what has
-        no room is told as `trouble`, and tried again."""
+        """Set all facts of this node with such keys, and delete any others from its feeds.
+
+        May be called before `run` has started. Facts that do not fit are reported as `trouble`, and
+        tried again.
+        """
         self._own_facts.say(said)
         self._settle()
 
     def set(self, kind: str, key: str, value: Mapping[str, Any] | None, *, part: int = 0) -> None:
-        """Let a fact of this node be `value`, or be no more (None). `run` must have started.
+        """Set a fact of this node to `value`, or delete it (None). `run` must have started.
 
         Raises FeedFull.
         """
@@ -125,25 +131,28 @@ class State:
         self._due.set()
 
     def keys(self, kind: str, *, part: int = 0) -> Collection[str]:
-        """Of the facts that a feed of this node holds, or is about to."""
+        """Return the keys of the facts that an own feed contains, or is about to contain."""
         assert self._writer is not None, "the state is not running"
         return self._writer.keys(kind, part)
 
     def need(self, plots: Iterable[Plot]) -> None:
-        """What this node has use for from now on, where it does not keep all: it is fetched from
-        peers, and what is not needed any more goes after a while."""
+        """Set the kinds and parts that this node needs, if it does not keep all.
+
+        They are fetched from peers. Feeds that are no longer needed are dropped after a while.
+        """
         if self.interest.need(plots, self._host.now()):
             self.replication.wake()
             self._unused.set()
 
     def get(self, kind: str, key: str, *, part: int = 0) -> Mapping[str, Any] | None:
-        """What a fact of this node says, or is about to; None: there is none."""
+        """Return the current or pending value of a fact of this node, or None."""
         assert self._writer is not None, "the state is not running"
         packed = self._writer.get(kind, part, key)
         return None if packed is None else read_fields(packed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Started when what was stored is known and facts can be set."""
+        """Run until cancelled. Reports started once the stored feeds are known and facts can be
+        set."""
         async with trio.open_nursery() as nursery:
             self._begin(await self._open(nursery))
             await nursery.start(self.replication.run)
@@ -158,9 +167,11 @@ class State:
             await trio.sleep_forever()
 
     async def _open(self, nursery: trio.Nursery) -> dict[FeedName, Feed]:
-        """The own feeds as they were stored. A disk that does not open the store, or fails while it
-        is read, leaves a node without memory of earlier runs."""
-        self._host.keep_memory()  # the program itself stays as well
+        """Open the store, and return the own feeds as they were stored.
+
+        If the disk cannot open or read the store, the node starts without memory of earlier runs.
+        """
+        self._host.keep_memory()  # for the program itself
         try:
             await nursery.start(self._keep)
             more = None if self.upkeep is None else self.upkeep.more
@@ -173,13 +184,13 @@ class State:
 
     async def _pause(self) -> None:
         if self._writer is None:
-            self._host.keep_memory()  # what was stored is taken up, and stays
+            self._host.keep_memory()  # for the feeds restored so far
         await trio.lowlevel.checkpoint()
 
     async def _own_feeds(self) -> dict[FeedName, Feed]:
         names = [FeedName(self._identity.peer, kind, part) for kind, part in all_parts()]
         for name in names:
-            await self.replica.own_feed(name)  # where one is damaged, all are lost and begin anew
+            await self.replica.own_feed(name)  # if one is damaged, all are lost and restart
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -199,7 +210,7 @@ class State:
             return writer.takes(entry, self._host.now())
 
         def reported(peer: PeerId) -> None:
-            """Peers compare feeds again and again: only what that brought is a reason to write."""
+            """Handle a report. Peers compare feeds often, so only a new result triggers a write."""
             if writer.reported(peer, len(list(exchange.peers))) or self._came_back:
                 self._came_back = False
                 self._due.set()
@@ -220,7 +231,8 @@ class State:
     # Tasks.
 
     async def _show(self) -> None:
-        """Let the views say what was stored before this run; what a disk refuses to give, later."""
+        """Fill the views with the facts stored before this run. If the disk refuses, try again
+        later."""
         while isinstance(self.replica.archive, KeptArchive):
             try:
                 async for batch in self._keeper.load():
@@ -245,7 +257,7 @@ class State:
         if feed is None or feed.head is None:
             return
         if feed.head == stored.head:
-            with suppress(BadEntry):  # it is read again, and found to be damaged
+            with suppress(BadEntry):  # `facts` reads it again and handles the damage
                 feed.load(map(read_stored, stored.entries))
         await self._restored(feed, await self.replica.facts(key, plot))
 
@@ -257,7 +269,7 @@ class State:
                 return  # its author was dropped meanwhile
 
     def _regroup(self, before: Order) -> None:
-        """What counts of some has changed with their place in the group."""
+        """Mark the authors whose visible facts change, because their roles in the group changed."""
         if self.upkeep is None or self._writer is None:
             return  # nothing is shown yet
         group, own = self.upkeep.group, self._identity.peer
@@ -269,7 +281,7 @@ class State:
             for peer in peers
             if young or before.role(peer) != group.order.role(peer)
         }
-        if young and not group.young:  # until now what anybody said counted
+        if young and not group.young:  # until now all authors counted
             self._regrouped |= dict.fromkeys(self.replica.authors.keys())
 
     async def _keep_group(self) -> None:
@@ -281,14 +293,16 @@ class State:
                     key = next(iter(self._regrouped))
                     del self._regrouped[key]
                     if not await self._show_anew(upkeep.group, key):
-                        self._regrouped[key] = None  # the disk gives it later
+                        self._regrouped[key] = None  # the disk refuses now: try again later
                         break
                     await trio.lowlevel.checkpoint()
                 await upkeep.decided()
 
     async def _show_anew(self, group: Group, key: bytes) -> bool:
-        """Let the views say of an author what its place in the group lets count: whether they
-        do."""
+        """Update the views of an author to the facts that its role in the group allows.
+
+        Returns whether that is complete.
+        """
         peer = peer_id_of(key)
         hidden = [kind for kind in KINDS if not group.shows(peer, kind)]
         self.views.hide(peer, hidden)
@@ -298,7 +312,8 @@ class State:
         return True
 
     async def _show_again(self, author: bytes, plot: Plot) -> bool:
-        """Whether nothing is left to show of a feed: a disk that refuses may give it later."""
+        """Show a feed in the views. Return False if the disk refused, so that it must be tried
+        again."""
         feed = self.replica.feed(author, plot)
         if feed is None or feed.head is None:
             return True
@@ -311,7 +326,7 @@ class State:
         return True
 
     async def _write(self) -> None:
-        """Own facts become entries, together where several come at once."""
+        """Write own facts as entries. Facts that are set together share an entry."""
         assert self._writer is not None
         writer = self._writer
         while True:
@@ -319,7 +334,7 @@ class State:
             with trio.move_on_after(inf if wait is None else max(wait, _LEAST_WAIT)):
                 await self._due.wait()
             self._due = trio.Event()
-            self._own_facts.settle(writer)  # peers may have brought what an earlier run said
+            self._own_facts.settle(writer)  # peers may have sent facts of an earlier run
             entries = writer.flush(self._host.now(), int(self._host.wall() * 1000))
             if not entries:
                 await trio.sleep(_LEAST_WAIT)
@@ -331,7 +346,7 @@ class State:
                 await trio.sleep(defaults.REFUSED_PAUSE)
 
     def _settle(self) -> None:
-        """Let the feeds say what this node says."""
+        """Write this node's facts to its feeds, and report what does not fit."""
         if self._writer is None:
             return
         self._trouble(OWN_FEEDS, self._own_facts.settle(self._writer))
@@ -341,7 +356,7 @@ class State:
         self._due.set()
 
     async def _stay_true(self) -> None:
-        """What had no room may have some now."""
+        """Periodically retry facts that did not fit."""
         while True:
             self._settle()
             await trio.sleep(defaults.SETTLE_AGAIN)
@@ -354,11 +369,12 @@ class State:
             self.replication.wake()
 
     async def _vouch(self) -> None:
-        """Say whom this node has lasting links with, seldom: each change goes to everybody."""
+        """Vouch for the peers with lasting links. Changes are rare, because each goes to all
+        nodes."""
         seen: dict[PeerId, float] = {}
         vouched: list[PeerId] = []
         pace = Bucket(Rate(*defaults.VOUCH_CHANGES), self._host.now())
-        await trio.sleep(defaults.VOUCH_LOOK)  # those who start together all have news
+        await trio.sleep(defaults.VOUCH_LOOK)  # nodes that start together all send news
         while True:
             await self._until_vouching()
             now = self._host.now()
@@ -370,14 +386,17 @@ class State:
             if (stale or not set(lonely) <= set(vouched)) and pace.take(now):
                 latest = sorted(seen, key=seen.__getitem__)[-defaults.VOUCHED_ENOUGH :]
                 some = list(dict.fromkeys([*lonely, *still, *latest]))[: defaults.AUTHOR_VOUCHED]
-                with suppress(FeedFull):  # it has forked
+                with suppress(FeedFull):  # the feed has forked
                     self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
                     vouched = some
-                await trio.sleep(defaults.VOUCH_PAUSE)  # meanwhile others may do so as well
+                await trio.sleep(defaults.VOUCH_PAUSE)  # other nodes may vouch for them meanwhile
 
     async def _until_vouching(self) -> None:
-        """Soon after a link came up; the many peers of a node that is new look one after the other,
-        so that only a few have to vouch for it."""
+        """Wait until it is time to choose the peers to vouch for, which is soon after a new link.
+
+        The delay is random, so that the many peers of a new node look one after the other and only
+        a few need to vouch for it.
+        """
         with trio.move_on_after(defaults.VOUCH_LOOK):
             await self._met.wait()
             self._met = trio.Event()
@@ -385,7 +404,7 @@ class State:
             await trio.sleep(lot * defaults.VOUCH_SOON * len(list(self.replication.exchange.peers)))
 
     async def _forget(self) -> None:
-        """What this node has had no use for, for a while, goes."""
+        """Drop the feeds that this node has not needed for a while."""
         while True:
             wait = self.interest.next_at() - self._host.now()
             with trio.move_on_after(max(wait, _LEAST_WAIT)):
@@ -396,12 +415,13 @@ class State:
                     await self.replica.forget([plot for plot in gone if not self.interest(plot)])
 
     def _is_lonely(self, peer: PeerId) -> bool:
-        """Whether those without a link to it may not hear what it says."""
+        """Whether so few nodes vouch for a peer that nodes without a link to it may miss its
+        facts."""
         return self.replica.authors.vouchers(public_key_of(peer)) < defaults.VOUCHED_LEAST
 
 
 OWN_FEEDS, SAME_KEY = "state", "same-key"
-"""Conditions that `trouble` hears of, besides those of the keeper."""
+"""Conditions reported to `trouble`, besides those of the keeper."""
 _CONTESTED = "another node with this node's identity was seen"
 _CONTESTED_HINT = "a data folder must run once: stop the copy, or give it another folder"
-_LEAST_WAIT = 0.01  # seconds; a wait of a rounding error would never end on a stopped clock
+_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

@@ -1,8 +1,8 @@
-"""Whose turn a job is first: a ring on which every worker has points, and jobs fall between.
+"""Consistent-hash ring that assigns each job a preferred worker.
 
-Only a preference: it keeps nodes that cannot hear each other from taking the same jobs, for both
-sides of a cut know the same workers. Whoever has nothing left to do takes what is another's, and
-who comes next inherits from who is gone.
+The ring is only a preference, which keeps nodes on both sides of a partition from taking the same
+jobs: both sides know the same workers. A worker without jobs of its own takes another's, and the
+next worker on the ring inherits the jobs of a dead one.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _BYTES = 8  # of a point
 
 
 class Shares:
-    """The workers, and what falls to each."""
+    """The ring of workers."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, PeerId]] = []
@@ -30,23 +30,24 @@ class Shares:
         return len(self._workers)
 
     def add(self, peer: PeerId) -> None:
-        """One more who does jobs."""
+        """Add a worker."""
         if peer not in self._workers:
             self._workers.add(peer)
             for point in _points_of(peer):
                 insort(self._points, (point, peer))
 
     def remove(self, peer: PeerId) -> None:
-        """It does none any more."""
+        """Remove a worker."""
         if peer in self._workers:
             self._workers.remove(peer)
             for point in _points_of(peer):
                 del self._points[bisect_left(self._points, (point, peer))]
 
     def heirs(self, job: str) -> Iterator[PeerId]:
-        """Whose turn a job is first, then who comes after that one. Some may come twice.
+        """Yield the preferred worker of a job, then its successors on the ring, some of them
+        repeatedly.
 
-        `job`: its id, a hash in hex.
+        `job` is the job's id, a hash in hex.
         """
         begin = bisect(self._points, (int(job[: 2 * _BYTES], 16), PeerId("")))
         for at in range(len(self._points)):

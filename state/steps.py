@@ -1,11 +1,11 @@
-"""Divides what a peer makes this node read into steps, between which other tasks run."""
+"""Divides the reading of values from peers into steps, between which other tasks run."""
 
 from . import defaults
 
 
 class Steps:
-    """Counts the values that were read. A value of a few kilobytes may take a millisecond, so
-    their bytes count as well."""
+    """Counter of the values that were read, and of their bytes: one of a few KiB may take a
+    millisecond."""
 
     def __init__(self) -> None:
         self._values = self._bytes = 0

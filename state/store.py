@@ -1,19 +1,19 @@
-"""The feeds on disk: one SQLite file with the entries of each feed's epoch.
+"""The feeds on disk, in one SQLite file with the entries of each feed's current epoch.
 
-Every method blocks: call it inside `Host.offload`, one at a time. Rows are laid out so that an
-author's feeds, and a feed's entries, stand next to each other:
+Every method blocks, so call it inside `Host.offload`, one at a time. Rows are numbered so that an
+author's feeds are adjacent, and so are a feed's entries:
 
     authors(id, key)                             the public key
     kinds(id, name)
     feeds(id, epoch, seq, hash, size, sum)       id = author << 12 | kind << 4 | part
     entries(id, sealed, sum)                     id = feed << 12 | seq
     proofs(id, first, second)                    two entries of a feed that has forked
-    meta(name, value)                            what is written to try the disk
+    meta(name, value)                            a value written to probe the disk
 
-`sum` covers a row's content and what it is the row of, so that a page which the disk has changed,
-lost or brought back from an earlier time is noticed: such a feed is dropped, to be fetched again.
-That the bytes are the author's was checked before they were stored. What SQLite itself finds
-damaged is DatabaseDamaged. The format is specified in docs/spec/store.md.
+`sum` is a checksum over a row's content and its identity. It detects pages that the disk has
+changed, lost or restored from an earlier time. Such a feed is dropped, to be fetched again.
+Signatures were checked before the entries were stored. Damage that SQLite itself finds raises
+DatabaseDamaged. The format is specified in docs/spec/store.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,8 @@ _TABLES: Final = {"authors", "kinds", "feeds", "entries", "proofs", "meta"}
 
 
 class Batch(NamedTuple):
-    """Some of the feeds, those that were dropped as damaged, and where to go on (None: done)."""
+    """A batch of feeds, the feeds dropped as damaged, and the number to continue after (None:
+    done)."""
 
     feeds: list[StoredFeed]
     damaged: list[FeedName]
@@ -61,24 +62,25 @@ class Batch(NamedTuple):
 
 
 class Store:
-    """An open store. Raises OSError, DatabaseDamaged besides what is said."""
+    """An open store. Any method may raise OSError or DatabaseDamaged, besides the errors it
+    names."""
 
     def __init__(self, database: Database) -> None:
-        """Takes the database over. Raises HostError where a later version wrote it."""
+        """Take over the database. Raises HostError if a later version wrote it."""
         self._database = database
         self._ready()
         self._kinds: dict[str, int] = {
             name: number for number, name in database.rows("SELECT id, name FROM kinds LIMIT 256")
         }
         self.loose = True
-        """Something has been removed: `make_smaller` may have something to do."""
+        """Whether rows were removed, so that `make_smaller` may have work."""
 
     def _ready(self) -> None:
         database = self._database
         row = database.row("PRAGMA user_version")
         version = row[0] if row is not None else 0
         if version > VERSION:
-            raise HostError("the store of the state is of a later version of shoal")
+            raise HostError("a later version of shoal wrote the store of the state")
         if version == 0:
             with database.transaction():
                 for statement in _SCHEMA:
@@ -95,25 +97,28 @@ class Store:
                 database.run("INSERT OR IGNORE INTO kinds (name) VALUES (?)", name)
 
     def close(self) -> None:
-        """The log goes into the file, as far as the disk takes it. Raises nothing."""
+        """Close the store. The log is merged into the file if the disk allows it. Raises
+        nothing."""
         self._database.close()
 
     # Changing.
 
     def commit(self, works: Sequence[Work]) -> list[StateError | None]:
-        """All of it in one transaction, on disk when it returns: for each work what was wrong
-        with it (BadOrder), and nothing of it is there then, or None."""
+        """Apply all changes in one transaction, which is on disk when this returns.
+
+        Returns None or BadOrder for each change. A change with BadOrder has no effect.
+        """
         with self._database.transaction():
             results = [self._attempt(work) for work in works]
         self._tidy()
         return results
 
     def _tidy(self) -> None:
-        with suppress(OSError):  # what is committed is in the log, and stays
+        with suppress(OSError):  # committed changes are safe in the log
             self._database.tidy()
 
     def probe(self) -> None:
-        """Whether the disk takes a little of everything again: raises OSError where not."""
+        """Check that the disk accepts writes again. Raises OSError if not."""
         with self._database.transaction():
             self._database.run(
                 "INSERT OR REPLACE INTO meta VALUES ('probe', zeroblob(?))", defaults.PROBE_BYTES
@@ -150,7 +155,7 @@ class Store:
         size = 0
         if row is None or entry.epoch > row[0]:
             _require(entry.seq == 0, entry)
-            self._remove_entries(feed)  # of the epoch before, or strays
+            self._remove_entries(feed)  # of the previous epoch, or strays
         else:
             if entry.epoch == row[0] and entry.seq <= row[1]:
                 return self._require_same(feed, entry)
@@ -166,7 +171,7 @@ class Store:
         return self._set_head(feed, entry.name, entry.head, size + entry.size)
 
     def _require_same(self, feed: int, entry: Entry) -> None:
-        """Put a second time: it is to be the very entry, else the store would forget a fork."""
+        """Raise BadOrder unless a stored entry equals this one; else a fork would go unnoticed."""
         at = feed << _SEQ_BITS | entry.seq
         row = self._database.row("SELECT sealed FROM entries WHERE id = ?", at)
         _require(row is not None and row[0] == entry.sealed, entry)
@@ -196,7 +201,7 @@ class Store:
             self._database.run("DELETE FROM authors WHERE id = ?", row[0])
 
     def _cut(self, cut: Cut) -> None:
-        """Where that very entry is not stored, nothing of the feed stays."""
+        """Cut a feed. If the entry to cut at is not stored, remove the whole feed."""
         feed, (epoch, seq, digest) = self._feed_id(cut.name), cut.head
         head = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
         first = feed << _SEQ_BITS
@@ -231,7 +236,8 @@ class Store:
         self.loose = self.loose or removed > 0
 
     def _feed_id(self, name: FeedName, *, make: bool = False) -> int:
-        """The number of a feed; -1 where its author has none and is to get none."""
+        """Return the number of a feed. Return -1 if its author has no number and `make` is
+        false."""
         key = public_key_of(name.author)
         row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
         if row is None and make:
@@ -244,9 +250,10 @@ class Store:
     # Reading.
 
     def feeds(self, after: int = -1) -> Batch:
-        """Feeds with their entries, those behind the number `after`; the damaged ones are gone."""
+        """Return the next feeds after the number `after`, with their entries. Remove damaged
+        ones."""
         if after < 0:
-            self._database.run("PRAGMA shrink_memory")  # what the disk has, not what it had
+            self._database.run("PRAGMA shrink_memory")  # read from the disk, not from the cache
         rows = self._feed_rows(after)
         if not rows:
             self._remove_strays(after + 1, 1 << 62 - _SEQ_BITS)
@@ -263,11 +270,11 @@ class Store:
             bad.append(row[0])
             if name is not None:
                 damaged.append(name)
-        self._remove_feeds([*bad, *found])  # entries without a feed are nobody's
+        self._remove_feeds([*bad, *found])  # also entries without a feed
         return Batch(kept, damaged, last)
 
     def _feed_rows(self, after: int) -> list[Row]:
-        """The next feeds, so many that their entries are no more than is read together."""
+        """Return the rows of the next feeds, with about LOAD_BYTES of entries, but at least one."""
         rows = self._database.rows(
             "SELECT f.id, f.epoch, f.seq, f.hash, f.size, f.sum, a.key FROM feeds f"
             " LEFT JOIN authors a ON a.id = f.id >> ? WHERE f.id > ? ORDER BY f.id LIMIT ?",
@@ -282,7 +289,7 @@ class Store:
         return rows[:taken]
 
     def _entry_rows(self, first: int, end: int) -> dict[int, list[Row]]:
-        """Entries (seq, sealed, sum) by the numbers of their feeds."""
+        """Return entries (seq, sealed, sum) by the numbers of their feeds."""
         found: dict[int, list[Row]] = {}
         for at, sealed, total in self._database.rows(
             "SELECT id, sealed, sum FROM entries WHERE id >= ? AND id < ? ORDER BY id",
@@ -294,7 +301,7 @@ class Store:
         return found
 
     def _name_of(self, row: Row) -> FeedName | None:
-        """Whose feed a row is; None where that cannot be known, or is of no kind that is kept."""
+        """Return the name of the feed of a row, or None if it is damaged or of an unknown kind."""
         number = row[0] >> _PART_BITS & (1 << _FEED_BITS - _PART_BITS) - 1
         part = row[0] & (1 << _PART_BITS) - 1
         kind = next((name for name, at in self._kinds.items() if at == number), "")
@@ -307,12 +314,12 @@ class Store:
 
     def _remove_feeds(self, feeds: Iterable[int]) -> None:
         if feeds := list(feeds):
-            with suppress(OSError), self._database.transaction():  # or at the next start
+            with suppress(OSError), self._database.transaction():  # else the next start does it
                 for feed in feeds:
                     self._forget(feed)
 
     def _remove_strays(self, first: int, end: int) -> None:
-        """Entries and proofs behind the last feed."""
+        """Remove entries and proofs after the last feed."""
         for table, shift in (("entries", _SEQ_BITS), ("proofs", 0)):
             bounds = first << shift, end << shift
             if self._database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
@@ -320,8 +327,10 @@ class Store:
                     self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
 
     def entries(self, name: FeedName, epoch: int, seq: int, limit: int) -> list[bytes]:
-        """Sealed entries of an epoch from `seq` on, up to `limit` bytes, the first one whatever
-        its size; none where another epoch is stored. Raises FeedDamaged."""
+        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes, but at least one.
+
+        Returns none if another epoch is stored. Raises FeedDamaged.
+        """
         feed = self._feed_id(name)
         row = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
         if row is None or row[0] != epoch or seq > row[1]:
@@ -339,7 +348,8 @@ class Store:
         return taken
 
     def _portion(self, feed: int, seq: int, last: int) -> list[Row]:
-        """The next few entries (seq, sealed, sum); there is at least one."""
+        """Return the next few entries (seq, sealed, sum), or one row with seq -1 if they are
+        missing."""
         found = self._database.rows(
             "SELECT id & ?, sealed, sum FROM entries WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?",
             (1 << _SEQ_BITS) - 1,
@@ -350,7 +360,7 @@ class Store:
         return found or [(-1, b"", b"")]
 
     def proof(self, name: FeedName) -> Proof | None:
-        """What proves that a feed has forked. Raises FeedDamaged."""
+        """Return the proof that a feed has forked, or None. Raises FeedDamaged."""
         feed = self._feed_id(name)
         row = self._database.row("SELECT first, second FROM proofs WHERE id = ?", feed)
         try:
@@ -364,7 +374,7 @@ class Store:
     # Space.
 
     def make_smaller(self) -> None:
-        """Give free pages back to the disk, a few at a time; `loose` while there are more."""
+        """Give a few free pages back to the disk. `loose` stays true while there are more."""
         (free,) = self._database.row("PRAGMA freelist_count") or (0,)
         (pages,) = self._database.row("PRAGMA page_count") or (0,)
         self.loose = free > max(pages // defaults.FREE_SHARE, defaults.FREE_LEAST)
@@ -385,9 +395,9 @@ def _require(followed: bool, entry: Entry) -> None:
         name = entry.name
         raise BadOrder(
             f"entry {entry.epoch}.{entry.seq} of the `{name.kind}` feed of `{name.author}` does "
-            "not follow what is stored"
+            "not follow the stored entries"
         )
 
 
 def _damaged(name: FeedName) -> FeedDamaged:
-    return FeedDamaged(f"what is stored of the `{name.kind}` feed of `{name.author}` is damaged")
+    return FeedDamaged(f"the stored `{name.kind}` feed of `{name.author}` is damaged")

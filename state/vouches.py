@@ -1,4 +1,7 @@
-"""Whom an author vouches for: a fact of its `member` feed (docs/spec/state.md, Replication)."""
+"""The fact with the authors that an author vouches for, in its `member` feed.
+
+Spec: docs/spec/state.md, Replication.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,8 +16,10 @@ VOUCHES: Final = "vouches"
 
 
 def read_vouches(value: bytes | None) -> list[bytes]:
-    """The public keys in a fact `vouches`: a map whose `keys` is their list. What is none is
-    passed over."""
+    """Return the public keys in a fact `vouches`, which is a map with a list `keys`.
+
+    Malformed values are ignored.
+    """
     if value is None:
         return []
     try:
@@ -27,5 +32,5 @@ def read_vouches(value: bytes | None) -> list[bytes]:
 
 
 def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
-    """The value of that fact."""
+    """Return the value of the fact."""
     return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}

@@ -1,16 +1,16 @@
-"""What this node lacks of others' feeds, who told of it, and whom to ask for it now.
+"""Scheduler of pulls: missing entries, the peers that offer them, and which peer to ask next.
 
-A feed is asked of one teller at a time, and of two others when that one fails or is slow: over far
-links each turn that brings nothing costs a second. A node has some pulls under way, and who has the
-fewest of them, and was asked longest ago, comes first: a liar that promises everything delays
-nobody else. A second one over the same link, which keeps who is far away from waiting for each
-answer, has to leave room for first ones. An author whose entries have been many of late waits:
-rates only delay. Sans-I/O.
+A feed is pulled from one peer at a time. If that pull fails or is slow, two other peers are asked,
+because over far links each useless pull costs a second. The number of concurrent pulls is limited.
+The peer with the fewest pulls in flight comes first, then the one asked least recently, so a liar
+that offers everything delays no other peer. A link may have a second pull, which hides the latency
+of far peers, but some capacity stays reserved for first pulls. Authors that recently sent many
+entries wait; rates only delay. No I/O.
 
-Feeds of patient kinds, which all members write when they join, are asked for within a budget: some
-at once, which is all of them in a small swarm, and then a few every few seconds. A feed counts as
-one whatever its size. If bytes counted, a few peers with large feeds could spend the budget for
-minutes. A feed of which nothing came does not count.
+Feeds of patient kinds, which all members write when they join, are pulled within a budget: a number
+at once, enough for a small swarm, and then a few every few seconds. Each feed counts as one,
+whatever its size. If bytes counted, a few peers with large feeds could spend the budget for
+minutes. A feed whose pull brought nothing does not count.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -30,7 +30,7 @@ Place = tuple[bytes, Plot]
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What is asked of one peer at once."""
+    """One request to a peer for several feeds."""
 
     peer: PeerId
     places: tuple[Place, ...]
@@ -39,10 +39,10 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """When a feed was asked for last."""
+    """The latest request for a feed."""
 
     since: float
-    beside: bool  # it is to be asked of another one besides
+    beside: bool  # another peer may be asked as well
 
     def late(self, now: float, patience: float) -> bool:
         return now - self.since >= patience
@@ -50,17 +50,17 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Teller:
-    told: dict[Place, Told] = field(default_factory=dict)  # that was lacking then
+    told: dict[Place, Told] = field(default_factory=dict)  # offers that were missing here
     patient: dict[Place, Told] = field(default_factory=dict)  # the same of patient kinds
-    vain: dict[Told, float] = field(default_factory=dict)  # until when it is not asked for again
-    asked: float = -inf  # when last
+    vain: dict[Told, float] = field(default_factory=dict)  # until when not to ask again
+    asked: float = -inf  # time of the last request
     busy: int = 0  # pulls under way
-    rests: float = -inf  # until when it is asked for nothing of patient kinds
+    rests: float = -inf  # until when not to ask for patient kinds
     asking: set[Place] = field(default_factory=set)
-    """For what: over the same link again would be no sooner."""
+    """Feeds in flight from this peer. A second request over the same link would be no faster."""
 
     def lot(self, place: Place) -> dict[Place, Told]:
-        """Return where it stands what this one has told of a feed."""
+        """Return the table that contains this peer's offers of a feed."""
         return self.patient if is_patient(place[1]) else self.told
 
     @property
@@ -69,28 +69,31 @@ class _Teller:
 
 
 def is_patient(plot: Plot) -> bool:
-    """Whether a plot is of a kind that all members write on joining and no request waits for."""
+    """Whether all members write this kind when they join, and no user request waits for it."""
     return plot[0] in defaults.NEWS_PATIENT
 
 
 class Wanted:
-    """`lacks` says whether something told is news still; `draw(n)` is a random number below n."""
+    """The missing feeds of one node.
+
+    `lacks` returns whether an offer is still news. `draw(n)` returns a random number below n.
+    """
 
     def __init__(self, lacks: Callable[[Told], bool], draw: Callable[[int], int]) -> None:
         self._lacks = lacks
         self._draw = draw
         self._tellers: dict[PeerId, _Teller] = {}
-        self._telling: dict[PeerId, _Teller] = {}  # those of whom there may be something to ask
+        self._telling: dict[PeerId, _Teller] = {}  # peers that may offer something missing
         self._pulls: list[Pull] = []  # under way
         self._asked: dict[Place, _Asked] = {}  # under way
-        self._free_at: dict[bytes, float] = {}  # by author: when what came is worked off
-        self._look_at = inf  # when to choose again, since not everything was looked at
-        self._took = defaults.PULL_PATIENCE[1]  # seconds, a pull that brought something, of late
-        self._paced: dict[bytes, None] = {}  # those of whom nothing is asked until then
+        self._free_at: dict[bytes, float] = {}  # by author: when its rate allows more
+        self._look_at = inf  # when to choose again, because some offers were not looked at
+        self._took = defaults.PULL_PATIENCE[1]  # recent duration of a successful pull, seconds
+        self._paced: dict[bytes, None] = {}  # authors that wait for their rate
         self._budget = Bucket(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
-        """Who has told of something lacking there, and of what."""
+        """Return the peers that offer missing entries of a feed, with their offers."""
         return {
             peer: teller.lot(place)[place]
             for peer, teller in self._tellers.items()
@@ -98,7 +101,7 @@ class Wanted:
         }
 
     def lacks_of(self, peer: PeerId, key: bytes) -> bool:
-        """Whether a peer has told of something by this author that is lacking."""
+        """Whether a peer offers entries by this author that are missing here."""
         teller = self._tellers.get(peer)
         return teller is not None and any(
             place[0] == key and self._lacks(told)
@@ -107,23 +110,29 @@ class Wanted:
         )
 
     def spent(self, now: float) -> bool:
-        """Whether feeds of patient kinds can only be asked for later: the budget is used up."""
+        """Whether the budget for feeds of patient kinds is used up."""
         return not self._budget.has(now)
 
     def waits(self, peer: PeerId, now: float, turn: bool) -> bool:
-        """Whether not to ask a peer which of such feeds it has: they can only be asked for later,
-        and either the peer has told of some that are lacking or it is not its `turn`."""
+        """Whether to skip patient kinds in a comparison with a peer.
+
+        They are skipped if the budget is used up, unless it is the peer's `turn` and it offers none
+        so far.
+        """
         teller = self._tellers.get(peer)
         return self.spent(now) and not (turn and (teller is None or not teller.patient))
 
     def room(self, peer: PeerId) -> int:
-        """How much more this peer may tell of."""
+        """Return how many more offers of this peer are remembered."""
         teller = self._tellers.get(peer)
         return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
-        """A peer has these; note what is lacking here. All whom it told ask for another part of it
-        first, and have the rest from each other."""
+        """Note a peer's heads that this node lacks, in random order.
+
+        So the nodes that it told each pull a different part first, and get the rest from each
+        other.
+        """
         teller = self._tellers.setdefault(peer, _Teller())
         lacking = [told for told in heads if self._lacks(told)]
         for left in range(len(lacking), 0, -1):
@@ -137,7 +146,7 @@ class Wanted:
             self._telling[peer] = teller
 
     def next(self, now: float) -> list[Pull]:
-        """Whom to ask for which feeds now; each ends with `ended`."""
+        """Return the pulls to start now. Call `ended` at the end of each."""
         self._look_at = inf
         self._telling = {peer: teller for peer, teller in self._telling.items() if teller.count}
         idle = [item for item in self._telling.items() if item[1].busy < defaults.PULLS_OF_ONE]
@@ -179,19 +188,24 @@ class Wanted:
         return pull
 
     def _under_way(self, now: float) -> int:
-        """Pulls that are, those aside which take too long."""
+        """Return the number of pulls in flight, without those that take too long."""
         late = now - self._patience()
         return sum(pull.since > late for pull in self._pulls)
 
     def _patient_room(self, now: float) -> int:
-        """How many feeds of patient kinds may be asked for now: a lot at least, or none."""
+        """Return how many feeds of patient kinds may be asked for now: none, or at least
+        PATIENT_LOT."""
         level = self._budget.level(now)
         return int(level * defaults.PATIENT_LOT) if level >= 1 else 0
 
     def _choose(
         self, teller: _Teller, lot: dict[Place, Told], looks: int, most: int, now: float
     ) -> list[Place]:
-        """What to ask one for. So much is looked at, and the next time what has waited longest."""
+        """Return the feeds to ask a peer for, at most `most`.
+
+        At most `looks` offers are checked. They move to the end, so that the next call checks
+        others.
+        """
         places: list[Place] = []
         patience = self._patience()
         for place in list(islice(lot, looks)):
@@ -215,7 +229,7 @@ class Wanted:
         return min(max(defaults.PULL_TIMES * self._took, least), most)
 
     def next_at(self, now: float) -> float:
-        """When `next` may find something that it does not find now, if nothing else happens."""
+        """Return when `next` may find more than now, if nothing else happens."""
         budget = now if self._budget.has(now) else self._budget.due
         patient = (max(budget, one.rests) for one in self._telling.values() if one.patient)
         lots = min((when for when in patient if when > now), default=inf)
@@ -231,7 +245,7 @@ class Wanted:
         )
 
     def came(self, key: bytes, size: int, now: float) -> None:
-        """Entries of an author came, so many bytes in all."""
+        """Count `size` bytes of entries from an author against its rate."""
         when = max(self._free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
         self._free_at[key] = when
         if when - now > defaults.AUTHOR_BURST_S:
@@ -244,14 +258,17 @@ class Wanted:
     def ended(
         self, pull: Pull, vain: Container[Place], now: float, left: Collection[Place] = ()
     ) -> None:
-        """End a pull. Feeds in `vain` are not asked of this peer again soon; those `left` had no
-        room in the answer. If all are left, the peer has used up its budget for giving."""
+        """End a pull.
+
+        Feeds in `vain` are not asked of this peer again soon. Those in `left` did not fit into the
+        reply. If all are left, the peer has used up its budget for giving.
+        """
         for place in pull.places:
             self._asked.pop(place, None)
         back = sum(is_patient(at[1]) and (at in vain or at in left) for at in pull.places)
         self._budget.give(now, back / defaults.PATIENT_LOT)
         if pull not in self._pulls:
-            return  # the link it was over is gone
+            return  # its link has ended
         self._pulls.remove(pull)
         teller = self._tellers[pull.peer]
         teller.busy -= 1
@@ -270,7 +287,7 @@ class Wanted:
                 del teller.vain[next(iter(teller.vain))]
 
     def settle(self, place: Place) -> None:
-        """Something came of that feed: forget what is not lacking any more."""
+        """Remove the offers of a feed that are no longer missing, after entries arrived."""
         for teller in self._tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
@@ -278,7 +295,7 @@ class Wanted:
                 del lot[place]
 
     def lost(self, peer: PeerId) -> None:
-        """The link to a peer is gone."""
+        """Forget a peer whose link has ended."""
         self._tellers.pop(peer, None)
         self._telling.pop(peer, None)
         self._pulls = [pull for pull in self._pulls if pull.peer != peer]

@@ -1,4 +1,4 @@
-"""A node's knowledge of a member besides its own link with it."""
+"""State of a member's liveness as known from witnesses and proofs, without an own link to it."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -9,28 +9,28 @@ from . import defaults
 
 @dataclass(slots=True)
 class Watched:
-    """A known member, as far as the own links do not say whether it answers. Times are `now`s."""
+    """The liveness of a known member by witnesses and proofs. Times are by the node's clock."""
 
-    rank: bytes  # the order in which this node checks members due together
+    rank: bytes  # order of checks among members that are due together
     since: float = -inf  # when the member became known
     witnesses: dict[PeerId, None] = field(default_factory=dict)
-    networks: dict[str, int] = field(default_factory=dict)  # of those whose links answer: how many
+    networks: dict[str, int] = field(default_factory=dict)  # live witnesses by network
     live: bool = False
-    proved: float = -inf  # when it last was
-    doubted: float = inf  # since when there is reason to check it
-    tried: float = -inf  # when a check last found nothing
-    pause: float = defaults.CHECK_PAUSE[0]  # after that one
-    turn: int = 0  # checks begun
-    first: float = inf  # when it was proved first, since it was last out
+    proved: float = -inf  # when it was last proved live
+    doubted: float = inf  # since when there has been a reason to check it
+    tried: float = -inf  # time of the last failed check
+    pause: float = defaults.CHECK_PAUSE[0]  # seconds to wait after a failed check
+    turn: int = 0  # number of checks begun
+    first: float = inf  # time of its first proof since it was last dead
     checking: bool = False
-    asked: bool = False  # for, in a question for many
+    asked: bool = False  # it is in a pending question about many members
 
     def count(self, place: str) -> None:
-        """Count one more witness in a network."""
+        """Add a witness in this network."""
         self.networks[place] = self.networks.get(place, 0) + 1
 
     def uncount(self, place: str) -> None:
-        """Count one fewer."""
+        """Remove a witness in this network."""
         if self.networks[place] == 1:
             del self.networks[place]
         else:
@@ -38,7 +38,7 @@ class Watched:
 
     @property
     def shared(self) -> bool:
-        """Whether a question for many is enough: a witness is there, and nothing is wrong."""
+        """Whether a shared question is enough, because it has a witness and nothing looks wrong."""
         if self.doubted < inf or not self.networks:
             return False
         return self.live or (self.first == inf and self.pause == defaults.CHECK_PAUSE[0])

@@ -1,4 +1,4 @@
-"""Changes of the store, as they wait to be committed."""
+"""Change requests to the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from .entry import Entry, FeedName, Head, Proof
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Entries of any feeds, each next to the one before or the first of a later epoch."""
+    """Store entries, each of which follows the stored ones of its feed or begins a later epoch."""
 
     entries: Sequence[Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Everything by these authors goes."""
+    """Delete all feeds of these authors."""
 
     authors: Sequence[PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Everything of these feeds goes."""
+    """Delete these feeds."""
 
     names: Sequence[FeedName]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of a feed nothing stays that is behind this entry of its epoch."""
+    """Delete the entries of a feed after this head."""
 
     name: FeedName
     head: Head
@@ -40,7 +40,7 @@ Work = Put | Proof | Drop | Forget | Cut
 
 
 def size_of(work: Work) -> int:
-    """Bytes of entries that a change brings."""
+    """Return the size of the entries that a change adds, in bytes."""
     if isinstance(work, Put):
         return sum(entry.size for entry in work.entries)
     if isinstance(work, Proof):

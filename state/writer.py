@@ -1,10 +1,10 @@
-"""Own feeds: facts in, entries out, and never two entries with one number.
+"""Writer of own feeds: turns facts into entries, and never signs two entries with one number.
 
-What was written before this run may not be all that this key ever wrote: the store may be a
-copy from yesterday, and another process may hold the same key. So the first entry of each feed
-in a run begins an epoch, as does the first after an entry of which nobody knows whether it was
-stored, and an epoch of this key from elsewhere is answered with a later one. No I/O: the caller
-stores what `flush` gives, calls `stored`, and only then tells others.
+The stored entries may not be all that this key ever wrote: the store may be yesterday's copy, and
+another process may use the same key. So the first entry of each feed in a run begins an epoch, and
+so does the first entry after one that may or may not have been stored. An epoch of this key from
+elsewhere is answered with a later one. No I/O: the caller stores the entries from `flush`, calls
+`stored`, and only then tells peers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,34 +25,34 @@ from .kinds import KINDS, Kind, all_parts
 from .scan import HEADER_BYTES, Changes, fact_bytes
 
 ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
-_DELETION_BYTES = 10  # that an update has for each value that goes, at most
-_UPDATE_FRAME = HEADER_BYTES + 16  # and around them all
+_DELETION_BYTES = 10  # bytes of one deletion in an update, at most
+_UPDATE_FRAME = HEADER_BYTES + 16  # bytes around the items and deletions, at most
 
 
 @dataclass(slots=True)
 class _Own:
-    """An own feed as it is to be."""
+    """The intended state of an own feed."""
 
     feed: Feed
     kind: Kind
-    facts: dict[str, bytes] = field(default_factory=dict)  # what it shall hold
-    live_bytes: int = HEADER_BYTES  # of a snapshot of them, at most
-    changed: Changes = field(default_factory=dict)  # of these, what no entry says yet
-    flying: Changes | None = None  # what entries say that are being stored
-    epoch: int = 0  # begun in this run, the latest; 0: none that may be continued
-    known: int = 0  # the latest epoch of this feed that was ever seen or made
-    anew: bool = False  # what is stored may be another than this: an epoch is due
-    next_at: float = 0.0  # nothing is written before
+    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that it should have
+    live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
+    changed: Changes = field(default_factory=dict)  # changes that are in no entry yet
+    flying: Changes | None = None  # changes in entries that are being stored
+    epoch: int = 0  # latest epoch begun in this run; 0: none to continue
+    known: int = 0  # latest epoch of this feed ever seen or made
+    anew: bool = False  # the store may differ, so an epoch is due
+    next_at: float = 0.0  # earliest time of the next entry
 
     @property
     def document(self) -> Document | None:
-        """The document where its epoch may be continued."""
+        """Return the document if its epoch may be continued."""
         head = self.feed.head
         continues = head is not None and head.epoch == self.epoch >= self.known
         return self.feed.document if continues and not self.anew else None
 
     def put(self, key: str, value: bytes | None) -> None:
-        """Change a fact."""
+        """Set or delete a fact."""
         held = self.facts.pop(key, None)
         self.live_bytes -= 0 if held is None else fact_bytes(key, held)
         if value is not None:
@@ -62,7 +62,7 @@ class _Own:
         self.changed[key] = value
 
     def room_for(self, key: str, value: bytes) -> bool:
-        """Whether the feed may hold this fact beside the others."""
+        """Whether this fact fits into the feed with the others."""
         held = self.facts.get(key)
         grown = fact_bytes(key, value) - (0 if held is None else fact_bytes(key, held))
         keys = len(self.facts) + (held is None)
@@ -70,10 +70,11 @@ class _Own:
 
 
 class Writer:
-    """Writes the feeds of one identity. `feed_of` gives the feed of a name, as `Replica` holds it.
+    """Writer of the feeds of one identity.
 
-    The documents of own feeds have to be in memory. `lot(n)`: a random number 0 .. n-1.
-    Before `held_until` nothing is written, unless enough peers have `reported`.
+    `feed_of` returns the replica's feed of a name, whose document must be in memory. `lot(n)`
+    returns a random number 0 .. n-1. Nothing is written before `held_until` unless enough peers
+    have `reported`.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Writer:
         lot: Callable[[int], int],
         held_until: float = 0.0,
     ) -> None:
-        self.contested_at = -inf  # when a later epoch of this key came from elsewhere, last
+        self.contested_at = -inf  # when a later epoch of this key last came from elsewhere
         self._identity = identity
         self._feed_of = feed_of
         self._lot = lot
@@ -93,29 +94,29 @@ class Writer:
         self._own: dict[FeedName, _Own] = {}
 
     def set(self, kind: str, part: int, key: str, value: Mapping[str, Any] | None) -> None:
-        """Let a fact of this node be `value`, or be no more (None); it is written with others.
+        """Set a fact of this node to `value`, or delete it (None). `flush` writes it with others.
 
         Raises FeedFull: `bad-fact`, `fact-too-large`, `feed-full`, `forked`.
         """
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.feed.forked:
-            raise FeedFull("forked", f"this node's `{kind}` feed has forked and takes nothing")
+            raise FeedFull("forked", f"this node's `{kind}` feed has forked and cannot be written")
         packed = None if value is None else _packed(key, value)
         if own.epoch and packed == own.facts.get(key):
             return
         if packed is not None and not own.room_for(key, packed):
-            raise FeedFull("feed-full", f"this node's `{kind}` feed has no room for more")
+            raise FeedFull("feed-full", f"this node's `{kind}` feed is full")
         own.put(key, packed)
 
     def keys(self, kind: str, part: int) -> Collection[str]:
-        """Of the facts that a feed shall hold, those of earlier runs among them."""
+        """Return the keys of the facts that a feed should have, including those of earlier runs."""
         own = self._find(FeedName(self._identity.peer, kind, part))
         document = own.feed.document
         earlier = document.facts() if document is not None and not own.epoch else {}
         return own.facts.keys() | (earlier.keys() - own.changed.keys())
 
     def get(self, kind: str, part: int, key: str) -> bytes | None:
-        """The value that a fact shall have, packed; None: there shall be none."""
+        """Return the packed value that a fact should have, or None for no fact."""
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.epoch or key in own.changed:
             return own.facts.get(key)
@@ -137,12 +138,15 @@ class Writer:
         return True
 
     def wake(self, now: float) -> float | None:
-        """Seconds until `flush` has something to do; None while nothing is to be written."""
+        """Return the seconds until `flush` has work, or None if there is nothing to write."""
         times = [own.next_at for own in self._own.values() if _is_due(own)]
         return max(0.0, min(times) - now, self._held_until - now) if times else None
 
     def flush(self, now: float, wall_ms: int) -> list[Entry]:
-        """The entries that are due, one a feed: to be stored, then `stored` or `failed`."""
+        """Return the entries that are due, at most one for each feed.
+
+        The caller stores them, then calls `stored` or `failed`.
+        """
         if now < self._held_until:
             return []
         due = [own for own in self._own.values() if _is_due(own) and own.next_at <= now]
@@ -154,7 +158,7 @@ class Writer:
         return entries
 
     def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
-        """These are on disk: they become part of their feeds. Others may be told now."""
+        """Admit entries that are on disk to their feeds. After that, peers may be told."""
         verdicts = []
         for entry in entries:
             own = self._own[entry.name]
@@ -167,7 +171,7 @@ class Writer:
         return verdicts
 
     def failed(self, entries: Iterable[Entry]) -> None:
-        """These may be on disk or not: what they say is written again, in a later epoch."""
+        """Write the facts of these entries again in a later epoch: they may be on disk or not."""
         for entry in entries:
             own = self._own[entry.name]
             own.changed = {**(own.flying or {}), **own.changed}
@@ -176,10 +180,10 @@ class Writer:
             own.epoch, own.anew = 0, True
 
     def takes(self, entry: Entry, now: float) -> bool:
-        """Whether an entry of our own key, which a peer sent, shall be admitted.
+        """Whether to admit an entry of our own key that a peer sent.
 
-        What was written before this run is taken back so. Once a feed is written in this run, a
-        later epoch of it is another process's: ours gets a later one still, after a pause.
+        This recovers entries of earlier runs. Once this run has written a feed, a later epoch of it
+        must come from another process. Then ours begins a still later one, after a pause.
         """
         own = self._own.get(entry.name)
         if own is None or not own.epoch or entry.epoch <= own.epoch:
@@ -191,8 +195,10 @@ class Writer:
         return False
 
     def renew(self) -> None:
-        """What was stored of own feeds is lost: begin an epoch of each, also of those to which this
-        run had nothing to add."""
+        """Begin an epoch of each own feed, because the stored ones are lost.
+
+        This includes feeds that this run has not changed.
+        """
         for kind, part in all_parts():
             own = self._find(FeedName(self._identity.peer, kind, part))
             own.anew |= own.feed.head is not None or own.flying is not None
@@ -204,7 +210,7 @@ class Writer:
         return self._own[name]
 
     def _next_entry(self, own: _Own, wall_ms: int) -> Entry | None:
-        """The entry that says what changed, or as much of it as one update may hold."""
+        """Return an entry with the pending changes, or with as many as fit into one update."""
         if not own.epoch:
             _recall(own)
         held = own.feed.document
@@ -226,7 +232,7 @@ class Writer:
             return None
         update = document.write(changes)
         size = own.feed.size + len(update) + ENTRY_OVERHEAD
-        # Mostly history: a snapshot costs no more than what it makes needless.
+        # The feed is mostly history: a snapshot costs no more than the entries that it replaces.
         worth = 2 * (own.live_bytes + ENTRY_OVERHEAD)
         named = document.named + len(changes)
         full = named > own.kind.keys or head.seq + 1 >= own.kind.entries
@@ -237,11 +243,11 @@ class Writer:
         return self._seal(own, Head(head.epoch, head.seq + 1, head.hash), wall_ms, update)
 
     def _begin(self, own: _Own, wall_ms: int) -> Entry:
-        """The snapshot of a later epoch than any that is known."""
+        """Return an entry with a snapshot, which begins a later epoch than any known one."""
         head = own.feed.head
         known = max(own.known, own.epoch, head.epoch if head else 0)
         own.epoch = wall_ms
-        if wall_ms <= known:  # the clock was set back: two copies of a store must not choose alike
+        if wall_ms <= known:  # the clock is behind; random, as two copies of a store must differ
             own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
         facts = dict(sorted(own.facts.items()))
         update = snapshot(own.kind, client_of(own.feed.name, own.epoch), facts)
@@ -249,7 +255,7 @@ class Writer:
         return self._seal(own, Head(own.epoch, 0, NO_PARENT), wall_ms, update)
 
     def _seal(self, own: _Own, after: Head, wall_ms: int, update: bytes) -> Entry:
-        """The entry of this number; `after.hash` is its parent's."""
+        """Return the signed entry with the number in `after`; `after.hash` is its parent's hash."""
         return seal_entry(
             self._identity,
             own.kind.name,
@@ -268,7 +274,8 @@ def _is_due(own: _Own) -> bool:
 
 
 def _recall(own: _Own) -> None:
-    """Let the facts be the document's with our changes; of the former, those that have room."""
+    """Set the facts to the document's, changed by ours. Facts of the document that do not fit are
+    left out."""
     document = own.feed.document
     assert document is not None or own.feed.head is None or own.feed.forked, "load it first"
     own.facts, own.live_bytes = {}, HEADER_BYTES
@@ -283,7 +290,7 @@ def _recall(own: _Own) -> None:
 
 
 def _first_of(changes: Changes, most: int) -> Changes:
-    """The first of the changes, as many as fit into an update of so many bytes."""
+    """Return the first changes, as many as fit into an update of `most` bytes."""
     chosen: Changes = {}
     for key, value in changes.items():
         most -= _DELETION_BYTES + (0 if value is None else fact_bytes(key, value))
@@ -298,7 +305,8 @@ def _packed(key: str, value: Mapping[str, Any]) -> bytes:
         packed: bytes = msgpack.packb(dict(value))
         size = len(key.encode())
     except (ValueError, OverflowError):
-        raise FeedFull("bad-fact", "a fact holds text or a number that cannot be sent") from None
+        raise FeedFull("bad-fact", "a fact has text or a number that cannot be encoded") from None
     if len(packed) > defaults.FACT_BYTES or not 0 < size <= defaults.FACT_KEY_BYTES:
-        raise FeedFull("fact-too-large", f"a fact has over {defaults.FACT_BYTES} bytes")
+        limits = f"{defaults.FACT_BYTES} bytes or its key is not 1 to {defaults.FACT_KEY_BYTES}"
+        raise FeedFull("fact-too-large", f"a fact exceeds {limits} bytes")
     return packed

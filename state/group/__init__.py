@@ -1,1 +1,1 @@
-"""Private groups: who belongs to a private swarm, in which role, and with which secrets."""
+"""Private groups: the members of a private swarm, with their roles and secrets."""

@@ -1,8 +1,8 @@
-"""Who is let into a private group, and what this node proves at others' doors.
+"""Admission of peers to a private group, and the secrets that this node proves to other members.
 
-A secret of the group alone opens nothing: who proves one has to be a member by this node's own
-list. Only while a node does not yet see itself in that list, which it gets from those it meets
-first, the secret is enough. Spec: docs/spec/group.md, Doors.
+A group secret alone is not enough: a peer that proves one must also be a member by this node's own
+list. Only a new node, which does not find itself in the list yet, accepts a secret alone, because
+it gets the list from the first peers that it meets. Spec: docs/spec/group.md, Doors.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ class GroupAdmission:
 
     @property
     def secret(self) -> Secret | None:
-        """The newest that is known."""
+        """Return the newest known secret."""
         return next(iter(self._shown()), None)
 
     @property
     def further(self) -> Sequence[Secret]:
-        """Older ones, for whoever did not hear of the newest."""
+        """Return older secrets, for peers that do not know the newest yet."""
         return self._shown()[1:]
 
     def find(self, kind: str, ident: bytes) -> Secret | None:

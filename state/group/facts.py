@@ -1,6 +1,6 @@
-"""What a member's `group` feed says: typed, bounded, and written. Spec: docs/spec/group.md, Facts.
+"""Reader and writer of the facts in members' `group` feeds, with types and bounds checked.
 
-Nothing here is believed yet: who may say what is decided by `rule.py`.
+This module does not decide which facts are valid; `rule.py` does. Spec: docs/spec/group.md, Facts.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from ..views.fact import Fields, read_bytes, read_each, read_fields, read_text, 
 GROUP: Final[Plot] = ("group", 0)
 ABOUT: Final = "about"
 KEY: Final = "key/"
-"""How the keys of facts about secrets begin."""
+"""Prefix of the keys of facts about secrets."""
 _MEMBER, _REVOKED = "member/", "revoked/"
 _DOMAIN: Final = b"shoal/group/1\0"
 BOX_BYTES: Final = 32  # an X25519 public key
@@ -29,15 +29,15 @@ MARK_BYTES: Final = 8
 
 
 class Role(IntEnum):
-    """What a member may do. A higher one may do all that a lower one may."""
+    """The permissions of a member. A higher role includes the lower ones."""
 
-    CLIENT = 1  # ask for work
-    OPERATOR = 2  # and serve, and let clients in
-    OWNER = 3  # and let in whom it likes, revoke, rotate
+    CLIENT = 1  # may send requests and jobs
+    OPERATOR = 2  # may also serve, and admit clients
+    OWNER = 3  # may also admit members in any role, revoke members and rotate the key
 
     @property
     def word(self) -> str:
-        """As facts and people spell it."""
+        """Return the role's name in facts and messages."""
         return self.name.lower()
 
 
@@ -46,21 +46,22 @@ ROLES: Final = {role.word: role for role in Role}
 
 @dataclass(frozen=True, slots=True)
 class Charter:
-    """What makes a group this group, for good: who founded it, and a random number."""
+    """The permanent identity of a group: its founder and a random number."""
 
     founder: PeerId
     nonce: bytes
 
     @property
     def ident(self) -> bytes:
-        """The group's public name, 16 bytes: it stays when keys and members change."""
+        """Return the group's public id, 16 bytes. It stays the same when keys and members
+        change."""
         told = _DOMAIN + public_key_of(self.founder) + self.nonce
         return hashlib.sha256(told).digest()[: defaults.GROUP_IDENT_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Of the founder: what it calls the group, and its box."""
+    """The founder's fact with the group's name, its nonce, and the founder's box."""
 
     name: str
     nonce: bytes
@@ -69,16 +70,17 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A peer is to have a role. `box`: the X25519 key for which secrets are sealed to it."""
+    """The grant of a role to a peer. `box` is its X25519 key, to which secrets are sealed."""
 
     role: Role
     box: bytes
-    since: int  # ms, the granter's wall clock: for people only
+    since: int  # the granter's wall clock in ms; for display only
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """A peer is to be out. `ends`: the last entry of each of its feeds that still counts."""
+    """The revocation of a peer. `ends` has the last entry of each of its feeds that still
+    counts."""
 
     ends: Mapping[Plot, Head]
     since: int
@@ -86,32 +88,33 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A part of a rotation: the new secret, sealed for some members by one ephemeral key."""
+    """A part of a rotation: the new secret, sealed for a number of members with one ephemeral
+    key."""
 
     mark: bytes  # of the secret
     ephemeral: bytes
-    boxes: bytes  # tag and ciphertext, one member behind the other
+    boxes: bytes  # tag and ciphertext for each member, concatenated
 
 
 @dataclass(slots=True)
 class Said:
-    """All that one `group` feed says."""
+    """All facts of one `group` feed."""
 
     abouts: dict[str, About] = field(default_factory=dict)
-    """One at most."""
+    """At most one, under the key ABOUT."""
     grants: dict[PeerId, Grant] = field(default_factory=dict)
     revoked: dict[PeerId, Revocation] = field(default_factory=dict)
     keys: dict[tuple[int, int], Sealed] = field(default_factory=dict)
-    """By the number of the rotation and of the part."""
-    bad: int = field(default=0, compare=False)  # facts that were none, and passed over
+    """By number of the rotation and of the part."""
+    bad: int = field(default=0, compare=False)  # malformed facts that were skipped
 
     @property
     def about(self) -> About | None:
-        """What the founder says of the group."""
+        """Return the founder's description of the group, or None."""
         return self.abouts.get(ABOUT)
 
     def change(self, key: str, value: bytes | None) -> None:
-        """A fact is another one, or is no more (None). What is none counts as not there."""
+        """Set a fact, or remove it (None). A malformed fact counts as missing."""
         if (place := self._place(key)) is None:
             self.bad += value is not None
             return
@@ -124,7 +127,7 @@ class Said:
             self.bad += 1
 
     def _place(self, key: str) -> "_Place | None":
-        """Where a fact belongs, and how it is read; None: it is of no kind that is known here."""
+        """Return the table, key and reader for a fact, or None if its kind is unknown."""
         if key == ABOUT:
             return self.abouts, key, _about
         if key.startswith(KEY):
@@ -144,37 +147,37 @@ _Place = tuple[dict[Any, Any], Any, Callable[[Fields], Any]]
 
 
 def about_fact(name: str, nonce: bytes, box: bytes) -> dict[str, Any]:
-    """The value of the founder's fact `about`."""
+    """Return the value of the founder's fact `about`."""
     return {"name": name, "nonce": nonce, "box": box}
 
 
 def grant_key(peer: PeerId) -> str:
-    """The key of the fact that grants a peer a role."""
+    """Return the key of the fact that grants a peer a role."""
     return _MEMBER + peer
 
 
 def grant_fact(role: Role, box: bytes, since: int) -> dict[str, Any]:
-    """Its value."""
+    """Return the value of a fact that grants a role."""
     return {"role": role.word, "box": box, "since": since}
 
 
 def revocation_key(peer: PeerId) -> str:
-    """The key of the fact that revokes a peer."""
+    """Return the key of the fact that revokes a peer."""
     return _REVOKED + peer
 
 
 def revocation_fact(ends: Mapping[Plot, Head], since: int) -> dict[str, Any]:
-    """Its value."""
+    """Return the value of a fact that revokes a peer."""
     return {"heads": [[*plot, *head] for plot, head in sorted(ends.items())], "since": since}
 
 
 def key_key(number: int, part: int) -> str:
-    """The key of the fact with a part of a rotation."""
+    """Return the key of the fact with a part of a rotation."""
     return f"{KEY}{number}/{part}"
 
 
 def key_fact(sealed: Sealed) -> dict[str, Any]:
-    """Its value."""
+    """Return the value of a fact with a part of a rotation."""
     return {"mark": sealed.mark, "from": sealed.ephemeral, "boxes": sealed.boxes}
 
 
@@ -187,7 +190,7 @@ def _about(fields: Fields) -> About:
 def _grant(fields: Fields) -> Grant:
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise BadFact("a grant names no role that this version knows")
+        raise BadFact("a grant has a role that this version does not know")
     return Grant(ROLES[role], _exact(fields.get("box"), BOX_BYTES), _since(fields))
 
 
@@ -198,12 +201,12 @@ def _revocation(fields: Fields) -> Revocation:
 
 
 def _end(value: object) -> tuple[Plot, Head] | None:
-    """None: a feed of a kind that this version does not keep."""
+    """Return a feed's plot and its end, or None if this version does not know the kind."""
     if type(value) is not list or len(value) != 5:
-        raise BadFact("a head in a revocation is none")
+        raise BadFact("expected a head in a revocation to be a list of 5 items")
     kind, part, epoch, seq, digest = value
     if type(kind) is not str or type(part) is not int:
-        raise BadFact("a head in a revocation names no feed")
+        raise BadFact("a head in a revocation lacks the kind or part of its feed")
     if kind not in KINDS or part not in KINDS[kind].parts:
         return None
     head = Head(
@@ -225,13 +228,13 @@ def _since(fields: Fields) -> int:
 def _exact(value: object, size: int) -> bytes:
     data = read_bytes(value, size)
     if len(data) != size:
-        raise BadFact("bytes of a fact have a wrong size")
+        raise BadFact(f"expected {size} bytes in a fact, got {len(data)}")
     return data
 
 
 def _bounded(value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise BadFact("a number of a head is out of bounds")
+        raise BadFact(f"a number of a head is not in {least}..{most}")
     return value
 
 
@@ -243,7 +246,7 @@ def _peer(text: str) -> PeerId | None:
 
 
 def _numbers(key: str) -> tuple[int, int] | None:
-    """Of a rotation and its part, in their one spelling; None: it is neither."""
+    """Return the numbers of a rotation and its part, or None if the key is not canonical."""
     words = key.removeprefix(KEY).split("/")
     if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
         return None

@@ -1,7 +1,7 @@
-"""One private group as a node has it: who is in, what is shown of whom, which secret is used.
+"""One node's view of a private group: its members, the facts shown of each, and its secrets.
 
-It watches the `group` feeds of those who may say something, and decides anew when one has changed.
-Sans-I/O; `upkeep.py` acts on it.
+It watches the `group` feeds of owners and operators, and decides again when one has changed. No
+I/O; `upkeep.py` acts on the decisions.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,28 +17,28 @@ from .sealing import open_secret
 from .secrets import Mark, Secrets
 
 _OF_MEMBERS = ("member", "models", "shards")
-"""Kinds of which nothing is shown once their author is out; what it had said otherwise stays."""
+"""Kinds that are hidden once their author is revoked. Its earlier facts of other kinds stay."""
 _OF_PROVIDERS = ("shards", "claims", "usage")
-"""Kinds by which one does something for others, as clients do not: else a client could answer
-anybody's jobs."""
+"""Kinds of providers. They do not count from clients, which could otherwise answer any member's
+jobs."""
 
 
 class Group(Watcher):
-    """Of the node with this identity."""
+    """The group as the node with this identity sees it."""
 
     def __init__(self, charter: Charter, identity: Identity, secrets: Secrets) -> None:
         self.charter = charter
         self.secrets = secrets
         self.order = Order()
-        self.news = 0  # grows with each change of what is said
+        self.news = 0  # grows with each change of the facts
         self.on_news: Callable[[], None] = lambda: None
         self._identity = identity
-        self._said: dict[PeerId, Said] = {}  # of those who may say something, once it was read
+        self._said: dict[PeerId, Said] = {}  # of owners and operators whose feeds were read
         self._decided = -1
         self._newest: Mark | None = None
-        self._vain: dict[PeerId, Mark] = {}  # rotations in which there was nothing for this node
+        self._vain: dict[PeerId, Mark] = {}  # rotations that have no box for this node
 
-    # As a watcher of the replica.
+    # The `Watcher` interface.
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         if (name.kind, name.part) != GROUP or name.author not in self._said:
@@ -52,17 +52,17 @@ class Group(Watcher):
         self.on_news()
 
     def dropped(self, author: PeerId) -> None:
-        """What it said counts until its feed has come again."""
+        """Do nothing: the author's facts count until its feed has arrived again."""
 
-    # What is said.
+    # Facts and decisions.
 
     def unread(self) -> list[PeerId]:
-        """Those who may say something, and whose feed was not read."""
+        """Return the founder, owners and operators whose feeds were not read yet."""
         wanted = (self.charter.founder, *self.order.speakers())
         return [peer for peer in dict.fromkeys(wanted) if peer not in self._said]
 
     def read(self, peer: PeerId, facts: dict[str, bytes]) -> None:
-        """What the feed of such a one says now."""
+        """Set the facts of the feed of one of them."""
         self._vain.pop(peer, None)
         said = self._said[peer] = Said()
         for key, value in facts.items():
@@ -70,17 +70,17 @@ class Group(Watcher):
         self.news += 1
 
     def said(self, peer: PeerId) -> Said:
-        """What one of them says."""
+        """Return the facts of one of them."""
         return self._said.get(peer) or Said()
 
     def decide(self) -> bool:
-        """Apply the rule where something has changed; whether anything is different now."""
+        """Apply the rule if a fact has changed. Return whether the order has changed."""
         if self._decided == self.news:
             return False
         self._decided = self.news
         before, self.order = self.order, decide(self.charter.founder, self._said)
-        # Who may say nothing any more is read anew when it may: else an owner that grants and takes
-        # back makes as many of these as it likes.
+        # Forget peers that no longer count; they are read again if they do. Otherwise an owner that
+        # grants and revokes roles could fill this table.
         speakers = frozenset(self.order.speakers())
         self._said = {peer: said for peer, said in self._said.items() if peer in speakers}
         self._newest = max((mark for mark, _ in self._rotations()), default=None)
@@ -88,7 +88,8 @@ class Group(Watcher):
         return before != self.order
 
     def granting(self, peer: PeerId, grant: Grant) -> Order:
-        """The group with that grant by this node, and with no revocation of the peer by it."""
+        """Return the group with this grant added by this node, and without its revocation of the
+        peer."""
         own = self._identity.peer
         said = self.said(own)
         revoked = {other: each for other, each in said.revoked.items() if other != peer}
@@ -96,8 +97,11 @@ class Group(Watcher):
         return decide(self.charter.founder, self._said | {own: said})
 
     def would_place(self, peer: PeerId, grant: Grant) -> bool:
-        """Whether `granting` it gives the peer that role, and takes nobody's place where it is a
-        higher one, but of whom the revoked let in: places are bounded."""
+        """Whether the grant would take effect: the number of members is limited.
+
+        A grant of a higher role must not displace any other member, except those that revoked
+        members admitted.
+        """
         before, after = self.order.standings, self.granting(peer, grant).standings
         if peer not in after or after[peer].role is not grant.role:
             return False
@@ -106,17 +110,19 @@ class Group(Watcher):
         kept = (each for each in before if before[each].by not in self.order.revoked)
         return all(each in after and after[each].role >= before[each].role for each in kept)
 
-    # Who is in.
+    # Members.
 
     @property
     def decided(self) -> bool:
-        """The rule was applied at least once: before it, nobody can be let in."""
+        """Whether the rule was applied at least once. Before that, no peer can be admitted."""
         return self._decided >= 0
 
     @property
     def young(self) -> bool:
-        """This node does not yet see itself in the group: who has a secret counts as a member. A
-        founder stands in it by itself, also where it has lost all that it said."""
+        """Whether this node does not find itself in the group yet, so that a secret is enough.
+
+        A founder always finds itself, so it is young until its fact `about` is known.
+        """
         own = self._identity.peer
         if own == self.charter.founder:
             return self.said(own).about is None
@@ -124,22 +130,25 @@ class Group(Watcher):
 
     @property
     def role(self) -> Role | None:
-        """This node's own."""
+        """Return this node's own role, or None."""
         return self.order.role(self._identity.peer)
 
     def revoked_by(self, peer: PeerId) -> PeerId | None:
-        """Who has revoked a peer."""
+        """Return the owner that has revoked a peer, or None."""
         found = self.order.revoked.get(peer)
         return None if found is None else found[0]
 
     def counts(self, peer: PeerId) -> bool:
-        """Whether a peer is to be listed as a member."""
+        """Whether a peer counts as a member."""
         return self.shows(peer, "member")
 
     def shows(self, author: PeerId, kind: str) -> bool:
-        """Whether what an author says counts: the one place where roles do something to views and
-        routing. A client's shards, claims and usage do not; of whoever is no member nothing, but
-        what a revoked one had said of jobs and usage until it was."""
+        """Whether an author's facts of a kind count. Roles affect views and routing only here.
+
+        Shards, claims and usage of clients do not count. Nothing counts of a peer that is not a
+        member, except the jobs, claims and usage that a revoked member wrote before its
+        revocation.
+        """
         role = self.order.role(author)
         if role is not None:
             return role > Role.CLIENT or kind not in _OF_PROVIDERS
@@ -151,20 +160,22 @@ class Group(Watcher):
 
     @property
     def newest(self) -> Mark | None:
-        """The secret of the latest rotation by an owner, whether this node knows it or not."""
+        """Return the mark of the latest rotation by an owner, even if its secret is unknown
+        here."""
         return self._newest
 
     def rotator(self) -> PeerId | None:
-        """Whose rotation the newest is."""
+        """Return the owner that made the newest rotation."""
         return next((peer for mark, peer in self._rotations() if mark == self._newest), None)
 
     def parts(self, peer: PeerId, number: int) -> list[Sealed]:
-        """What an owner sealed in a rotation."""
+        """Return the parts of an owner's rotation."""
         keys = self.said(peer).keys
         return [part for place, part in sorted(keys.items()) if place[0] == number]
 
     def _rotations(self) -> Iterator[tuple[Mark, PeerId]]:
-        """The latest of each owner. Of a revoked one none counts: it knows what it made."""
+        """Yield the latest rotation of each owner, but not of revoked ones, which know their
+        secrets."""
         for standing in self.order.members():
             keys = self.said(standing.peer).keys if standing.role is Role.OWNER else {}
             if keys:
@@ -172,7 +183,7 @@ class Group(Watcher):
                 yield Mark(number, keys[number, part].mark), standing.peer
 
     def _open(self) -> None:
-        """What owners sealed for this node, where it is not known yet."""
+        """Open the unknown secrets that owners sealed for this node."""
         vain: dict[PeerId, Mark] = {}
         for mark, peer in self._rotations():
             if mark in self.secrets:
@@ -183,5 +194,5 @@ class Group(Watcher):
                 if secret is not None:
                     self.secrets.add(mark.number, secret)
                     continue
-            vain[peer] = mark  # until its feed says something else
+            vain[peer] = mark  # until its feed changes
         self._vain = vain

@@ -1,4 +1,4 @@
-"""What people ask of a group through one of its nodes: who is in, in which role, and who is out."""
+"""Operations on a group that people request at a node: admit, change a role, revoke, rotate."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
@@ -20,7 +20,7 @@ from .secrets import Mark
 
 
 class Management:
-    """Of one node in its group. `until`: waits for what is to be decided."""
+    """The operations of one node in its group. `until` waits until a decision has been made."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Management:
         self._own = own
         self._rotation = rotation
         self._until = until
-        self._gained_at = -inf  # when this node began to keep more kinds than before
+        self._gained_at = -inf  # when this node last began to keep more kinds
         replica.interest.on_gained.append(lambda plots: self._gained())
 
     def _gained(self) -> None:
         self._gained_at = self._host.now()
 
     async def admit(self, peer: PeerId, role: Role, box: bytes) -> None:
-        """Let a peer be a member, in this role at least; on disk when it returns.
+        """Admit a peer in at least this role. The grant is on disk when this returns.
 
         Raises GroupRefused, FeedFull.
         """
@@ -57,7 +57,7 @@ class Management:
             await self._grant(peer, Grant(role, box, self._wall_ms()))
 
     async def change_role(self, peer: PeerId, role: Role) -> None:
-        """Let a member have exactly this role, also one whom this node had revoked.
+        """Give a member exactly this role, even if this node has revoked it.
 
         Raises GroupRefused, FeedFull.
         """
@@ -70,7 +70,7 @@ class Management:
         standing = self._group.order.standings.get(peer)
         if standing is None:
             raise GroupRefused(
-                "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
+                "no-member", f"`{peer}` is not a member", hint="`shoal group` lists the members"
             )
         grant = Grant(role, standing.box, self._wall_ms())
         others = self._group.granting(peer, grant).revoked
@@ -78,19 +78,19 @@ class Management:
             raise GroupRefused(
                 "revoked",
                 f"`{peer}` is revoked by `{others[peer][0]}`",
-                hint="only that owner takes it back",
+                hint="only that owner can undo the revocation",
             )
         granters = [other for other in self._granters(peer, role) if other != self._identity.peer]
         if granters:
             raise GroupRefused(
                 "granted-by-others",
-                f"`{peer}` has a higher role by the grant of `{granters[0]}`",
-                hint="ask that one to change it, or revoke it",
+                f"`{granters[0]}` has granted `{peer}` a higher role",
+                hint="ask that owner to change the role, or revoke the peer",
             )
         await self._grant(peer, grant)
 
     def _granters(self, peer: PeerId, above: Role) -> Iterable[PeerId]:
-        """Members whose grants give a peer more than that."""
+        """Return the owners that grant a peer a higher role than `above`."""
         owners = (each for each in self._group.order.standings.values() if each.role is Role.OWNER)
         return (
             each.peer
@@ -99,30 +99,30 @@ class Management:
         )
 
     async def _grant(self, peer: PeerId, grant: Grant) -> None:
-        """With it this node's own revocation of the peer goes, where there is one."""
+        """Grant a role, and undo this node's own revocation of the peer."""
         own, role = self._group.role, grant.role
         if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
-            raise self.not_allowed(f"let {role.word}s in")
+            raise self.not_allowed(f"admit {role.word}s")
         said = self._group.said(self._identity.peer)
         if own is Role.OPERATOR and len(said.grants) >= defaults.OPERATOR_CLIENTS:
             raise GroupRefused(
                 "too-many-clients",
-                f"an operator lets {defaults.OPERATOR_CLIENTS} clients in, and this one has",
+                f"this operator has admitted {defaults.OPERATOR_CLIENTS} clients, the maximum",
                 hint=f"ask one of: {self.owners()}",
             )
         if not self._group.would_place(peer, grant):
             most = f"{defaults.GROUP_OWNERS} owners and {defaults.GROUP_MEMBERS} members"
             raise GroupRefused(
                 "group-full",
-                f"a group has {most} at most, the revoked among them",
-                hint="`shoal group role PEER operator` frees the place of an owner",
+                f"a group has at most {most}, including revoked ones",
+                hint="`shoal group role PEER operator` turns an owner into an operator",
             )
         fact = facts.grant_fact(role, grant.box, grant.since)
         say(self._own, {facts.grant_key(peer): fact, facts.revocation_key(peer): None})
         await self._until(lambda: self._group.order.role(peer) == role)
 
     async def revoke(self, peer: PeerId) -> None:
-        """A peer is out, and what it says from now on counts nowhere; then the secret is another.
+        """Revoke a member, so that its later entries no longer count, and rotate the secret.
 
         Raises GroupRefused, FeedFull.
         """
@@ -133,7 +133,7 @@ class Management:
             raise self._senior(peer)
         if peer not in order:
             raise GroupRefused(
-                "no-member", f"`{peer}` is no member", hint="`shoal group` lists the members"
+                "no-member", f"`{peer}` is not a member", hint="`shoal group` lists the members"
             )
         fact = facts.revocation_fact(self._ends_now(peer), self._wall_ms())
         self._own.set("group", facts.revocation_key(peer), fact)
@@ -141,9 +141,9 @@ class Management:
         self._rotation.ask()
 
     def _senior(self, peer: PeerId) -> GroupRefused:
-        """Why this node cannot revoke one that stands before it, or itself."""
+        """Return the error for revoking a senior member, or itself."""
         own, founder = self._identity.peer, self._group.charter.founder
-        code, message = "senior", f"`{peer}` stands before this node in the group"
+        code, message = "senior", f"`{peer}` is senior to this node in the group"
         if peer == own:
             code, message = "self", "an owner cannot revoke itself"
         if peer == founder:
@@ -155,8 +155,11 @@ class Management:
         )
 
     def _ends_now(self, peer: PeerId) -> Mapping[Plot, Head]:
-        """The last entry of each of its feeds; of one who is revoked those of its revocation, for
-        what leads there may still be on its way. Raises GroupRefused."""
+        """Return the last entry of each feed of a peer. Raises GroupRefused.
+
+        For a revoked peer, returns the ends in its revocation, because the entries that lead there
+        may not have arrived yet.
+        """
         revoked = self._group.order.revoked.get(peer)
         if revoked is not None:
             return revoked[1].ends
@@ -164,23 +167,28 @@ class Management:
         if self._lacks(peer, key):
             raise GroupRefused(
                 "not-ready",
-                f"not all that `{peer}` has said is here yet, and the rest would count nowhere",
-                hint=f"in a moment again, beside members who have it: `shoal group revoke {peer}`",
+                f"not all entries of `{peer}` are here yet, and the missing ones would not count",
+                hint=f"retry in a moment, with other members running: `shoal group revoke {peer}`",
             )
         heads = ((plot, self._replica.head(key, plot)) for plot in all_parts())
         return {plot: head for plot, head in heads if head is not None and head != FORKED}
 
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
-        """Whether there is something of a peer that is still to be fetched. What others tell of it
-        plays no part: who is to be revoked could tell of more for ever."""
+        """Whether entries of a peer may still be missing.
+
+        Offers of other peers do not count, because the peer to revoke could offer more and more.
+        """
         replica = self._replica
         if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:
             return True
-        # Its feed was lost: what it says counts until that has come again (`Group.dropped`).
+        # Its feed was lost, but its facts count until the feed has come again (`Group.dropped`).
         return replica.head(key, GROUP) is None and self._group.said(peer) != Said()
 
     async def rotate(self) -> Mark:
-        """A new secret for all members; on disk when it returns. Raises GroupRefused, FeedFull."""
+        """Make a new secret for all members. It is on disk when this returns.
+
+        Raises GroupRefused, FeedFull.
+        """
         self._require_owner("rotate the key")
         self._rotation.next_number()
         before = self._group.newest
@@ -194,7 +202,7 @@ class Management:
             raise self.not_allowed(what)
 
     def not_allowed(self, what: str) -> GroupRefused:
-        """Why this node's place does not let it do something, and whom to ask."""
+        """Return the error for an operation that this node's role does not allow."""
         own = self._identity.peer
         if self._group.revoked_by(own) is not None:
             message = f"the group has revoked this node: it cannot {what}"
@@ -204,7 +212,7 @@ class Management:
         return GroupRefused("not-owner", message, hint=f"ask one of: {self.owners()}")
 
     def owners(self) -> str:
-        """Whom to ask for what only owners do."""
+        """Return the owners to ask, as text."""
         owners = [each.peer for each in self._group.order.members() if each.role is Role.OWNER]
         return _listed(owners)
 
@@ -213,15 +221,15 @@ class Management:
 
 
 def _founder(peer: PeerId) -> tuple[str, str]:
-    """What is in the way of changing a founder's place, and what goes instead."""
+    """Return the error text and hint for an attempt to change a founder's role."""
     return (
         f"`{peer}` founded the group: it always stays an owner",
-        "found a group without it: `shoal node --private --data DIR`",
+        "create a group without it: `shoal node --private --data DIR`",
     )
 
 
 def _words(role: Role | None) -> str:
-    return "who is no member" if role is None else f"{role.word}s"
+    return "a node that is not a member" if role is None else f"{role.word}s"
 
 
 def _listed(peers: Iterable[PeerId]) -> str:

@@ -1,4 +1,4 @@
-"""This node's own `group` feed, as what it says to its group is written there."""
+"""Interface to this node's own `group` feed, and atomic changes to it."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
@@ -6,14 +6,14 @@ from typing import Any, Protocol
 from ..errors import FeedFull
 
 Changes = Mapping[str, Mapping[str, Any] | None]
-"""Facts by their keys; None: that one goes."""
+"""Facts by key; None deletes a fact."""
 
 
 class OwnFeed(Protocol):
-    """What a writer does for it."""
+    """The methods of a writer that are used here."""
 
     def set(self, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
-        """Raises FeedFull."""
+        """Set or delete a fact. Raises FeedFull."""
         ...
 
     def keys(self, kind: str) -> Collection[str]: ...
@@ -22,7 +22,7 @@ class OwnFeed(Protocol):
 
 
 def say(own: OwnFeed, changes: Changes) -> None:
-    """All of these facts, or none of them. Raises FeedFull."""
+    """Write all of these facts, or none of them. Raises FeedFull."""
     before = {key: own.get("group", key) for key in changes}
     try:
         _put(own, changes)
@@ -32,7 +32,7 @@ def say(own: OwnFeed, changes: Changes) -> None:
 
 
 def _put(own: OwnFeed, changes: Changes) -> None:
-    """What goes makes room for the rest."""
+    """Delete all of the keys first, so that the new facts fit."""
     for key in changes:
         own.set("group", key, None)
     for key, value in changes.items():

@@ -1,4 +1,4 @@
-"""The group's secret: which owner makes it anew, and who hands it on to new members."""
+"""Rotation of the group's secret by owners, and its distribution to new members."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,8 +15,7 @@ from .secrets import Mark
 
 
 class Rotation:
-    """What one node owes its group of it, where it is an owner. `wake`: `keep_up` has something to
-    do."""
+    """The duties of one node as an owner. It calls `wake` when `keep_up` has work."""
 
     def __init__(
         self,
@@ -26,27 +25,27 @@ class Rotation:
         own: OwnFeed,
         wake: Callable[[], None],
     ) -> None:
-        self._stale = False  # somebody wants another secret
+        self._stale = False  # a new secret was requested
         self._host = host
         self._identity = identity
         self._group = group
         self._own = own
         self._wake = wake
         self._given: tuple[Mark, set[PeerId]] | None = None
-        """The latest secret that this run made or handed on, and to whom."""
+        """The latest secret that this run made or sent to new members, and its recipients."""
 
     def ask(self) -> None:
-        """Make another secret soon."""
+        """Request a new secret."""
         self._stale = True
         self._wake()
 
     async def keep_up(self) -> None:
-        """Say what there is to say now. Raises FeedFull, GroupRefused."""
+        """Write the facts about secrets that are due. Raises FeedFull, GroupRefused."""
         own = self._identity.peer
         if self._group.role is not Role.OWNER or own not in self._boxes():
             return
         if self._given is not None and not self._heard(self._given[0]):
-            return  # it is on its way to the disk
+            return  # it is not on disk yet
         newest = self._group.newest
         if newest is None:
             await self._rotate(first=next(iter(self._group.secrets.known()), None))
@@ -56,12 +55,12 @@ class Rotation:
             await self._hand_on(newest)
 
     def _heard(self, mark: Mark) -> bool:
-        """Whether what this run said of a secret is in the feed."""
+        """Whether the facts that this run wrote about a secret are in the feed."""
         said = self._group.said(self._identity.peer).keys
         return any(at[0] == mark.number and said[at].mark == mark.mark for at in said)
 
     def _leaked(self, newest: Mark) -> bool:
-        """Whether somebody whom this node has revoked was handed the newest secret."""
+        """Whether a member that this node has revoked received the newest secret."""
         rotator, own = self._group.rotator(), self._identity.peer
         mine = [peer for peer, (by, _) in self._group.order.revoked.items() if by == own]
         if rotator is None or not mine:
@@ -70,7 +69,8 @@ class Rotation:
         return bool(boxed(self._group.charter.ident, newest.number, mine, parts))
 
     async def _hand_on(self, newest: Mark) -> None:
-        """To members who are new since the rotation: who let them in may not have known it."""
+        """Send the secret to members added since the rotation, whose granters may not have known
+        it."""
         own, ident = self._identity.peer, self._group.charter.ident
         parts = self._group.parts(own, newest.number)
         members = self._boxes()
@@ -82,7 +82,7 @@ class Rotation:
             return
         numbers = [at[1] for at in self._group.said(own).keys if at[0] == newest.number]
         first = max(numbers, default=-1) + 1
-        if first >= defaults.KEY_PARTS:  # one by one they have filled it: all of them anew
+        if first >= defaults.KEY_PARTS:  # single additions have used up the parts
             await self._rotate()
             return
         parts = await self._sealed(newest.number, self._group.secrets[newest], lacking)
@@ -90,7 +90,8 @@ class Rotation:
         self._given = newest, have | lacking.keys()
 
     async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
-        """`first`: the secret that the group was founded with, which nobody has said yet."""
+        """Publish a new secret, or `first`, the group's founding secret, which is in no feed
+        yet."""
         number = self.next_number()
         number, secret = first or (number, self._host.entropy(SECRET_BYTES))
         mark, members = Mark(number, mark_of(secret)), self._boxes()
@@ -100,20 +101,23 @@ class Rotation:
         self._stale = False
 
     def _replace(self, number: int, parts: Iterable[Sealed]) -> None:
-        """All of a rotation in place of the one before, or none of it. With a part of it said this
-        node would wait for ever to hear what it has taken back; or, where it has said nothing else
-        in this run, make the next at once, four a second, until all older secrets are forgotten."""
+        """Replace the previous rotation atomically.
+
+        A partial rotation would leave this node waiting for facts that it has already deleted. Or,
+        if it has published no other secret in this run, it would make new secrets four times a
+        second until all older ones are forgotten.
+        """
         held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
         say(self._own, {**dict.fromkeys(held), **_told(number, parts, 0)})
 
     def next_number(self) -> int:
-        """Of a rotation that would come now. Raises GroupRefused."""
+        """Return the number of the next rotation. Raises GroupRefused."""
         number = (self._group.newest.number if self._group.newest else 0) + 1
         if number > defaults.KEY_NUMBER:
             raise GroupRefused(
                 "key-number",
-                "the newest key has the highest number that there is",
-                hint="`shoal group revoke` its owner: it is the newest no more then",
+                "the newest key has the highest possible number",
+                hint="`shoal group revoke` its owner, so that the key no longer counts",
             )
         return number
 
@@ -132,6 +136,6 @@ class Rotation:
 
 
 def _told(number: int, parts: Iterable[Sealed], first: int) -> Changes:
-    """The facts that say parts of a rotation, numbered from `first` on."""
+    """Return the facts for the parts of a rotation, numbered from `first` on."""
     full = (part for part in parts if part.boxes)
     return {facts.key_key(number, at): facts.key_fact(part) for at, part in enumerate(full, first)}

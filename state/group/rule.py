@@ -1,11 +1,11 @@
-"""The rule of a group: who is a member, in which role, and whose feeds end where.
+"""The rule of a group, which decides the members, their roles, and where revoked feeds end.
 
-A pure function of what `group` feeds say. One pass, from the founder down: owners by how many
-grants they are away from the founder, then by public key; behind them operators, behind these
-clients, each by public key, which is the order of peer ids: to decode those that a few operators
-can write takes a second. This order is their seniority. Whoever is looked at has been decided on
-by all who stand before, and nobody behind counts against it: so two owners who revoke each other
-need no clock. Spec: docs/spec/group.md, The rule.
+The rule is a pure function of the facts in `group` feeds. It visits the members once, in order of
+seniority from the founder down: owners by their distance in grants from the founder and then by
+public key, then operators, then clients, each by public key. The order of peer ids equals the order
+of public keys, so the ids need not be decoded, which could take a second. All seniors of a member
+have decided on it before it is visited, and no junior can decide against it. So two owners that
+revoke each other need no clock. Spec: docs/spec/group.md, The rule.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,48 +20,54 @@ from .facts import Grant, Revocation, Role, Said
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A peer's place in the group."""
+    """The position of a peer in the group."""
 
     peer: PeerId
     role: Role
-    by: PeerId  # who granted it; the founder itself for the founder
-    since: int  # ms, by that one's wall clock
-    box: bytes  # b"": the founder's, before it is known
+    by: PeerId  # the member that granted it; the founder itself for the founder
+    since: int  # ms, by the granter's wall clock
+    box: bytes  # b"" for the founder until its box is known
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A group as its feeds have it."""
+    """The members of a group, as its feeds define them."""
 
     standings: Mapping[PeerId, Standing] = field(default_factory=dict)
-    """All who were granted a role, most senior first, the revoked among them."""
+    """All peers that were granted a role, most senior first, including revoked ones."""
     revoked: Mapping[PeerId, tuple[PeerId, Revocation]] = field(default_factory=dict)
-    """Who is out, by whom, and where its feeds end; who was never granted anything as well."""
+    """Revoked peers, each with its revoker and revocation. A peer may be revoked without ever
+    having a role."""
 
     def role(self, peer: PeerId) -> Role | None:
-        """The role of a member; None for whoever is none."""
+        """Return the role of a member, or None if the peer is not a member."""
         standing = self.standings.get(peer)
         return None if standing is None or peer in self.revoked else standing.role
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether anything was decided about a peer, for it or against it."""
+        """Whether the peer was ever granted a role or revoked."""
         return peer in self.standings or peer in self.revoked
 
     def members(self) -> Iterator[Standing]:
-        """Those who are in, most senior first."""
+        """Return the current members, most senior first."""
         return (each for each in self.standings.values() if each.peer not in self.revoked)
 
     def speakers(self) -> Iterator[PeerId]:
-        """Those whose `group` feeds count, the revoked among them: all but the clients."""
+        """Return the peers whose `group` feeds count: all but the clients, including revoked
+        ones."""
         return (each.peer for each in self.standings.values() if each.role > Role.CLIENT)
 
     def ends(self) -> dict[bytes, Mapping[Plot, Head]]:
-        """Where the feeds of the revoked end, by public key; what is not named ends at once."""
+        """Return the ends of revoked peers' feeds, by public key. Feeds without an end have no
+        valid entries."""
         return {public_key_of(peer): found.ends for peer, (_, found) in self.revoked.items()}
 
 
 def decide(founder: PeerId, said: Mapping[PeerId, Said]) -> Order:
-    """The group of a founder by what each author says; of the revoked, up to where it ends."""
+    """Return the group of a founder, from the facts of each author.
+
+    The facts of revoked authors must be those up to the ends of their feeds.
+    """
     return _Pass(founder, said).order()
 
 
@@ -91,23 +97,25 @@ class _Pass:
         return self._said.get(peer) or _NOTHING
 
     def _owners_after(self, level: list[PeerId], placed: set[PeerId], most: int) -> list[PeerId]:
-        """The owners that these grant; what these revoke counts from now on."""
+        """Apply the revocations of the owners in `level`, and return the owners that they grant."""
         done = placed.difference(level)
         for peer in level:
-            done.add(peer)  # from here on nobody stands before it that is not in here
+            done.add(peer)  # `done` has all its seniors now
             for other, revocation in self._of(peer).revoked.items():
                 if other not in done:
                     self._revoked.setdefault(other, (peer, revocation))
         return self._add(level, Role.OWNER, most)
 
     def _add(self, granters: Iterable[PeerId], role: Role, most: int) -> list[PeerId]:
-        """Those to whom these grant a role, and nobody a higher one; so many at most. The places
-        go to those first whom the most senior let in, and to those whom the revoked let in last:
-        an owner that fills the group with made-up keys keeps nobody out once it is revoked."""
+        """Add at most `most` peers that have no role yet and get this one from these members.
+
+        Grants of senior members come first, and grants of revoked members last. So an owner that
+        fills the group with made-up keys blocks no other peer once it is revoked.
+        """
         found: dict[PeerId, Standing] = {}
         for peer in sorted(granters, key=self._revoked.__contains__):
             if (left := most - len(found)) <= 0:
-                break  # nor is looked at what thousands of others grant
+                break  # do not read thousands of further grants
             granted = self._granted(peer, role)
             new = [each for each in granted if each not in self._standings and each not in found]
             for other in sorted(new)[:left]:
@@ -116,7 +124,7 @@ class _Pass:
         return sorted(found)
 
     def _granted(self, peer: PeerId, role: Role) -> Mapping[PeerId, Grant]:
-        """An operator lets in so many clients at most, whatever its feed says."""
+        """Return a member's grants of this role. An operator's are limited to OPERATOR_CLIENTS."""
         grants = self._of(peer).grants
         found = {other: grant for other, grant in grants.items() if grant.role is role}
         if self._standings[peer].role is Role.OWNER:

@@ -1,9 +1,9 @@
-"""Secrets of a group, sealed for its members one by one.
+"""Encryption of a group's secrets for each of its members.
 
-A member's box is an X25519 key that follows from its identity. A rotation seals the new secret to
-each box by an ephemeral key (ECDH, HKDF-SHA256, ChaCha20-Poly1305), bound to the group, the
-rotation's number and the member: what is sealed for one place opens in no other.
-Spec: docs/spec/group.md, Keys.
+A member's box is an X25519 key derived from its identity. A rotation seals the new secret to each
+box with an ephemeral key (ECDH, HKDF-SHA256, ChaCha20-Poly1305). The sealed secret is bound to the
+group, the rotation's number and the member, and opens in no other context. Spec:
+docs/spec/group.md, Keys.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ _NONCE: Final = bytes(12)  # each key is used once
 
 
 def mark_of(secret: bytes) -> bytes:
-    """The 8 bytes by which a secret is named without being told."""
+    """Return the 8 bytes that identify a secret without revealing it."""
     return hashlib.sha256(b"shoal/group/key/1\0" + secret).digest()[:MARK_BYTES]
 
 
 def box_key(identity: Identity) -> X25519PrivateKey:
-    """What opens what is sealed for this node."""
+    """Return the private key that opens secrets sealed for this node."""
     return X25519PrivateKey.from_private_bytes(_derived(identity.seed, b"shoal/group/box/1"))
 
 
 def box_of(identity: Identity) -> bytes:
-    """Its public half, which a joiner tells."""
+    """Return the public key of this node's box, which it sends when it joins."""
     return box_key(identity).public_key().public_bytes_raw()
 
 
@@ -49,8 +49,10 @@ def seal_secret(
     members: Mapping[PeerId, bytes],
     seeds: Sequence[bytes],
 ) -> Iterator[Sealed]:
-    """A secret for members by their boxes, in parts that fit a fact; for each part a random seed of
-    32 bytes. A box that is no key gets nothing: whoever granted it wrote it."""
+    """Seal a secret to the boxes of members, in parts that fit into a fact.
+
+    `seeds` has 32 random bytes for each part. A box that is not a valid key gets nothing.
+    """
     peers = sorted(members)
     for start, seed in zip(range(0, len(peers), defaults.KEY_PART_MEMBERS), seeds, strict=True):
         some = peers[start : start + defaults.KEY_PART_MEMBERS]
@@ -65,8 +67,8 @@ def seal_secret(
 def boxed(
     group: bytes, number: int, peers: Iterable[PeerId], parts: Iterable[Sealed]
 ) -> set[PeerId]:
-    """Those of the members for whom a rotation has something. Only who opens it knows whether
-    that is good."""
+    """Return the peers for which a rotation has a box. Only the peer itself can tell if it is
+    valid."""
     tags = {tag for part in parts for tag in _boxes(part)}
     return {peer for peer in peers if _tag(group, number, peer) in tags}
 
@@ -74,8 +76,11 @@ def boxed(
 def open_secret(
     identity: Identity, group: bytes, number: int, parts: Iterable[Sealed]
 ) -> bytes | None:
-    """The secret of a rotation, where one of its parts has it for this node. Only some that say so
-    are tried: an honest owner says it in one, and each takes 0.1 ms."""
+    """Return the secret of a rotation if one of its parts has it for this node, else None.
+
+    At most KEY_BOXES_TRIED parts are tried, because each takes 0.1 ms and an honest owner writes
+    only one for each member.
+    """
     tag = _tag(group, number, identity.peer)
     for part in islice((part for part in parts if tag in part.boxes), defaults.KEY_BOXES_TRIED):
         box = _boxes(part).get(tag)
@@ -96,7 +101,7 @@ def _sealed(
 ) -> bytes:
     try:
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(box))
-    except ValueError:  # a point of low order: the secret would be everybody's
+    except ValueError:  # a point of low order, which would make the secret public
         return b""
     place = _place(group, number, peer)
     key = _derived(shared, place + public + box)

@@ -1,4 +1,4 @@
-"""The secrets of a group that a node knows: the newest is used, older ones still open doors."""
+"""The secrets of a group that a node knows: the newest is in use, older ones are still accepted."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -8,22 +8,24 @@ from .sealing import mark_of
 
 
 class Mark(NamedTuple):
-    """Which secret: the number of its rotation, and what tells two of one number apart."""
+    """Identifier of a secret: the number of its rotation, and a hash that tells equal numbers
+    apart."""
 
     number: int
     mark: bytes
 
 
 class Secrets:
-    """At most KEYS_KEPT of them, those that it heard of last and the oldest: of those with the
-    lowest number the one that it heard of first.
+    """At most KEYS_KEPT secrets: the ones learnt last, and the oldest.
 
-    Numbers decide nothing else here: an owner that names high ones would let what comes after its
-    revocation be forgotten at once; and one that takes number 1 again, by trial with a lower mark,
-    what all have in common."""
+    The oldest is the one with the lowest number, and of equal numbers the one learnt first. Numbers
+    decide nothing else here. Otherwise an owner that uses high numbers could make nodes forget the
+    secrets made after its revocation, and an owner that reuses number 1, with a lower mark found by
+    trial, could make them forget the secret that all have in common.
+    """
 
     def __init__(self, known: Iterable[tuple[int, bytes]] = ()) -> None:
-        """`known`: number and secret of each, what was heard of last first."""
+        """`known` has the number and secret of each, the one learnt last first."""
         self.on_change: Callable[[], None] = lambda: None
         self._by_mark: dict[Mark, bytes] = {}
         for number, secret in reversed(list(known)):
@@ -39,25 +41,29 @@ class Secrets:
         return self._by_mark[mark]
 
     def marks(self) -> list[Mark]:
-        """Newest first."""
+        """Return the marks of all secrets, newest first."""
         return sorted(self._by_mark, reverse=True)
 
     def known(self) -> list[tuple[int, bytes]]:
-        """Number and secret of each, what was heard of last first: what a file or a joiner gets."""
+        """Return the number and secret of each, the one learnt last first, for a file or a new
+        member."""
         return [(mark.number, self._by_mark[mark]) for mark in reversed(self._by_mark)]
 
     def add(self, number: int, secret: bytes) -> None:
-        """Another one is known."""
+        """Add a secret."""
         if self._add(number, secret):
             self.on_change()
 
     def find(self, ident: bytes) -> bytes | None:
-        """The secret of a mark, whatever its number."""
+        """Return the secret with this mark, whatever its number, or None."""
         return next((self._by_mark[mark] for mark in self._by_mark if mark.mark == ident), None)
 
     def shown(self, newest: Mark | None) -> list[Mark]:
-        """Those to prove at a door, best first: the newest, then from near to far, so that of two
-        nodes that did not hear of each other's rotations one finds what both know."""
+        """Return the marks of the secrets to prove to a peer, best first.
+
+        These are the newest, then others at growing distances, and the oldest. So two nodes that
+        missed each other's rotations find a secret that both know.
+        """
         marks = self.marks()
         if newest in self._by_mark:
             marks.remove(newest)

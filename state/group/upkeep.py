@@ -1,7 +1,7 @@
-"""What a node does for its group, and on its behalf: the trio shell of `group.py`.
+"""Tasks that apply a group's decisions at a node: the trio shell of `group.py`.
 
-It applies each new decision to the feeds, the links and the views, and keeps up what this node's
-role asks for: the founder says what the group is, an owner hands new secrets to the members.
+They apply each new decision to the feeds, the links and the views, and do the duties of this node's
+role: a founder describes the group, and an owner sends new secrets to the members.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +28,8 @@ from .sealing import box_of
 
 
 class Upkeep:
-    """Of one node and its group. `on_change` are called after each decision with the one before."""
+    """The upkeep of one node's group. `on_change` is called after each decision with the previous
+    order."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Upkeep:
         self.group = group
         self.on_change: list[Callable[[Order], None]] = []
         self.trouble: StateError | None = None
-        """Why this node cannot say what it has to say to its group."""
+        """Why this node cannot write the facts that its role requires, or None."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -56,9 +57,10 @@ class Upkeep:
             host, identity, group, self._replica, own, self._rotation, self.until
         )
         self.held = False
-        """What a founder had said may be with others: it says nothing new before one was asked."""
+        """Whether a founder must wait. Peers may have its earlier facts, so it writes no new ones
+        before it has compared with one."""
         replication.exchange.on_reported.append(lambda peer: self._release())
-        self._strangers: dict[PeerId, float] = {}  # with a link, since when
+        self._strangers: dict[PeerId, float] = {}  # linked peers that are not members, since when
         group.on_news = self.wake
 
     def _release(self) -> None:
@@ -66,21 +68,21 @@ class Upkeep:
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Wake the loop, because there may be work."""
         self._news.set()
 
     # Deciding.
 
     async def more(self) -> Collection[bytes]:
-        """Whose feeds are to be kept besides those that are, as the stored feeds have it."""
+        """Decide from the stored feeds, and return the authors that must be kept in addition."""
         before = set(self._replica.authors.keys())
         await self.settle()
         return set(self._replica.authors.keys()) - before
 
     async def settle(self) -> None:
-        """Decide, until what is decided is what the feeds say when they end where it says.
+        """Decide repeatedly, until the decision agrees with the feeds cut at the ends that it sets.
 
-        As taking in: one caller at a time.
+        Only one caller at a time, as for taking in entries.
         """
         group = self.group
         while True:
@@ -95,11 +97,12 @@ class Upkeep:
                 callback(before)
 
     async def decided(self) -> None:
-        """Until this node has looked again at what is said."""
+        """Wait until this node has decided again."""
         await self._decided.wait()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Until that is decided. Raises GroupRefused where the disk does not take it in time."""
+        """Wait until a condition holds. Raises GroupRefused if the disk does not accept it in
+        time."""
         with trio.move_on_after(defaults.GROUP_PATIENCE):
             while not holds():
                 self.wake()
@@ -108,11 +111,11 @@ class Upkeep:
         raise GroupRefused(
             "not-written",
             "the change is not on disk yet",
-            hint="it will be: `shoal group` shows it then; `shoal status` says what is in the way",
+            hint="it will be, and `shoal group` then shows it; `shoal status` shows the cause",
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._endpoint.on_link(lambda link: self.wake())
         self.wake()
         while True:
@@ -138,8 +141,12 @@ class Upkeep:
             await trio.sleep(defaults.GROUP_PAUSE)
 
     def _part(self) -> None:
-        """From who is revoked at once, from other strangers after a while: they may only be new.
-        Whom an invitation let in stays, though it never asks to be a member, as a browser does."""
+        """Close links to revoked peers at once, and to other strangers after a while: they may be
+        new.
+
+        A peer that was admitted by an invitation stays, even if it never becomes a member, as a
+        browser does.
+        """
         now, strangers = self._host.now(), dict[PeerId, float]()
         for link in self._endpoint.links():
             by = self.group.revoked_by(link.peer)
@@ -161,8 +168,8 @@ class Upkeep:
             if self.held and group.young:
                 raise GroupRefused(
                     "nothing-left",
-                    "what this node has said of its group is not on its disk any more",
-                    hint="let it run until another member is there, which gives it back",
+                    "this node's own facts about its group are missing from its disk",
+                    hint="keep it running until another member connects, which sends them back",
                 )
             box = box_of(self._identity)
             self._own.set("group", facts.ABOUT, facts.about_fact("", group.charter.nonce, box))

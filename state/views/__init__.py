@@ -1,1 +1,1 @@
-"""What is derived from all feeds: kept up to date fact by fact, asked at once, watched."""
+"""Views over all feeds: indexes that are updated fact by fact and can be watched."""

@@ -1,5 +1,6 @@
-"""Reading the fields of a stranger's fact: typed, bounded, clamped. Fields not asked for survive
-in the document and are passed over here. Spec: docs/spec/state.md, Facts.
+"""Readers for the fields of facts from peers, which check types and bounds.
+
+Unknown fields survive in the document and are ignored here. Spec: docs/spec/state.md, Facts.
 """
 
 import math
@@ -20,62 +21,65 @@ _PEER = re.compile(r"[1-9A-HJ-NP-Za-km-z]{52}")
 
 
 def read_fields(value: bytes) -> Fields:
-    """The map that a fact's value is. Raises BadFact."""
+    """Return the map in a fact's value. Raises BadFact."""
     try:
         fields = decode(value, limit=defaults.FACT_BYTES, once=True)
     except Undecodable:
-        raise BadFact("a fact is not readable") from None
+        raise BadFact("malformed fact") from None
     if not isinstance(fields, dict) or not all(type(key) is str for key in fields):
-        raise BadFact("a fact is not a map with texts as keys")
+        raise BadFact("expected a fact to be a map with text keys")
     return fields
 
 
 def read_whole(value: object, most: int, least: int = 0) -> int:
-    """A whole number, brought within its bounds."""
+    """Return a whole number, clamped to its bounds. Raises BadFact."""
     if type(value) is not int:
-        raise BadFact("a number of a fact is not whole")
+        raise BadFact("expected a whole number in a fact")
     return min(max(value, least), most)
 
 
 def read_rate(value: object, most: float, least: float = 0.0) -> float:
-    """A number that is finite, brought within its bounds."""
+    """Return a finite number, clamped to its bounds. Raises BadFact."""
     if type(value) is not int and type(value) is not float:
-        raise BadFact("a rate of a fact is no number")
+        raise BadFact("expected a number in a fact")
     if type(value) is float and not math.isfinite(value):
-        raise BadFact("a rate of a fact is not finite")
+        raise BadFact("expected a finite number in a fact")
     return float(min(max(value, least), most))
 
 
 def read_text(value: object, most: int) -> str:
-    """Printable text of at most `most` bytes: it ends up on terminals."""
+    """Return printable text of at most `most` bytes, safe for terminals. Raises BadFact."""
     if type(value) is not str or not value.isprintable() or len(value.encode()) > most:
-        raise BadFact(f"a text of a fact is not at most {most} printable bytes")
+        raise BadFact(f"expected printable text of at most {most} bytes in a fact")
     return value
 
 
 def read_bytes(value: object, most: int) -> bytes:
-    """At most `most` bytes."""
+    """Return at most `most` bytes. Raises BadFact."""
     if type(value) is not bytes or len(value) > most:
-        raise BadFact(f"a fact has something else than at most {most} bytes")
+        raise BadFact(f"expected at most {most} bytes in a fact")
     return value
 
 
 def read_root(value: object) -> str:
-    """64 hex digits: of a model, of a job."""
+    """Return 64 hex digits, which identify a model or a job. Raises BadFact."""
     if type(value) is not str or not _ROOT.fullmatch(value):
-        raise BadFact("a fact has something else than 64 hex digits")
+        raise BadFact("expected 64 hex digits in a fact")
     return value
 
 
 def read_peer(value: object) -> PeerId:
-    """What looks like a peer id. Whether a key is in it is not asked: it is only compared."""
+    """Return text in the form of a peer id. Its key is not checked, because it is only compared.
+
+    Raises BadFact.
+    """
     if type(value) is not str or not _PEER.fullmatch(value):
-        raise BadFact("a fact has something else than a peer id")
+        raise BadFact("expected a peer id in a fact")
     return PeerId(value)
 
 
 def read_each(value: object, most: int, read: Callable[[object], T]) -> tuple[T, ...]:
-    """A list of at most `most`."""
+    """Return a list of at most `most` items, each read with `read`. Raises BadFact."""
     if type(value) is not list or len(value) > most:
-        raise BadFact(f"a fact has something else than a list of at most {most}")
+        raise BadFact(f"expected a list of at most {most} items in a fact")
     return tuple(read(item) for item in value)

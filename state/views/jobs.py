@@ -1,7 +1,7 @@
-"""What is to be done, who is at it, what came of it: the jobs of all, merged with all claims.
+"""View of all jobs, merged with the claims on them: their state, workers and results.
 
-A job's id is the hash of its author's key and a nonce, so that nobody can write another's. Claims
-may come before their job; they count from when it comes.
+A job's id is the hash of its author's key and a nonce, so that no other author can write it. Claims
+may arrive before their job. They count once it arrives.
 """
 
 import hashlib
@@ -30,38 +30,38 @@ from .fact import (
 from .view import View
 
 _DOMAIN = b"shoal/job/1 "
-_COMPACT = 4  # a heap is made anew once one in so many of its claims is no more
+_COMPACT = 4  # a heap is rebuilt once more than about one in COMPACT of its claims is stale
 
 
 class State(Enum):
-    """How far a job is."""
+    """The state of a job."""
 
-    OPEN = "open"  # nobody claims it
+    OPEN = "open"  # without a claim
     CLAIMED = "claimed"
     DONE = "done"
-    UNKNOWN = "unknown"  # there are claims, but no job
+    UNKNOWN = "unknown"  # with claims, but its job has not arrived
 
 
 KNOWN = (State.OPEN, State.CLAIMED, State.DONE)
-"""States of jobs that there are."""
+"""States of jobs that have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What somebody wants done."""
+    """A job as its author wrote it."""
 
     id: str  # 64 hex digits
     author: PeerId
     kind: str
-    spec: bytes = field(repr=False, default=b"")  # what the kind makes of it
-    needs: tuple[str, ...] = ()  # jobs to be done before
+    spec: bytes = field(repr=False, default=b"")  # interpreted by the kind
+    needs: tuple[str, ...] = ()  # jobs that must be done first
     lease: float = defaults.JOB_LEASE[1]  # seconds without progress after which others may try
-    refused: Collection[PeerId] = ()  # whose claims do not count
+    refused: Collection[PeerId] = ()  # claimants whose claims do not count
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A job, and the claim that is ahead: it holds the job, or it is the result."""
+    """A job with the winning claim, which holds the job or has its result."""
 
     id: str
     job: Job | None
@@ -69,7 +69,7 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """How far the job is."""
+        """Return the state of the job."""
         if self.job is None:
             return State.UNKNOWN
         if self.claim is None:
@@ -78,23 +78,22 @@ class Standing:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that is ahead; 0: none."""
+        """Return the attempt of the winning claim, or 0 if there is none."""
         return self.claim.attempt if self.claim else 0
 
 
 @dataclass(slots=True)
 class _Entry:
-    """What is kept of a job: a heap of its claims, some of which may be no more."""
+    """A job in the view, with a heap of its claims, some of which may be stale."""
 
     standing: Standing
     heap: list[Claim] = field(default_factory=list)
-    refused: tuple[Claim, ...] = ()  # taken from the top of it
-    live: int = 0  # claims there are, in both
+    refused: tuple[Claim, ...] = ()  # claims that do not count, taken from the heap
+    live: int = 0  # number of current claims in both
 
 
 class Jobs(View[str, Job | Claim, Standing]):
-    """Jobs by their ids, with the claim that is ahead. Each change costs the logarithm of the
-    job's claims, however many somebody makes."""
+    """Jobs by id, with the winning claim. A change takes time logarithmic in the job's claims."""
 
     kinds = ("jobs", claims.KIND)
 
@@ -106,43 +105,43 @@ class Jobs(View[str, Job | Claim, Standing]):
         self._held: Counter[PeerId] = Counter()
 
     def get(self, subject: str) -> Standing | None:
-        """How a job stands."""
+        """Return a job with its winning claim, or None."""
         entry = self._entries.get(subject)
         return None if entry is None else entry.standing
 
     def all_in(self, state: State) -> Mapping[str, None]:
-        """The ids of all jobs in one of the KNOWN states, as it is now: the mapping goes on
-        changing."""
+        """Return the ids of all jobs in one of the KNOWN states. The mapping is live."""
         return self._in[state]
 
     @property
     def waiting(self) -> Mapping[PeerId, Mapping[str, None]]:
-        """The ids of all jobs that are not done, by author, as it is now."""
+        """Return the ids of all unfinished jobs, by author. The mapping is live."""
         return self._waiting
 
     def held(self, author: PeerId) -> int:
-        """How many of an author's jobs somebody is at."""
+        """Return how many of an author's jobs are claimed and not done."""
         return self._held[author]
 
     def claims_of(self, job: str) -> list[Claim]:
-        """All claims on a job, those that do not count as well, by the rule."""
+        """Return all claims on a job in the order of the rule, including those that do not
+        count."""
         entry = self._entries.get(job)
         found = [] if entry is None else [*entry.heap, *entry.refused]
         return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
-        """A node's claim on a job."""
+        """Return a node's claim on a job, or None."""
         found = self._said(FeedName(claimant, claims.KIND, 0)).get(job)
         return found if isinstance(found, Claim) else None
 
     def claims_by(self, claimant: PeerId) -> Iterator[Claim]:
-        """All claims of a node."""
+        """Yield all claims of a node."""
         for fact in self._said(FeedName(claimant, claims.KIND, 0)).values():
             if isinstance(fact, Claim):
                 yield fact
 
     def of(self, author: PeerId) -> list[str]:
-        """The ids of an author's jobs."""
+        """Return the ids of an author's jobs."""
         return sorted(self._said(FeedName(author, "jobs", 0)))
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Job | Claim:
@@ -174,13 +173,13 @@ class Jobs(View[str, Job | Claim, Standing]):
                 heappush(entry.heap, new)
         else:
             job = new if isinstance(new, Job) else None
-            for claim in entry.refused:  # perhaps not any more
+            for claim in entry.refused:  # the job may no longer refuse them
                 heappush(entry.heap, claim)
             entry.refused = ()
         self._settle(entry, Standing(key, job, self._ahead(entry, job)))
 
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
-        """The claim that the rule puts first."""
+        """Return the winning claim, or None."""
         heap = entry.heap
         if len(heap) + len(entry.refused) > entry.live + entry.live // _COMPACT:
             heap[:] = filter(self._lives, [*heap, *entry.refused])
@@ -200,7 +199,7 @@ class Jobs(View[str, Job | Claim, Standing]):
         return self._said(claim.feed).get(claim.job) is claim
 
     def _settle(self, entry: _Entry, standing: Standing) -> None:
-        """Show the job so."""
+        """Store the new standing of a job, and update the indexes."""
         before, entry.standing = entry.standing, standing
         was, now = before.state, standing.state
         if was is not now:
@@ -216,7 +215,7 @@ class Jobs(View[str, Job | Claim, Standing]):
             self._tell(standing.id)
 
     def _count(self, standing: Standing, state: State, change: int) -> None:
-        """Keep what is waiting for each author; it is one author's whatever it says."""
+        """Update the counts of waiting and held jobs of the job's author."""
         if standing.job is None or state not in (State.OPEN, State.CLAIMED):
             return
         author = standing.job.author
@@ -233,12 +232,12 @@ class Jobs(View[str, Job | Claim, Standing]):
 
 
 def job_id(author: PeerId, nonce: bytes) -> str:
-    """The id of a job of this author, another for each nonce."""
+    """Return the id of this author's job with this nonce."""
     return hashlib.sha256(_DOMAIN + public_key_of(author) + nonce).hexdigest()
 
 
 def job_fact(job: Job, nonce: bytes) -> dict[str, Any]:
-    """The value of an own fact; its key is the id, `job_id` of the nonce."""
+    """Return the fact of an own job; the key of the fact is the job's id."""
     fact: dict[str, Any] = {"kind": job.kind, "nonce": nonce, "spec": job.spec, "lease": job.lease}
     if job.needs:
         fact["needs"] = list(job.needs)
@@ -250,7 +249,7 @@ def job_fact(job: Job, nonce: bytes) -> dict[str, Any]:
 def _job(name: FeedName, key: str, value: Mapping[str, Any]) -> Job:
     nonce = read_bytes(value.get("nonce"), defaults.JOB_NONCE_BYTES)
     if job_id(name.author, nonce) != key:
-        raise BadFact("a job's id is not its author's")
+        raise BadFact("a job's id does not match its author and nonce")
     least, otherwise, most = defaults.JOB_LEASE
     return Job(
         id=key,
@@ -259,6 +258,6 @@ def _job(name: FeedName, key: str, value: Mapping[str, Any]) -> Job:
         spec=read_bytes(value.get("spec", b""), defaults.JOB_SPEC_BYTES),
         needs=read_each(value.get("needs", []), defaults.JOB_DEPENDENCIES, read_root),
         lease=read_rate(value.get("lease", otherwise), most, least),
-        # A set of strangers' words takes twice the memory of a tuple (defaults.FACT_MEMORY).
+        # A set would take twice the memory of a tuple (defaults.FACT_MEMORY).
         refused=read_each(value.get("refused", []), defaults.JOB_REFUSED, read_peer),
     )

@@ -1,6 +1,6 @@
-"""Who is in the swarm, and what each says that its machine can do.
+"""View of the members of the swarm, with the capacity and abilities that each publishes.
 
-Who answers is not in here: that is measured (liveness), never believed.
+It does not say which members are live. Liveness is measured, and never taken from feeds.
 """
 
 import sys
@@ -39,17 +39,17 @@ Said = str | Capacity | tuple[str, ...]
 
 
 class Members(View[PeerId, Said, Member]):
-    """Members by their peer ids: those with a `member` feed that says anything known here."""
+    """Members by peer id: those whose `member` feed has any known fact."""
 
     kinds = ("member",)
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
-        """As of every view; whom a member vouches for is the replica's to read."""
+        """Set or remove a fact. The fact `vouches` is skipped, because the replica reads it."""
         if key != VOUCHES:
             super().changed(name, key, value)
 
     def get(self, subject: PeerId) -> Member | None:
-        """A member, put together from its facts."""
+        """Return a member, assembled from its facts, or None."""
         facts = self._said(FeedName(subject, "member", 0))
         if not facts:
             return None
@@ -83,7 +83,7 @@ class Members(View[PeerId, Said, Member]):
             )
         if key == JOBS:
             return read_each(value.get("kinds"), defaults.JOB_KINDS, _kind)
-        raise BadFact("a fact of a member that this version does not know")
+        raise BadFact("this version does not know a fact of a member")
 
     def _replace(self, name: FeedName, key: str, old: Said | None, new: Said | None) -> None:
         self._tell(name.author)
@@ -94,12 +94,12 @@ def _kind(value: object) -> str:
 
 
 def jobs_fact(kinds: Sequence[str]) -> dict[str, Any]:
-    """The value of an own fact `jobs`."""
+    """Return the value of an own fact `jobs`."""
     return {"kinds": list(kinds)}
 
 
 def capacity_fact(capacity: Capacity) -> dict[str, Any]:
-    """The value of an own fact `capacity`."""
+    """Return the value of an own fact `capacity`."""
     return {
         "cores": capacity.cores,
         "memory": capacity.memory_bytes,

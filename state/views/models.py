@@ -1,4 +1,4 @@
-"""What names mean which models, and who vouches for that."""
+"""View of model names: the models that each name refers to, and the members that say so."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from .view import View
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A root that a name means to some, in the order of their peer ids."""
+    """A model that a name refers to, with the members that say so, sorted by peer id."""
 
     root: str
     vouchers: tuple[PeerId, ...]
 
 
 class Models(View[str, ModelName, tuple[Meaning, ...]]):
-    """Names and their meanings. Each author gives a name one meaning at most."""
+    """Names and their meanings. Each author gives a name at most one meaning."""
 
     kinds = ("models",)
 
@@ -31,7 +31,8 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         self._by_root: dict[str, dict[tuple[PeerId, str], ModelName]] = {}
 
     def get(self, subject: str) -> tuple[Meaning, ...] | None:
-        """What a name means: the root with the most vouchers first, then by root."""
+        """Return the meanings of a name, sorted by number of vouchers, then by root; None if
+        unknown."""
         vouchers: dict[str, list[PeerId]] = {}
         for peer, model in self._by_name.get(subject, {}).items():
             vouchers.setdefault(model.root, []).append(peer)
@@ -40,20 +41,20 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         return tuple(found) or None
 
     def names(self) -> Iterable[str]:
-        """All names, in no order."""
+        """Return all names, in no particular order."""
         return self._by_name.keys()
 
     def roots(self) -> Iterable[str]:
-        """All roots that have a name, in no order."""
+        """Return all roots that have a name, in no particular order."""
         return self._by_root.keys()
 
     def told_of(self, root: str) -> Iterator[tuple[PeerId, ModelName]]:
-        """What each member that names a model says of it; a member may have several names."""
+        """Yield each member that names a model, with its entry. A member may use several names."""
         for (peer, _), model in self._by_root.get(root, {}).items():
             yield peer, model
 
     def of(self, peer: PeerId) -> tuple[ModelName, ...]:
-        """What a member names, by name."""
+        """Return the models that a member names, sorted by name."""
         held = self._said(FeedName(peer, "models", 0))
         return tuple(held[name] for name in sorted(held))
 
@@ -85,5 +86,5 @@ def _drop(index: "dict[str, dict[Any, ModelName]]", key: str, inner: object) -> 
 
 
 def model_fact(model: ModelName) -> dict[str, Any]:
-    """The value of an own fact; its key is the name."""
+    """Return the fact of an own model name; the key of the fact is the name."""
     return {"root": model.root, "layers": model.layers, "bytes": model.weight_bytes}

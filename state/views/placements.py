@@ -1,4 +1,4 @@
-"""Who serves which layers of which model."""
+"""View of shards: which members serve which layers of which models."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
 
 
 class Placements(View[str, ShardRecord, Serving]):
-    """Shards by the root of their model."""
+    """Shards by root of their model."""
 
     kinds = ("shards",)
 
@@ -25,15 +25,16 @@ class Placements(View[str, ShardRecord, Serving]):
         self._by_root: dict[str, dict[PeerId, tuple[ShardRecord, ...]]] = {}
 
     def get(self, subject: str) -> Serving | None:
-        """Who serves a model, and what of it, as it is now: the mapping goes on changing."""
+        """Return the members that serve a model, with their shards, or None. The mapping is
+        live."""
         return self._by_root.get(subject)
 
     def roots(self) -> Iterable[str]:
-        """All models of which anything is served, in no order."""
+        """Return the roots of all models that have a shard, in no particular order."""
         return self._by_root.keys()
 
     def of(self, peer: PeerId) -> tuple[ShardRecord, ...]:
-        """What a member serves, by root and number."""
+        """Return the shards of a member, sorted by root and number."""
         parts = (FeedName(peer, "shards", part) for part in KINDS["shards"].parts)
         held = [item for name in parts for item in self._said(name).items()]
         return tuple(shard for _, shard in sorted(held, key=lambda item: item[0]))
@@ -41,7 +42,7 @@ class Placements(View[str, ShardRecord, Serving]):
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ShardRecord:
         root = _root_in(key)
         if part_of_root(root) != name.part:
-            raise BadFact("a shard stands in a part that is not its model's")
+            raise BadFact("a shard is in the wrong part for its model")
         start = read_whole(value.get("start"), defaults.MAX_LAYERS)
         stop = read_whole(value.get("stop"), defaults.MAX_LAYERS)
         if start >= stop:
@@ -75,12 +76,12 @@ class Placements(View[str, ShardRecord, Serving]):
 
 
 def shard_key(root: str, number: int) -> str:
-    """The key of an own fact: the `number`th shard of a model that this node serves."""
+    """Return the fact key of the `number`th own shard of a model, counted from 0."""
     return f"{root}/{number:x}"
 
 
 def shard_fact(shard: ShardRecord) -> dict[str, Any]:
-    """The value of an own fact."""
+    """Return the fact of an own shard."""
     return {
         "start": shard.start,
         "stop": shard.stop,
@@ -95,5 +96,5 @@ def shard_fact(shard: ShardRecord) -> dict[str, Any]:
 def _root_in(key: str) -> str:
     root, _, number = key.partition("/")
     if len(number) != 1 or number not in "0123456789abcdef":
-        raise BadFact("a shard's key has no number")
+        raise BadFact("a shard's key lacks its number")
     return read_root(root)

@@ -1,4 +1,4 @@
-"""What each user had of others' computers, as those who provided it counted."""
+"""View of usage: what each client used of other members' computers, as reported by providers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Usages = Mapping[tuple[PeerId, str], "Count"]
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What was counted since the provider's feed began."""
+    """The counts since the provider's feed began."""
 
     requests: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    busy_ms: int = 0  # that its device was busy
+    busy_ms: int = 0  # busy time of its device
 
     def __add__(self, other: "Count") -> "Count":
         return Count(
@@ -35,8 +35,10 @@ class Count:
 
 
 class Usage(View[PeerId, Count, Count]):
-    """Counts by client, provider and model. A provider's word is its own: it is shown beside its
-    name, and added up for a client."""
+    """Counts by client, provider and model.
+
+    The counts are claims of the provider. They are shown with its name, and summed for each client.
+    """
 
     kinds = ("usage",)
 
@@ -46,15 +48,15 @@ class Usage(View[PeerId, Count, Count]):
         self._totals: dict[PeerId, Count] = {}
 
     def get(self, subject: PeerId) -> Count | None:
-        """All that a client had, of all providers."""
+        """Return the total use of a client over all providers, or None."""
         return self._totals.get(subject)
 
     def clients(self) -> Iterable[PeerId]:
-        """All that had anything, in no order."""
+        """Return all clients with any use, in no particular order."""
         return self._totals.keys()
 
     def of(self, client: PeerId) -> Usages:
-        """What a client had, by (provider, root), as it is now: the mapping goes on changing."""
+        """Return the use of a client by (provider, root). The mapping is live."""
         return self._by_client.get(client, {})
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Count:
@@ -85,12 +87,12 @@ _NOTHING = Count()
 
 
 def usage_key(client: PeerId, root: str) -> str:
-    """The key of an own fact: what `client` had of a model."""
+    """Return the fact key of a client's use of a model."""
     return f"{client}/{root}"
 
 
 def usage_fact(count: Count) -> dict[str, Any]:
-    """The value of an own fact."""
+    """Return the fact with these counts."""
     return {
         "requests": count.requests,
         "in": count.tokens_in,

@@ -1,8 +1,8 @@
-"""The base of all views, and how a task watches one.
+"""Base class of all views, and watchers of their changes.
 
-A view holds what it read of each fact, never the fact's bytes, and changes with each change of
-one: nothing is ever derived anew from everything. What it shows depends on the feeds alone, not on
-clocks, nor on the order in which they came.
+A view holds the values that it read from facts, not the facts' bytes. It is updated with each
+changed fact and never rebuilt from scratch. Its content depends only on the feeds, not on clocks or
+on the order of arrival.
 """
 
 import sys
@@ -27,28 +27,34 @@ Shown = TypeVar("Shown")
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Subject, Shown]):
-    """Something that a view shows is another now. Where `subject` is None, so much is that the
-    watcher has to ask again for all that it uses."""
+    """A change of one subject in a view.
+
+    If `subject` is None, too much has changed, and the watcher must read everything that it uses
+    again.
+    """
 
     subject: Subject | None
-    value: Shown | None  # as it is when the watcher gets it; None: it is gone
+    value: Shown | None  # the value when the watcher gets the change; None if removed
 
 
 class View(ABC, Generic[Subject, Fact, Shown]):
-    """What is derived from all feeds of some kinds. `Fact`: what it reads in a fact; `Subject`:
-    of what it tells; `Shown`: what it tells of one."""
+    """An index derived from all feeds of certain kinds.
+
+    `Fact` is the value read from one fact, `Subject` the key of the view, and `Shown` its value for
+    one subject.
+    """
 
     kinds: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
-        self.bad = 0  # times that a fact was none of this kind, and passed over
-        # By kind and part, then author: a name of its own for each of 50,000 feeds takes 4 MB.
+        self.bad = 0  # number of malformed facts that were skipped
+        # By kind and part, then by author. A FeedName for each of 50,000 feeds would take 4 MB.
         self._facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
         self._watches: WeakSet[Watch[Subject, Shown]] = WeakSet()
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
-        """A fact of a feed is another one, or is no more (None)."""
-        key = sys.intern(key)  # the same ones stand in thousands of feeds, and in what is read
+        """Set a fact of a feed, or remove it (None)."""
+        key = sys.intern(key)  # thousands of feeds have the same keys
         fact = None if value is None else self._try(name, key, value)
         old = self._said(name).get(key)
         if fact == old:
@@ -61,16 +67,16 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self._replace(name, key, old, fact)
 
     def forgotten(self, name: FeedName) -> None:
-        """A feed has forked, or is not kept any more: nothing of it counts."""
+        """Remove all facts of a feed, because it has forked or is no longer kept."""
         for key in self.keys(name):
             self.changed(name, key, None)
 
     def keys(self, name: FeedName) -> Collection[str]:
-        """The keys of the facts of a feed that count."""
+        """Return the keys of a feed's valid facts."""
         return tuple(self._said(name))
 
     def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
-        """Whether a fact would count, as it is: every reader would read this of it."""
+        """Whether the view would accept this fact."""
         try:
             self._read(name, key, value)
         except BadFact:
@@ -79,21 +85,22 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 
     @abstractmethod
     def get(self, subject: Subject) -> Shown | None:
-        """What the view shows of a subject now."""
+        """Return the current value of a subject, or None."""
 
     def watch(self) -> "Watch[Subject, Shown]":
-        """What changes from now on: `async for change in view.watch()`."""
+        """Watch the changes from now on: `async for change in view.watch()`."""
         watch = Watch(self)
         self._watches.add(watch)
         return watch
 
     @abstractmethod
     def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Fact:
-        """What the view needs of a fact. Raises BadFact."""
+        """Return the value that the view needs from a fact. Raises BadFact."""
 
     @abstractmethod
     def _replace(self, name: FeedName, key: str, old: Fact | None, new: Fact | None) -> None:
-        """Keep what is derived up to date, and `_tell`. `_facts` has the new one already."""
+        """Update the derived data after a changed fact, and call `_tell`. `_facts` is updated
+        already."""
 
     def _tell(self, subject: Subject) -> None:
         if not self._watches:
@@ -102,7 +109,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
             watch.note(subject)
 
     def _said(self, name: FeedName) -> Mapping[str, Fact]:
-        """The facts of a feed that count."""
+        """Return a feed's valid facts."""
         return self._facts.get((name.kind, name.part), {}).get(name.author, {})
 
     def _try(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Fact | None:
@@ -122,8 +129,11 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 
 
 class Watch(Generic[Subject, Shown]):
-    """The changes of a view, for one task. Several of one subject are one, and are told as it is
-    then; of a slow watcher at most WATCHED subjects are remembered. It ends when let go of."""
+    """The changes of a view, for one task.
+
+    Several changes of a subject are merged, and delivered with its current value. At most WATCHED
+    subjects are remembered for a slow watcher. The watch ends when it is no longer referenced.
+    """
 
     def __init__(self, view: View[Subject, Any, Shown]) -> None:
         self._view = view
@@ -132,7 +142,7 @@ class Watch(Generic[Subject, Shown]):
         self._waiting = trio.lowlevel.ParkingLot()
 
     def note(self, subject: Subject) -> None:
-        """The view shows something else of this one."""
+        """Note that a subject has changed."""
         if self._too_many:
             return
         self._subjects[subject] = None
@@ -142,7 +152,7 @@ class Watch(Generic[Subject, Shown]):
         self._waiting.unpark()
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """Return the number of pending changes."""
         return len(self._subjects) + self._too_many
 
     def __aiter__(self) -> "Watch[Subject, Shown]":
@@ -155,7 +165,7 @@ class Watch(Generic[Subject, Shown]):
         return change
 
     def next_now(self) -> Change[Subject, Shown] | None:
-        """The next change, without waiting for one."""
+        """Return the next change without waiting, or None."""
         if self._too_many:
             self._too_many = False
             return Change(None, None)

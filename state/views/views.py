@@ -1,4 +1,4 @@
-"""All views of a node, and how what comes into its feeds reaches them."""
+"""All views of a node, and their updates from changes of its feeds."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from itertools import chain
@@ -21,15 +21,15 @@ from .usage import Usage
 from .view import View
 
 DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
-"""Kinds of feeds that say what a member is, names and serves."""
+"""Kinds of feeds that describe a member, the models that it names, and its shards."""
 
 
 class Views(Watcher):
-    """The views; `changed` and `dropped` are what a replica tells its watchers."""
+    """All views, updated as a watcher of a replica."""
 
     def __init__(self) -> None:
         self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
-        """Whether what an author says in feeds of a kind counts."""
+        """Whether an author's feeds of a kind count."""
         self.members = Members()
         self.models = Models()
         self.placements = Placements()
@@ -44,16 +44,17 @@ class Views(Watcher):
             self.usage,
         )
         self.on_change: list[Callable[[PeerId], None]] = []
-        """Called with the author of each feed by which `record` may be another."""
+        """Called with the author of each feed whose change may change its `record`."""
         self._by_kind = {kind: view for view in views for kind in view.kinds}
 
     @property
     def bad(self) -> int:
-        """Times that a fact was none of its kind, and passed over."""
+        """Return the number of malformed facts that were skipped."""
         return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """An entry was taken in, or the proof of a fork, after which nothing is said any more."""
+        """Apply the changes of an admitted entry. The proof of a fork removes all facts of the
+        feed."""
         for _ in self.steps(name, verdict):
             pass
 
@@ -74,32 +75,32 @@ class Views(Watcher):
             self._tell(name.author)
 
     def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
-        """What a feed said when it was stored: nothing told of it in this run."""
+        """Set all facts of a stored feed, in place of any others."""
         for _ in self.restoring(name, facts):
             pass
 
     def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
-        """`restored`, in steps as of `steps`."""
+        """Do the same as `restored` in steps, like `steps`."""
         return self.steps(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
 
     def dropped(self, author: PeerId) -> None:
-        """An author is not kept any more."""
+        """Remove all facts of an author that is no longer kept."""
         self.hide(author, KINDS)
 
     def hide(self, author: PeerId, kinds: Container[str]) -> None:
-        """Nothing of what it says in feeds of these kinds counts any more."""
+        """Remove all facts of an author in feeds of these kinds."""
         for kind, part in all_parts():
             if kind in kinds and (view := self._by_kind.get(kind)) is not None:
                 view.forgotten(FeedName(author, kind, part))
         self._tell(author)
 
     def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
-        """Whether a fact would count (`View.takes`)."""
+        """Whether a view would accept this fact (`View.takes`)."""
         view = self._by_kind.get(name.kind)
         return view is not None and view.takes(name, key, value)
 
     def record(self, peer: PeerId) -> MemberRecord:
-        """A member with all that it says in its feeds, of whatever run."""
+        """Return a member with all facts from its feeds, of any serving run."""
         member = self.members.get(peer) or Member(peer)
         return MemberRecord(
             peer=peer,

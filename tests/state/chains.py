@@ -1,4 +1,4 @@
-"""Entries of made-up feeds: any updates, real signatures and chains."""
+"""Entries of made-up feeds, with arbitrary updates, real signatures and real chains."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def chain(
     salt: bytes = b"",
     after: Sequence[Entry] = (),
 ) -> list[Entry]:
-    """`length` entries of an epoch, from the start of it or behind those `after`."""
+    """Return `length` entries of an epoch, from its start or following the entries `after`."""
     parent = after[-1].hash if after else NO_PARENT
     made = list[Entry]()
     for seq in range(len(after), len(after) + length):

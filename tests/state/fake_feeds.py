@@ -1,4 +1,4 @@
-"""Authors that write, and nodes that keep feeds, without links: calls go straight to the other."""
+"""Authors that write feeds, and nodes that keep feeds, with direct calls in place of links."""
 
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -22,7 +22,7 @@ MEMBER: Plot = ("member", 0)
 
 
 class Writer:
-    """Writes feeds of one key. `twin` writes on from the same place something else."""
+    """Writer of the feeds of one key. `twin` continues a feed with different entries."""
 
     def __init__(self, number: int, epoch: int = 1) -> None:
         self.identity = Identity.from_seed(number.to_bytes(32))
@@ -31,7 +31,7 @@ class Writer:
         self._heads: dict[Plot, tuple[Document, Head]] = {}
 
     def write(self, plot: Plot = MEMBER, **facts: Mapping[str, Any]) -> Entry:
-        """The next entry of a feed."""
+        """Return the next entry of a feed."""
         return self.write_raw(plot, {key: msgpack.packb(value) for key, value in facts.items()})
 
     def write_raw(self, plot: Plot, changes: Mapping[str, bytes]) -> Entry:
@@ -58,7 +58,7 @@ class Writer:
 
 
 class FakeNetwork:
-    """Nodes by name; what is called is answered at once, by whoever is linked."""
+    """Nodes by name. Calls to linked nodes are answered at once."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -76,7 +76,7 @@ class FakeNode:
         self.replica = Replica(self.peer, self.archive, **replica)
         self.exchange = Exchange(self.replica, self, Random(number).randrange)
         self.blamed: list[tuple[PeerId, str]] = []
-        self.deaf = False  # answers nobody
+        self.deaf = False  # answers no calls
         net.nodes[self.peer] = self
 
     def now(self) -> float:
@@ -111,14 +111,14 @@ class FakeNode:
         return entry
 
     async def pull(self) -> None:
-        """Everything that is wanted, until nothing is."""
+        """Pull until nothing is missing."""
         for _ in range(50):
             pulls = self.exchange.next_pulls()
             for pull in pulls:
                 await self.exchange.pull(pull)
             if not pulls:
                 return
-        raise AssertionError("it pulls for ever")
+        raise AssertionError("it pulls endlessly")
 
 
 async def link(one: FakeNode, two: FakeNode) -> None:
@@ -132,7 +132,7 @@ def facts_of(values: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def at_once(steps: Coroutine[Any, Any, Any]) -> Any:
-    """The result of what waits for nobody."""
+    """Return the result of a coroutine that never waits."""
     try:
         steps.send(None)
     except StopIteration as ended:

@@ -57,7 +57,7 @@ class FakeStatus:
 
 
 class FakeLink:
-    """One end. What is sent arrives in order, one task each way."""
+    """One end of a link. Messages arrive in order; one task handles each direction."""
 
     def __init__(
         self, own: "FakeEndpoint", other: "FakeEndpoint", *, dialled: bool, brief: bool
@@ -221,7 +221,7 @@ class FakeNet:
         self.sent: list[tuple[PeerId, PeerId, str, bytes]] = []
 
     def connect(self, one: FakeEndpoint, two: FakeEndpoint, *, brief: bool = False) -> None:
-        """`one` has dialled `two`; `brief`: for a few questions only."""
+        """Make a link that `one` has dialled; a `brief` one is only for a few calls."""
         one.add(two, dialled=True, brief=brief)
         two.add(one, dialled=False)
         one.announce(two.peer)
@@ -255,7 +255,7 @@ class FakeNode:
             self.directory.publish(addresses=(str(self.address),))
 
     async def run(self, *bootstrap: "FakeNode") -> None:
-        """A member that reaches each of `bootstrap` once."""
+        """Run a member that reaches each of `bootstrap` once."""
         with self.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.directory.run)

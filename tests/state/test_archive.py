@@ -1,15 +1,15 @@
-"""The archive in memory keeps what it is given, as any is to."""
+"""The archive in memory stores entries as every archive must."""
 
 from shoal.state.archive import MemoryArchive
 from shoal.state.entry import FORKED, Proof
 from tests.state.fake_feeds import Writer, at_once
 
 
-def test_entries_in_their_order() -> None:
+def test_entries_are_stored_in_order() -> None:
     archive, writer = MemoryArchive(), Writer(1)
     entries = [writer.write(a={"v": number}) for number in range(5)]
     at_once(archive.put(entries[:3]))
-    at_once(archive.put(entries))  # some are there already
+    at_once(archive.put(entries))  # the first ones are stored already
     name = entries[0].name
     assert at_once(archive.entries(name, 1, 0, 10**6)) == entries
     assert at_once(archive.entries(name, 1, 3, 10**6)) == entries[3:]
@@ -21,7 +21,7 @@ def test_entries_in_their_order() -> None:
     assert archive.sizes() == {name: (stored.bytes, 5)}
 
 
-def test_an_epoch_replaces_what_was_before() -> None:
+def test_an_epoch_replaces_earlier_entries() -> None:
     archive, writer = MemoryArchive(), Writer(1)
     first = writer.write(a={"v": 1})
     writer.next_epoch()
@@ -31,7 +31,7 @@ def test_an_epoch_replaces_what_was_before() -> None:
     assert at_once(archive.entries(first.name, 2, 0, 10**6)) == [second]
 
 
-def test_a_proof_stands_for_all_entries_until_its_author_is_dropped() -> None:
+def test_a_proof_replaces_all_entries_until_its_author_is_dropped() -> None:
     archive, one, other = MemoryArchive(), Writer(1), Writer(1)
     entry = one.write(a={"v": 1})
     proof = Proof.of(entry, other.write(a={"v": 2}))

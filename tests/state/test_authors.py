@@ -1,4 +1,4 @@
-"""Who is kept, and who goes when there is no room."""
+"""Which authors are kept, and which are evicted when the budget is exceeded."""
 
 from random import Random
 from typing import Any
@@ -24,7 +24,7 @@ def room_for(count: int) -> Authors:
 
 
 def checked(authors: Authors) -> None:
-    """The sums that are kept are those that they should be."""
+    """Check that the stored sums are correct."""
     branches: list[Any] = [authors._top]
     for branch in branches:
         branches += branch.kids.values()
@@ -35,7 +35,7 @@ def checked(authors: Authors) -> None:
     assert authors.total == sum(each.weight for each in branches)
 
 
-def test_this_node_those_linked_and_those_vouched_for() -> None:
+def test_own_linked_and_vouched_for_authors_are_kept() -> None:
     authors = room_for(100)
     assert OWN in authors
     assert authors.linked(key("a")).added == (key("a"),)
@@ -45,13 +45,13 @@ def test_this_node_those_linked_and_those_vouched_for() -> None:
     checked(authors)
 
 
-def test_only_so_many_are_vouched_for() -> None:
+def test_vouches_of_one_author_are_limited() -> None:
     authors = room_for(1000)
     authors.linked(key("a"))
     assert len(authors.vouches(key("a"), keys("v", 100)).added) == defaults.AUTHOR_VOUCHED
 
 
-def test_who_is_vouched_for_twice_stays_when_one_takes_it_back() -> None:
+def test_an_author_with_two_vouchers_stays_when_one_withdraws() -> None:
     authors = room_for(100)
     for name in ("a", "b"):
         authors.linked(key(name))
@@ -61,7 +61,7 @@ def test_who_is_vouched_for_twice_stays_when_one_takes_it_back() -> None:
     checked(authors)
 
 
-def test_a_link_that_is_gone_counts_for_a_while() -> None:
+def test_a_lost_link_counts_for_a_while() -> None:
     authors = room_for(2000)
     for name in keys("p", defaults.PAST_LINKS + 1):
         authors.linked(name)
@@ -71,7 +71,7 @@ def test_a_link_that_is_gone_counts_for_a_while() -> None:
     checked(authors)
 
 
-def test_a_chain_of_vouchers_ends() -> None:
+def test_a_chain_of_vouchers_is_limited_in_depth() -> None:
     authors = room_for(1000)
     authors.linked(key("v0"))
     for number in range(40):
@@ -80,7 +80,7 @@ def test_a_chain_of_vouchers_ends() -> None:
     checked(authors)
 
 
-def test_a_million_keys_behind_one_link_leave_others_their_room() -> None:
+def test_a_million_keys_behind_one_link_do_not_evict_others() -> None:
     authors = room_for(100)
     for name in ("good", "bad"):
         authors.linked(key(name))
@@ -95,8 +95,8 @@ def test_a_million_keys_behind_one_link_leave_others_their_room() -> None:
     checked(authors)
 
 
-def test_so_do_keys_behind_a_link_of_a_link() -> None:
-    """An honest peer vouches for a liar too: its other friends stay."""
+def test_keys_behind_a_link_of_a_link_do_not_evict_others() -> None:
+    """If an honest peer vouches for a liar too, its other authors stay."""
     authors = room_for(60)
     authors.linked(key("good"))
     honest = keys("h", 20)
@@ -108,7 +108,7 @@ def test_so_do_keys_behind_a_link_of_a_link() -> None:
     checked(authors)
 
 
-def test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one() -> None:
+def test_an_author_vouched_for_by_a_liar_moves_to_an_honest_voucher() -> None:
     authors = room_for(70)
     for name in ("bad", "worse", "good"):
         authors.linked(key(name))
@@ -120,24 +120,24 @@ def test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one() -> Non
     checked(authors)
 
 
-def test_twin_with_room_made_by_age_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_eviction_by_age_honest_authors_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     def oldest(self: Any) -> Any:
         return next((each for each in self._kept.values() if not each.free), None)
 
     monkeypatch.setattr(Authors, "_heaviest", oldest)
     with pytest.raises(AssertionError):
-        test_a_million_keys_behind_one_link_leave_others_their_room()
+        test_a_million_keys_behind_one_link_do_not_evict_others()
     with pytest.raises(AssertionError):
-        test_so_do_keys_behind_a_link_of_a_link()
+        test_keys_behind_a_link_of_a_link_do_not_evict_others()
 
 
-def test_twin_without_another_voucher_the_stolen_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_another_voucher_they_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Authors, "_lighter", lambda self, branch: None)
     with pytest.raises(AssertionError):
-        test_who_was_stolen_by_a_liar_s_voucher_is_hung_under_an_honest_one()
+        test_an_author_vouched_for_by_a_liar_moves_to_an_honest_voucher()
 
 
-def test_who_writes_much_weighs_much() -> None:
+def test_the_weight_of_an_author_grows_with_its_entries() -> None:
     authors = room_for(10)
     authors.linked(key("a"))
     authors.vouches(key("a"), keys("v", 4))
@@ -147,7 +147,7 @@ def test_who_writes_much_weighs_much() -> None:
     checked(authors)
 
 
-def test_those_who_found_no_room_are_looked_at_again() -> None:
+def test_authors_without_space_are_tried_again() -> None:
     authors = room_for(20)
     for name in ("a", "b"):
         authors.linked(key(name))
@@ -162,8 +162,8 @@ def test_those_who_found_no_room_are_looked_at_again() -> None:
     checked(authors)
 
 
-def test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like() -> None:
-    """Of 40 linked keys that weigh a thirtieth of the budget each the honest feel nothing."""
+def test_heavy_linked_authors_evict_only_each_other() -> None:
+    """40 linked keys that weigh a thirtieth of the budget each evict no honest author."""
     authors = room_for(1024)
     honest = keys("h", 64)
     for number, name in enumerate(keys("good", 16)):
@@ -178,19 +178,19 @@ def test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like() -> None
     gone = next(liar for liar in keys("bad", 40) if liar not in authors)
     authors.unlinked(gone)
     authors.linked(gone)
-    assert gone in authors, "of what is its share"
+    assert gone in authors, "it is back with its free share"
     for liar in keys("bad", 40):
         authors.unlinked(liar)
     checked(authors)
 
 
-def test_twin_where_a_link_is_enough_the_honest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_a_link_is_enough_honest_authors_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Authors, "_free_of", lambda self, key: 2**63 * (key in self._linked))
     with pytest.raises(AssertionError):
-        test_who_has_a_link_and_weighs_much_pushes_out_nobody_but_its_like()
+        test_heavy_linked_authors_evict_only_each_other()
 
 
-def test_who_has_a_link_and_was_let_go_of_comes_back_where_there_is_room() -> None:
+def test_an_evicted_linked_author_comes_back_when_there_is_space() -> None:
     authors = room_for(40)
     for name in keys("l", 4):
         authors.linked(name)
@@ -203,7 +203,7 @@ def test_who_has_a_link_and_was_let_go_of_comes_back_where_there_is_room() -> No
     checked(authors)
 
 
-def test_of_thousands_whose_voucher_went_a_few_are_looked_at_at_once() -> None:
+def test_authors_of_an_evicted_voucher_are_moved_a_few_at_a_time() -> None:
     authors = room_for(8000)
     authors.linked(key("bad"))
     authors.vouches(key("bad"), keys("k", 64))
@@ -220,7 +220,7 @@ def test_of_thousands_whose_voucher_went_a_few_are_looked_at_at_once() -> None:
     checked(authors)
 
 
-def test_who_makes_room_goes_a_few_at_a_time() -> None:
+def test_authors_are_evicted_a_few_at_a_time() -> None:
     authors = room_for(200)
     authors.linked(key("bad"))
     authors.vouches(key("bad"), keys("k", 64))
@@ -234,7 +234,7 @@ def test_who_makes_room_goes_a_few_at_a_time() -> None:
     checked(authors)
 
 
-def test_who_hangs_deeper_after_a_voucher_went_takes_no_more_than_the_depth_along() -> None:
+def test_a_moved_author_keeps_only_authors_within_the_depth() -> None:
     authors = room_for(200)
     for name in ("one", "two"):
         authors.linked(key(name))
@@ -253,7 +253,7 @@ def test_who_hangs_deeper_after_a_voucher_went_takes_no_more_than_the_depth_alon
     checked(authors)
 
 
-def test_who_still_has_a_voucher_then_stays() -> None:
+def test_a_moved_author_with_another_voucher_stays() -> None:
     authors = room_for(800)
     for name in ("one", "two"):
         authors.linked(key(name))
@@ -268,7 +268,7 @@ def test_who_still_has_a_voucher_then_stays() -> None:
     checked(authors)
 
 
-def test_of_many_a_few_are_looked_at_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refill_step_processes_few_authors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "REFILLED_AT_ONCE", 4)
     authors = room_for(60)
     for name in keys("l", 10):
@@ -278,7 +278,7 @@ def test_of_many_a_few_are_looked_at_in_each_step(monkeypatch: pytest.MonkeyPatc
     assert len(list(authors.refill())) == 5  # this node, ten with a link, nine named
 
 
-def test_groups_are_kept_whatever_is_vouched_for() -> None:
+def test_group_members_are_kept_whatever_is_vouched_for() -> None:
     authors = room_for(20)
     assert set(authors.grouped(keys("g", 5)).added) == set(keys("g", 5))
     authors.linked(key("bad"))
@@ -289,7 +289,7 @@ def test_groups_are_kept_whatever_is_vouched_for() -> None:
     checked(authors)
 
 
-def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
+def test_random_changes_keep_sums_and_budget_correct() -> None:
     for seed in range(30):
         random = Random(seed)
         authors, names = room_for(25), keys("n", 60)
@@ -315,12 +315,12 @@ def test_whatever_happens_the_sums_are_right_and_the_budget_is_kept() -> None:
         assert authors.total <= max(25 * defaults.AUTHOR_LEAST, free)
 
 
-def test_a_weight_has_a_floor() -> None:
+def test_a_weight_has_a_minimum() -> None:
     assert weight_of(0) == defaults.AUTHOR_LEAST
     assert weight_of(10**6) == 10**6 + defaults.AUTHOR_WEIGHT
 
 
-def test_a_key_that_thousands_name_is_in_memory_once() -> None:
+def test_a_key_that_thousands_name_is_stored_once() -> None:
     authors = Authors(bytes(32))
     for number in range(1, 4):
         authors.linked(key(f"a{number}"))

@@ -1,4 +1,4 @@
-"""When a node takes a job, tries again, gives way and stays: by its own clock alone."""
+"""When a node takes a job, retries, yields and continues, by its own clock only."""
 
 import math
 from typing import Any
@@ -45,7 +45,7 @@ class Desk:
         )
 
     def submit(self, nonce: int = 0, author: PeerId = AUTHOR, **fields: Any) -> str:
-        """A job, or the job as it is from now on."""
+        """Submit a job, or replace it."""
         named = nonce.to_bytes(4)
         job = Job(job_id(author, named), author, "sum", **{"lease": LEASE, **fields})
         name = FeedName(author, "jobs", 0)
@@ -58,19 +58,19 @@ class Desk:
         return self.claimant.noticed(job, self.now)
 
     def hear(self, claim: Claim, *, gone: bool = False) -> bool:
-        """A claim comes, or goes; whether this node is to stop."""
+        """Add or remove a claim. Return whether this node must stop."""
         self.jobs.changed(claim.feed, claim.job, None if gone else claim_fact(claim))
         return self.claimant.noticed(claim.job, self.now)
 
     def notice_all(self) -> list[str]:
-        """Those that it is to stop working on."""
+        """Return the jobs that this node must stop working on."""
         return [job for job in self.claimant.known() if self.claimant.noticed(job, self.now)]
 
     def next(self) -> Claim | None:
         return self.claimant.next(self.now)
 
     def begin(self) -> Claim:
-        """The next claim, what falls to others among them."""
+        """Return the next claim, including jobs in other workers' shares."""
         claim = self.next()
         if claim is None:
             self.now += 2 * defaults.CLAIM_COURTESY
@@ -79,7 +79,7 @@ class Desk:
         return claim
 
 
-def test_an_open_job_is_taken_once() -> None:
+def test_an_open_job_is_claimed_once() -> None:
     desk = Desk()
     job = desk.submit()
     claim = desk.next()
@@ -88,7 +88,7 @@ def test_an_open_job_is_taken_once() -> None:
     assert not desk.hear(claim) and desk.next() is None
 
 
-def test_a_job_that_is_done_is_not_begun_again_before_the_view_knows() -> None:
+def test_a_finished_job_is_not_begun_again_before_the_view_has_it() -> None:
     desk = Desk()
     job = desk.submit()
     desk.begin()
@@ -99,7 +99,7 @@ def test_a_job_that_is_done_is_not_begun_again_before_the_view_knows() -> None:
     assert job in desk.jobs.all_in(State.DONE) and not desk.claimant._runs
 
 
-def test_a_result_that_is_too_large_is_not_written() -> None:
+def test_a_result_that_is_too_large_is_refused() -> None:
     desk = Desk()
     job = desk.submit()
     desk.begin()
@@ -108,19 +108,19 @@ def test_a_result_that_is_too_large_is_not_written() -> None:
     assert desk.claimant.running == [job]
 
 
-def test_what_is_needed_before_comes_before() -> None:
+def test_dependencies_come_first() -> None:
     desk = Desk()
     first = desk.submit(0)
     second = desk.submit(1, needs=(first, "f" * 64))
     assert desk.begin().job == first
     desk.hear(desk.claimant.finish(first, b""))
-    assert desk.next() is None  # one that it needs is not there
+    assert desk.next() is None  # a job that it needs is missing
     desk.submit(1, needs=(first,))
     claim = desk.next()
     assert claim is not None and claim.job == second
 
 
-def test_what_a_node_cannot_or_may_not_do() -> None:
+def test_a_node_claims_only_jobs_that_it_can_and_may_do() -> None:
     desk = Desk()
     job = desk.submit()
     desk.unwilling.add(job)
@@ -138,10 +138,10 @@ def test_what_a_node_cannot_or_may_not_do() -> None:
     assert desk.claimant.noticed(job, desk.now) and desk.claimant.running == []
 
 
-# Others' claims.
+# Claims of others.
 
 
-def test_what_another_holds_is_left_alone_while_it_shows_progress() -> None:
+def test_a_held_job_is_left_alone_while_it_progresses() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     for step in range(1, 6):
@@ -162,7 +162,7 @@ def test_a_dead_claimant_does_not_stop_a_job() -> None:
     assert desk.next() == new_claim(ME, job, 2)
 
 
-def test_where_few_fell_silent_their_jobs_are_others_soon() -> None:
+def test_jobs_of_few_silent_workers_are_retried_soon() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit(lease=1e4)
     desk.hear(new_claim(OTHER, job, 1))
@@ -177,13 +177,13 @@ def test_where_few_fell_silent_their_jobs_are_others_soon() -> None:
     ("silent", "workers", "seconds"),
     [(0, 0, BRIEF), (1, 2, BRIEF), (2, 3, PATIENCE), (2, 20, BRIEF), (3, 20, PATIENCE)],
 )
-def test_where_many_fell_silent_they_may_be_behind_a_cut(
+def test_many_silent_workers_may_be_behind_a_partition(
     silent: int, workers: int, seconds: float
 ) -> None:
     assert patience(silent, workers) == seconds
 
 
-def test_twin_without_attempts_a_dead_claimant_stops_a_job_for_ever(
+def test_without_attempts_a_dead_claimant_stops_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Claimant, "_is_stuck", lambda *_: False)
@@ -195,8 +195,8 @@ def test_twin_without_attempts_a_dead_claimant_stops_a_job_for_ever(
         assert desk.next() is None
 
 
-def test_twin_by_the_wall_clock_a_step_ends_every_lease() -> None:
-    """Twin: were `now` a clock that may jump by an hour, what others hold would be begun again."""
+def test_with_the_wall_clock_a_jump_ends_every_lease() -> None:
+    """Control: if `now` could jump by an hour, jobs held by others would be begun again."""
     desk = Desk(ME, OTHER)
     desk.hear(new_claim(OTHER, desk.submit(), 1))
     desk.now += 1.0
@@ -206,7 +206,7 @@ def test_twin_by_the_wall_clock_a_step_ends_every_lease() -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_who_is_behind_gives_way(done: bool) -> None:
+def test_a_losing_claim_yields(done: bool) -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     desk.begin()
@@ -214,7 +214,7 @@ def test_who_is_behind_gives_way(done: bool) -> None:
     assert desk.hear(ahead) and desk.claimant.running == []
 
 
-def test_of_two_that_began_at_once_exactly_one_gives_way() -> None:
+def test_of_two_concurrent_claims_exactly_one_yields() -> None:
     for nonce in range(20):
         desk = Desk(ME, OTHER)
         job = desk.submit(nonce)
@@ -223,14 +223,14 @@ def test_of_two_that_began_at_once_exactly_one_gives_way() -> None:
         assert gave_way == (claim_hash(job, OTHER) < claim_hash(job, ME))
 
 
-def test_a_job_that_is_gone_is_not_worked_on() -> None:
+def test_work_on_a_deleted_job_stops() -> None:
     desk = Desk()
     job = desk.submit()
     desk.begin()
     assert desk.delete(job) and desk.claimant.running == []
 
 
-def test_all_that_changed_while_nobody_looked() -> None:
+def test_known_jobs_include_all_changes() -> None:
     desk = Desk(ME, OTHER)
     first, second = desk.submit(0), desk.submit(1)
     desk.begin()
@@ -244,7 +244,7 @@ def test_all_that_changed_while_nobody_looked() -> None:
 # Liars.
 
 
-def test_a_claim_of_the_last_attempt_there_is_holds_nothing_for_long() -> None:
+def test_a_claim_with_the_highest_attempt_does_not_hold_a_job_for_long() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     lie = new_claim(OTHER, job, defaults.MAX_ATTEMPT)
@@ -259,7 +259,7 @@ def test_a_claim_of_the_last_attempt_there_is_holds_nothing_for_long() -> None:
     assert standing is not None and standing.claim == done
 
 
-def test_after_some_attempts_nobody_gives_way_to_words() -> None:
+def test_after_several_attempts_claimants_do_not_yield_to_open_claims() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     desk.hear(new_claim(OTHER, job, defaults.CLAIM_STUBBORN - 1))
@@ -270,7 +270,8 @@ def test_after_some_attempts_nobody_gives_way_to_words() -> None:
 
 
 def hold_for_ever(desk: Desk, job: str) -> float | None:
-    """Liars that take turns and always show progress; seconds until this node goes ahead."""
+    """Let liars take turns and always show progress; return the seconds until this node
+    continues."""
     began = desk.now
     for turn in range(200):
         desk.hear(new_claim((OTHER, THIRD)[turn % 2], job, 1 + turn, step=turn))
@@ -280,16 +281,16 @@ def hold_for_ever(desk: Desk, job: str) -> float | None:
     return None
 
 
-def test_liars_that_always_show_progress_hold_a_job_for_a_time() -> None:
+def test_liars_that_show_progress_hold_a_job_only_for_a_while() -> None:
     desk = Desk(ME)
     job = desk.submit()
     seconds = hold_for_ever(desk, job)
     most = defaults.CLAIM_LEASES * LEASE
     assert seconds is not None and most <= seconds <= 2 * most + LEASE
-    assert not desk.hear(new_claim(OTHER, job, 10**4))  # and it does not give way
+    assert not desk.hear(new_claim(OTHER, job, 10**4))  # and it does not yield
 
 
-def test_not_everybody_goes_ahead_at_once() -> None:
+def test_not_all_nodes_continue_at_once() -> None:
     found: set[float | None] = set()
     for number in range(10):
         desk = Desk()
@@ -298,7 +299,7 @@ def test_not_everybody_goes_ahead_at_once() -> None:
     assert None not in found and len(found) > 5
 
 
-def test_twin_without_an_end_to_holding_they_hold_it_for_ever(
+def test_without_a_limit_liars_hold_a_job_indefinitely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Claimant, "_is_overdue", lambda *_: False)
@@ -306,7 +307,7 @@ def test_twin_without_an_end_to_holding_they_hold_it_for_ever(
     assert hold_for_ever(desk, desk.submit()) is None
 
 
-def test_however_many_jobs_there_are_a_call_looks_at_some_and_the_next_at_others(
+def test_each_call_looks_at_the_next_few_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(defaults, "CLAIM_SCANNED", 10)
@@ -325,7 +326,7 @@ def test_however_many_jobs_there_are_a_call_looks_at_some_and_the_next_at_others
     assert sorted(asked) == sorted(jobs)
 
 
-# In which order.
+# Order of jobs.
 
 
 def first_of(desk: Desk, job: str) -> PeerId:
@@ -333,7 +334,7 @@ def first_of(desk: Desk, job: str) -> PeerId:
 
 
 def jobs_of(desk: Desk, peer: PeerId, count: int) -> list[str]:
-    """Jobs that fall to a worker first."""
+    """Return jobs in a worker's share."""
     found: list[str] = []
     for nonce in range(256):
         job = job_id(AUTHOR, bytes([nonce]))
@@ -343,14 +344,14 @@ def jobs_of(desk: Desk, peer: PeerId, count: int) -> list[str]:
     return found
 
 
-def test_what_falls_to_a_node_comes_before_what_falls_to_others() -> None:
+def test_own_share_comes_before_other_shares() -> None:
     desk = Desk(ME, OTHER)
     others, own = jobs_of(desk, OTHER, 2), jobs_of(desk, ME, 2)
     assert {desk.begin().job for _ in range(2)} == set(own)
     assert {desk.begin().job for _ in range(2)} == set(others)
 
 
-def test_what_falls_to_one_behind_a_cut_is_left_to_it_for_a_while() -> None:
+def test_the_share_of_a_partitioned_worker_is_left_to_it_for_a_while() -> None:
     desk = Desk(ME, OTHER)
     (job,) = jobs_of(desk, OTHER, 1)
     desk.silence[OTHER] = 1.0
@@ -359,7 +360,7 @@ def test_what_falls_to_one_behind_a_cut_is_left_to_it_for_a_while() -> None:
     assert desk.begin().job == job
 
 
-def test_who_comes_next_inherits_and_is_left_alone_too() -> None:
+def test_the_next_worker_inherits_and_is_left_alone_too() -> None:
     desk = Desk(ME, OTHER, THIRD)
     desk.silence = {OTHER: math.inf, THIRD: 1.0}
     mine: list[str] = []
@@ -373,7 +374,7 @@ def test_who_comes_next_inherits_and_is_left_alone_too() -> None:
     assert {desk.begin().job for _ in theirs} == set(theirs)
 
 
-def test_what_is_inherited_comes_after_one_s_own() -> None:
+def test_inherited_jobs_come_after_own_ones() -> None:
     desk = Desk(ME, OTHER)
     desk.silence[OTHER] = math.inf
     left, own = jobs_of(desk, OTHER, 3), jobs_of(desk, ME, 3)
@@ -381,7 +382,7 @@ def test_what_is_inherited_comes_after_one_s_own() -> None:
     assert {desk.begin().job for _ in left} == set(left)
 
 
-def test_what_another_began_comes_last() -> None:
+def test_jobs_begun_by_others_come_last() -> None:
     desk = Desk(ME, OTHER)
     begun, fresh = jobs_of(desk, ME, 1), jobs_of(desk, OTHER, 1)
     desk.hear(new_claim(OTHER, begun[0], 1))
@@ -389,8 +390,9 @@ def test_what_another_began_comes_last() -> None:
     assert [desk.begin().job, desk.begin().job] == [*fresh, *begun]
 
 
-def test_two_sides_of_a_cut_take_different_jobs() -> None:
-    """Neither side hears of the other's claims, and until a side is through nothing is twice."""
+def test_two_sides_of_a_partition_take_different_jobs() -> None:
+    """Neither side sees the other's claims, and no job is done twice until one side has
+    finished."""
     sides = [(ME, OTHER), (OTHER, ME)]
     taken: list[set[str]] = []
     for own, other in sides:
@@ -406,16 +408,16 @@ def test_two_sides_of_a_cut_take_different_jobs() -> None:
     assert not taken[0] & taken[1] and len(taken[0] | taken[1]) == 40
 
 
-def test_twin_without_shares_they_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shares_both_sides_take_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shares, "heirs", lambda self, job: iter(()))
     with pytest.raises(AssertionError):
-        test_two_sides_of_a_cut_take_different_jobs()
+        test_two_sides_of_a_partition_take_different_jobs()
 
 
-# Failures and starts.
+# Failures and restarts.
 
 
-def test_what_failed_here_is_left_to_others_for_a_lease() -> None:
+def test_a_failed_job_is_left_to_others_for_a_lease() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     claim = desk.begin()
@@ -426,7 +428,7 @@ def test_what_failed_here_is_left_to_others_for_a_lease() -> None:
     assert desk.next() == new_claim(ME, job, 1)
 
 
-def test_what_found_no_room_here_is_tried_soon_and_then_more_seldom() -> None:
+def test_a_job_without_capacity_is_retried_with_growing_pauses() -> None:
     desk = Desk(ME, OTHER)
     job = desk.submit()
     claim: Claim | None = desk.begin()
@@ -443,7 +445,7 @@ def test_what_found_no_room_here_is_tried_soon_and_then_more_seldom() -> None:
     assert pauses == [min(LEASE, defaults.CLAIM_PAUSE * 2**number) for number in range(7)]
 
 
-def test_after_a_start_own_claims_are_gone_on_with() -> None:
+def test_own_claims_are_resumed_after_a_start() -> None:
     desk = Desk(ME, OTHER)
     job, other = desk.submit(0), desk.submit(1)
     for _ in range(2):
@@ -459,8 +461,8 @@ def _heard(claim: Claim) -> tuple[FeedName, str, Any]:
     return claim.feed, claim.job, claim_fact(claim)
 
 
-def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
-    """A view that lacks an author for a while must not cost what was done for it."""
+def test_done_claims_stay_until_their_job_has_been_missing_for_long() -> None:
+    """A view that lacks an author for a while must not lose the results for it."""
     desk = Desk()
     job = desk.submit()
     desk.begin()
@@ -479,8 +481,8 @@ def test_done_claims_stay_until_their_job_has_been_gone_for_long() -> None:
     assert desk.claimant.outdated(desk.now) == [job]
 
 
-def test_a_done_claim_stays_behind_another() -> None:
-    """The one ahead may be taken out, or refused: then this one counts."""
+def test_a_losing_done_claim_stays() -> None:
+    """The winning claim may be removed or refused. Then this one counts."""
     desk = Desk(ME, OTHER)
     job = desk.submit()
     desk.begin()
@@ -494,7 +496,7 @@ def test_a_done_claim_stays_behind_another() -> None:
     assert desk.claimant.outdated(desk.now) == []
 
 
-def test_nothing_is_remembered_of_jobs_that_are_over() -> None:
+def test_finished_jobs_are_forgotten() -> None:
     desk = Desk(ME, OTHER)
     for nonce in range(50):
         job = desk.submit(nonce)
@@ -515,7 +517,7 @@ def test_nothing_is_remembered_of_jobs_that_are_over() -> None:
 MANY = 10_000
 
 
-def test_one_job_is_next_beside_ten_thousand_of_another_author() -> None:
+def test_one_job_comes_before_ten_thousand_of_another_author() -> None:
     desk = Desk()
     for nonce in range(MANY):
         desk.submit(nonce)
@@ -524,8 +526,8 @@ def test_one_job_is_next_beside_ten_thousand_of_another_author() -> None:
     assert desk.begin().job == lone
 
 
-def test_without_turns_it_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: whose lot is lowest is next."""
+def test_without_turns_one_job_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: without turns the job with the lowest hash is next."""
     monkeypatch.setattr("shoal.state.claimant._Turns.of", lambda *_: 0)
     desk = Desk()
     for nonce in range(MANY):
@@ -534,7 +536,7 @@ def test_without_turns_it_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -
     assert lone not in [desk.begin().job for _ in range(100)]
 
 
-def test_authors_have_as_many_turns_each_and_who_comes_late_has_no_arrears() -> None:
+def test_authors_get_equal_turns_without_arrears_for_new_ones() -> None:
     desk = Desk()
     for nonce in range(200):
         desk.submit(nonce)
@@ -545,7 +547,7 @@ def test_authors_have_as_many_turns_each_and_who_comes_late_has_no_arrears() -> 
     assert 9 <= sum(turns) <= 11 and True in turns[:2] and False in turns[:3]
 
 
-def test_what_falls_to_another_is_left_to_it_for_a_moment() -> None:
+def test_another_workers_share_is_left_to_it_for_a_moment() -> None:
     desk = Desk(OTHER)
     desk.submit()
     assert desk.next() is None
@@ -555,8 +557,9 @@ def test_what_falls_to_another_is_left_to_it_for_a_moment() -> None:
     assert desk.next() is not None
 
 
-def test_who_waits_long_comes_before_what_falls_to_this_node() -> None:
-    """It falls to one who answers and does not do it; the other author's fall to this one."""
+def test_an_author_that_waited_long_comes_before_the_own_share() -> None:
+    """Its job is in the share of a live worker that does not do it; the other author's jobs are
+    ours."""
     desk = Desk(ME, OTHER)
     nonces = iter(range(10**6))
     mine: list[str] = []
@@ -571,7 +574,7 @@ def test_who_waits_long_comes_before_what_falls_to_this_node() -> None:
     assert desk.begin().job == lone
 
 
-def test_for_whom_somebody_works_nobody_hurries() -> None:
+def test_an_author_with_workers_does_not_come_first() -> None:
     desk = Desk(ME, OTHER)
     nonces = iter(range(10**6))
     while next(desk.shares.heirs(own := desk.submit(next(nonces)))) != ME:
@@ -597,7 +600,7 @@ def test_for_whom_somebody_works_nobody_hurries() -> None:
     assert claim is not None and claim.job == own
 
 
-def test_claims_on_jobs_that_are_gone_go_sooner_where_there_is_no_room() -> None:
+def test_claims_on_missing_jobs_are_removed_sooner_in_a_full_feed() -> None:
     desk = Desk()
     job = desk.submit()
     desk.begin()

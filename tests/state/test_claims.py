@@ -1,4 +1,4 @@
-"""Who holds a job and whose result counts is the same for all who see the same claims."""
+"""All nodes that see the same claims agree on the holder and the result of a job."""
 
 import random
 from itertools import permutations
@@ -14,18 +14,18 @@ LOW, HIGH = sorted(PEERS[:2], key=lambda peer: claim_hash(JOB, peer))
 
 
 def ahead(*claims: Claim) -> Claim:
-    """The one ahead, once it is sure that it is whatever order they come in."""
+    """Return the winning claim, after checking that it wins in any order of arrival."""
     found = {min(order).rank: min(order) for order in permutations(claims)}
     assert len(found) == 1
     return next(iter(found.values()))
 
 
-def test_the_last_attempt_holds_a_job() -> None:
+def test_the_highest_attempt_holds_a_job() -> None:
     first, second = new_claim(LOW, JOB, 1), new_claim(HIGH, JOB, 2)
     assert ahead(first, second) == second
 
 
-def test_of_one_attempt_the_lowest_hash_holds_it() -> None:
+def test_of_equal_attempts_the_lowest_hash_holds_the_job() -> None:
     low, high = new_claim(LOW, JOB, 1), new_claim(HIGH, JOB, 1)
     assert ahead(low, high) == low
 
@@ -38,20 +38,20 @@ def test_the_first_completed_attempt_wins() -> None:
     assert ahead(second, third) == second
 
 
-def test_of_one_attempt_the_lowest_hash_wins() -> None:
+def test_of_equal_completed_attempts_the_lowest_hash_wins() -> None:
     low, high = (new_claim(peer, JOB, 1, done=True) for peer in (LOW, HIGH))
     assert ahead(low, high, new_claim(PEERS[3], JOB, 9)) == low
 
 
-def test_nobody_is_ahead_in_all_jobs() -> None:
-    """A claimant cannot choose its place, but by choosing its key anew for each job."""
+def test_no_claimant_wins_all_jobs() -> None:
+    """A claimant can choose its rank only by making a new key for each job."""
     jobs = [f"{number:064x}" for number in range(500)]
     first = [min(PEERS, key=lambda peer, job=job: claim_hash(job, peer)) for job in jobs]  # type: ignore[misc]
     assert all(50 < first.count(peer) < 200 for peer in PEERS)
 
 
-def test_twin_the_last_word_depends_on_who_listens() -> None:
-    """Twin: without the rule two nodes that heard all the same show two winners."""
+def test_without_the_rule_the_winner_depends_on_the_order() -> None:
+    """Control: without the rule two nodes that saw the same claims show two winners."""
     claims = [new_claim(peer, JOB, 1, done=True) for peer in PEERS]
     rng = random.Random(1)
     by_rule, by_last_word = set(), set()
@@ -62,14 +62,14 @@ def test_twin_the_last_word_depends_on_who_listens() -> None:
     assert len(by_rule) == 1 and len(by_last_word) > 1
 
 
-def test_a_claim_as_a_fact() -> None:
+def test_a_claim_becomes_a_fact() -> None:
     assert claim_fact(new_claim(LOW, JOB, 3)) == {"attempt": 3}
     done = new_claim(LOW, JOB, 3, done=True, step=7, result=b"root")
     assert claim_fact(done) == {"attempt": 3, "step": 7, "done": True, "result": b"root"}
     assert read_bytes(done.result, defaults.JOB_RESULT_BYTES) == b"root"
 
 
-def test_numbers_stay_within_what_views_take() -> None:
+def test_numbers_stay_within_the_bounds_of_views() -> None:
     claim = new_claim(LOW, JOB, 10**9, step=10**12)
     assert read_whole(claim.attempt, defaults.MAX_ATTEMPT, 1) == claim.attempt
     assert read_whole(claim.step, defaults.MAX_STEP) == claim.step

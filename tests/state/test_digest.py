@@ -1,4 +1,4 @@
-"""Two nodes have the same digests where they have the same heads, and only there."""
+"""Two nodes have equal digests exactly for the plots with equal heads."""
 
 from hashlib import sha256
 
@@ -36,7 +36,7 @@ def test_the_order_of_changes_does_not_matter() -> None:
     assert one.top() == other.top()
 
 
-def test_what_is_dropped_leaves_nothing() -> None:
+def test_a_dropped_feed_leaves_no_trace() -> None:
     digest = filled(range(20))
     for number in range(20):
         digest.set(key(number), PLOTS[number % 2], None)
@@ -46,21 +46,21 @@ def test_what_is_dropped_leaves_nothing() -> None:
     assert digest.tree(PLOTS[0]).root() == Tree().root()
 
 
-def test_heads_stand_in_their_buckets() -> None:
+def test_heads_are_in_their_buckets() -> None:
     digest = filled(range(50))
     assert digest.head(key(4), PLOTS[0]) == head(4)
     assert digest.head(key(4), PLOTS[1]) is None
     assert key(4) in digest.tree(PLOTS[0]).heads(bucket_of(key(4)))
 
 
-def test_some_authors_only() -> None:
+def test_a_digest_of_selected_authors() -> None:
     one, other = filled(range(40)), filled(range(60))
     both = {key(number) for number in range(40)}
     assert one.top() != other.top()
     assert one.of(both).top() == other.of(both).top() == one.top()
 
 
-def test_each_word_of_a_head_counts() -> None:
+def test_each_field_of_a_head_changes_the_root() -> None:
     tops = set()
     for changed in (Head(1, 1, b"a" * 32), Head(2, 1, b"a" * 32), Head(1, 2, b"a" * 32),
                     Head(1, 1, b"b" * 32)):  # fmt: skip

@@ -1,4 +1,4 @@
-"""A document takes what passes the grammar and its kind's limits, and stays as it was otherwise."""
+"""A document accepts updates within the grammar and its limits, and is unchanged by others."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def state_of(document: Document) -> tuple[object, ...]:
     return doc.get_update(), document.facts(), document.live_bytes, document.memory
 
 
-def test_facts_as_they_are_written_and_read() -> None:
+def test_facts_are_read_as_written() -> None:
     document = filled(a=b"1", b=b"2")
     update = document.write({"c": b"3", "a": None, "b": b"4"})
     assert document.facts() == {"a": b"1", "b": b"2"}, "written is not applied"
@@ -52,7 +52,7 @@ def test_copies_are_equal() -> None:
 
 
 def test_a_refused_update_leaves_no_trace() -> None:
-    """Twin: with the grammar off the same bytes stay in the document for good."""
+    """Control: without the grammar the same bytes stay in the document forever."""
     other: Doc[Map[bytes]] = Doc(client_id=5)
     other.get(ROOT, type=Map)["evil"] = b"1"
     document = filled(a=b"1")
@@ -62,7 +62,7 @@ def test_a_refused_update_leaves_no_trace() -> None:
     assert state_of(document) == before
 
 
-def test_without_the_grammar_pycrdt_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_grammar_pycrdt_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def anything(ledger: object, update: bytes) -> Changes:
         return {}
 
@@ -74,7 +74,7 @@ def test_without_the_grammar_pycrdt_takes_it(monkeypatch: pytest.MonkeyPatch) ->
     assert "evil" in document.facts()
 
 
-def test_the_limits_of_its_kind() -> None:
+def test_the_limits_of_a_kind_are_enforced() -> None:
     small = replace(JOBS, live_bytes=100, keys=3)
     document = Document(small, CLIENT)
     document.apply(snapshot(small, CLIENT, {"a": bytes(20), "b": bytes(20)}))
@@ -87,11 +87,11 @@ def test_the_limits_of_its_kind() -> None:
     document.apply(document.write({"c": b"", "a": None, "b": bytes(20)}))
     with pytest.raises(BadUpdate) as error:
         document.apply(document.write({"d": b""}))
-    assert error.value.code == "too-large", "a key that is gone counts in its epoch"
+    assert error.value.code == "too-large", "a deleted key counts in its epoch"
     document.apply(document.write({"a": b"", "b": b""}))
 
 
-def test_snapshots_within_the_limits_of_their_kind() -> None:
+def test_snapshots_stay_within_the_limits_of_their_kind() -> None:
     small = replace(JOBS, live_bytes=100, keys=3)
     assert snapshot(small, CLIENT, {}) == EMPTY
     for facts in ({"a": bytes(90)}, dict.fromkeys("abcd", b"")):
@@ -100,7 +100,7 @@ def test_snapshots_within_the_limits_of_their_kind() -> None:
         assert error.value.code == "too-large"
 
 
-def test_the_largest_document_s_memory_is_bounded_by_what_it_says() -> None:
+def test_the_reported_memory_bounds_the_largest_document() -> None:
     document = Document(JOBS, CLIENT)
     keys = [f"{number:03x}" for number in range(JOBS.keys)]
     document.apply(snapshot(JOBS, CLIENT, dict.fromkeys(keys, b"")))

@@ -1,4 +1,4 @@
-"""Which documents are in memory."""
+"""The cache of documents in memory keeps its limits."""
 
 from shoal.state.documents import Documents
 from shoal.state.feed import Feed
@@ -21,14 +21,14 @@ def held(some: list[Feed]) -> list[int]:
     return [number for number, feed in enumerate(some) if feed.document is not None]
 
 
-def test_those_used_longest_ago_go() -> None:
+def test_the_least_recently_used_are_unloaded() -> None:
     some, documents = feeds(4), Documents(2, FAR)
     for number in (0, 1, 0, 2):
         documents.use(some[number])
     assert held(some[:3]) == [0, 2] and len(documents) == 2
 
 
-def test_bytes_count_and_the_last_one_stays() -> None:
+def test_bytes_are_limited_and_the_last_document_stays() -> None:
     some = feeds(3)
     size = some[0].document.memory if some[0].document else 0
     documents = Documents(10, int(2.5 * size))
@@ -41,7 +41,7 @@ def test_bytes_count_and_the_last_one_stays() -> None:
     assert held(some) == [2] and len(documents) == 1
 
 
-def test_what_is_let_go_of_takes_no_room() -> None:
+def test_an_unloaded_document_takes_no_space() -> None:
     some, documents = feeds(3), Documents(2, FAR)
     documents.use(some[0])
     documents.use(some[1])

@@ -1,4 +1,4 @@
-"""Where the feeds of the revoked end, and whether somebody can lead there."""
+"""The ends of revoked feeds, and which heads may lead to them."""
 
 import pytest
 
@@ -13,7 +13,7 @@ A, B = b"a" * 32, b"b" * 32
 END = Head(5, 3, b"e" * 32)
 
 
-def test_what_a_revocation_does_not_name_ends_at_once() -> None:
+def test_feeds_without_an_end_have_no_valid_entries() -> None:
     ends = Ends()
     assert ends.replace({A: {JOBS: END}}) == [A]
     assert ends.of(A, JOBS) == END
@@ -36,7 +36,7 @@ def test_what_a_revocation_does_not_name_ends_at_once() -> None:
         (FORKED, True),
     ],
 )
-def test_what_is_beyond_an_end(head: Head, is_beyond: bool) -> None:
+def test_heads_beyond_an_end(head: Head, is_beyond: bool) -> None:
     assert beyond(head, END) is is_beyond
     assert not beyond(head, None)
     assert beyond(head, NOWHERE)
@@ -47,7 +47,7 @@ def test_what_is_beyond_an_end(head: Head, is_beyond: bool) -> None:
     [
         (None, END, True),
         (None, Head(5, 1, b"x" * 32), True),
-        (None, Head(5, 9, b"x" * 32), True),  # on the way there it may have been at the end
+        (None, Head(5, 9, b"x" * 32), True),  # its chain may contain the end
         (None, Head(5, 3, b"x" * 32), False),
         (None, Head(6, 0, b"x" * 32), False),
         (None, FORKED, False),
@@ -58,6 +58,6 @@ def test_what_is_beyond_an_end(head: Head, is_beyond: bool) -> None:
         (Head(5, 1, b"m" * 32), Head(4, 9, b"x" * 32), False),
     ],
 )
-def test_who_leads_on(mine: Head | None, theirs: Head, leads: bool) -> None:
+def test_heads_that_lead_on(mine: Head | None, theirs: Head, leads: bool) -> None:
     assert leads_on(mine, told(A, JOBS, theirs), END) is leads
     assert not leads_on(mine, told(A, JOBS, theirs), NOWHERE)

@@ -1,4 +1,4 @@
-"""Entries come back as they were, and nothing else gets in."""
+"""Entries survive encoding unchanged, and anything else is refused."""
 
 import hashlib
 import struct
@@ -49,7 +49,7 @@ def body_of(header: object, update: bytes = b"\0\0") -> bytes:
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    """The header's fields with some replaced, or left out where the change is None."""
+    """Return a header with fields replaced, or removed if the change is None."""
     raw = msgpack.unpackb(entry().sealed)[2]
     fields = msgpack.unpackb(raw[2 : 2 + int.from_bytes(raw[:2])]) | changes
     return {key: value for key, value in fields.items() if value is not None}
@@ -73,8 +73,8 @@ def test_an_entry_comes_back_as_it_was() -> None:
     assert mine.size == len(mine.sealed)
 
 
-def test_the_hash_is_over_who_said_what() -> None:
-    """Not over the signature: an author can sign one body in many ways, and that is no fork."""
+def test_the_hash_covers_author_and_body() -> None:
+    """It does not cover the signature: an author can sign one body in many ways without a fork."""
     mine = entry()
     public_key, _, raw = msgpack.unpackb(mine.sealed)
     told = struct.pack(">I", len(DOMAIN)) + DOMAIN.encode() + public_key + raw
@@ -83,7 +83,7 @@ def test_the_hash_is_over_who_said_what() -> None:
     assert read_stored(msgpack.packb([public_key, bytes(64), raw])).hash == mine.hash
 
 
-def test_what_a_later_version_says_besides_survives() -> None:
+def test_fields_of_later_versions_survive() -> None:
     later = sealed(more={"deep": [1, 2]})
     assert open_entry(later).sealed == later
     assert open_entry(later).hash != entry().hash
@@ -115,7 +115,7 @@ def test_fields_are_typed_and_bounded(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"kind": "poems"}, {"part": 1}, {"part": -1}, {"kind": ""}])
-def test_feeds_that_this_version_does_not_keep(changes: dict[str, Any]) -> None:
+def test_unknown_kinds_and_parts_are_refused(changes: dict[str, Any]) -> None:
     assert code_of(sealed(**changes)) == "unknown-kind"
 
 
@@ -124,7 +124,7 @@ def test_a_part_of_a_parted_kind() -> None:
     assert code_of(sealed(kind="shards", part=16)) == "unknown-kind"
 
 
-def test_a_signature_counts_for_its_author_and_its_bytes() -> None:
+def test_a_signature_is_valid_only_for_its_author_and_bytes() -> None:
     public_key, signature, raw = msgpack.unpackb(entry().sealed)
     other = body_of(header(made=6))
     for forged in (
@@ -136,8 +136,8 @@ def test_a_signature_counts_for_its_author_and_its_bytes() -> None:
         assert code_of(msgpack.packb(forged)) == "bad-signature"
 
 
-def test_an_entry_has_one_spelling() -> None:
-    """Its bytes count towards its feed's limits, so nobody on the way may lengthen them."""
+def test_an_entry_has_one_canonical_form() -> None:
+    """Its bytes count towards its feed's limits, so no forwarding node may lengthen them."""
     public_key, signature, raw = msgpack.unpackb(entry().sealed)
     long_header = b"\x93\xc5\x00\x20" + public_key + b"\xc4\x40" + signature
     assert code_of(long_header + msgpack.packb(raw)) == "bad-envelope"
@@ -145,8 +145,8 @@ def test_an_entry_has_one_spelling() -> None:
     assert code_of(entry().sealed + b"\0") == "bad-envelope"
 
 
-def test_a_header_says_nothing_twice() -> None:
-    """Readers would differ in which of the two counts."""
+def test_a_header_with_a_repeated_field_is_refused() -> None:
+    """Otherwise readers would disagree on which of the two counts."""
     raw = msgpack.packb(header())
     twice = bytes([raw[0] + 1]) + raw[1:] + msgpack.packb("seq") + msgpack.packb(4)
     assert msgpack.unpackb(twice)["seq"] == 4
@@ -169,12 +169,12 @@ def test_a_header_says_nothing_twice() -> None:
     ],
     ids=bytes.hex,
 )
-def test_bodies_without_a_header(raw: bytes) -> None:
+def test_bodies_without_a_header_are_refused(raw: bytes) -> None:
     assert code_of(seal(ALICE, DOMAIN, raw)) == "bad-entry"
 
 
 def test_a_large_entry_makes_no_large_objects() -> None:
-    """Twin: a msgpack decoder makes 18 MB of 256 KiB, all of them empty maps."""
+    """Control: a msgpack decoder turns 256 KiB of empty maps into 18 MB."""
     full = defaults.SNAPSHOT_BYTES
     for raw in (b"\xdd\0\x04\0\0" + b"\x80" * full, b"\x93" * full, b"\x93\xc0\xc0" * 9999):
         tracemalloc.start()
@@ -190,7 +190,7 @@ def test_a_large_entry_makes_no_large_objects() -> None:
     tracemalloc.stop()
 
 
-def test_the_size_is_looked_at_first() -> None:
+def test_the_size_is_checked_first() -> None:
     assert code_of(bytes(SEALED_BYTES + 1)) == "too-large"
     full = entry(update=bytes(defaults.SNAPSHOT_BYTES))
     assert open_entry(full.sealed) == full and full.size <= SEALED_BYTES
@@ -200,20 +200,20 @@ def test_the_size_is_looked_at_first() -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=300)
-def test_garbage_is_refused_in_words(data: bytes) -> None:
+def test_garbage_is_refused_with_a_message(data: bytes) -> None:
     code_of(data)
 
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_no_changed_byte_passes(data: st.DataObject) -> None:
+def test_every_changed_byte_is_noticed(data: st.DataObject) -> None:
     mine = bytearray(entry().sealed)
     at = data.draw(st.integers(0, len(mine) - 1))
     mine[at] ^= data.draw(st.integers(1, 255))
     code_of(bytes(mine))
 
 
-def test_heads_order_by_number_and_a_fork_is_above_all() -> None:
+def test_heads_are_ordered_by_number_below_a_fork() -> None:
     heads = [Head(1, 0, b"z"), Head(1, 1, b"b"), Head(2, 0, b"a"), Head(MAX_EPOCH, 7, b""), FORKED]
     assert sorted(heads, reverse=True) == heads[::-1]
 
@@ -237,7 +237,7 @@ def test_two_entries_with_one_number_prove_a_fork() -> None:
     ],
     ids=str,
 )
-def test_other_two_prove_nothing(other: Entry) -> None:
+def test_other_pairs_of_entries_prove_nothing(other: Entry) -> None:
     with pytest.raises(BadEntry) as error:
         Proof.of(entry(), other)
     assert error.value.code == "bad-proof"
@@ -250,7 +250,7 @@ def test_one_body_under_two_signatures_proves_nothing() -> None:
         Proof.of(mine, read_stored(msgpack.packb([public_key, bytes(64), raw])))
 
 
-def test_a_proof_from_a_stranger_is_checked() -> None:
+def test_a_proof_from_a_peer_is_checked() -> None:
     public_key, _, raw = msgpack.unpackb(entry(made=2).sealed)
     with pytest.raises(BadEntry) as error:
         open_proof(entry().sealed, msgpack.packb([public_key, bytes(64), raw]))

@@ -1,4 +1,4 @@
-"""Two nodes, and a few more, tell and ask each other until they have the same."""
+"""Nodes send news, compare and pull until they have the same feeds."""
 
 from hashlib import sha256
 from itertools import islice
@@ -34,7 +34,7 @@ async def linked(count: int, **replica: Any) -> tuple[FakeNetwork, list[FakeNode
 
 
 async def spread(nodes: list[FakeNode]) -> None:
-    """News and pulls, until there are none."""
+    """Send news and pull until nothing is left to do."""
     for _ in range(20):
         nodes[0].net.time += defaults.NEWS_PAUSE
         for node in nodes:
@@ -61,7 +61,7 @@ async def compared() -> None:
     assert facts_of(await two.replica.facts(one.key, JOBS)) == {"b": {"v": 1}}
 
 
-def test_a_comparison_gives_both_what_they_lack() -> None:
+def test_a_comparison_finds_missing_entries_of_both() -> None:
     at_once(compared())
 
 
@@ -80,7 +80,7 @@ async def off_for_a_month() -> None:
     for day in range(1, 31):
         net.time += 86_400.0
         for node in awake:
-            if day % 4 == 0:  # most of it has become history
+            if day % 4 == 0:  # most of it is overwritten
                 node.writer.next_epoch()
             await node.write(MEMBER, a={"v": day}, **{f"day{day}": {"v": day}})
             await node.write(JOBS, b={"v": day})
@@ -97,7 +97,7 @@ async def off_for_a_month() -> None:
         assert facts["a"] == {"v": 30} and "gone" not in facts and len(facts) == 4
 
 
-def test_who_was_off_for_a_month_catches_up_in_a_few_calls() -> None:
+def test_a_node_off_for_a_month_catches_up_in_a_few_calls() -> None:
     at_once(off_for_a_month())
 
 
@@ -112,7 +112,7 @@ async def equal() -> None:
     assert net.calls == [DIGEST]
 
 
-def test_who_has_the_same_says_so_in_one_call() -> None:
+def test_equal_nodes_compare_in_one_call() -> None:
     at_once(equal())
 
 
@@ -126,7 +126,7 @@ async def by_news() -> None:
     assert len(net.posts) == len(told_once)
 
 
-def test_news_reach_everybody_and_each_pulls_once() -> None:
+def test_news_reaches_all_nodes_and_each_pulls_once() -> None:
     at_once(by_news())
 
 
@@ -146,7 +146,7 @@ async def paced() -> None:
     assert same(one, two)
 
 
-def test_news_go_at_once_and_then_together() -> None:
+def test_news_goes_at_once_and_then_in_batches() -> None:
     at_once(paced())
 
 
@@ -163,13 +163,13 @@ async def next_teller() -> None:
     assert same(two, three)
 
 
-def test_where_one_does_not_answer_the_next_is_asked() -> None:
+def test_if_one_peer_does_not_answer_the_next_is_asked() -> None:
     at_once(next_teller())
 
 
 async def cut_short() -> None:
-    """An answer ends behind the first feed, of which everything is known meanwhile: the second is
-    asked for again at once."""
+    """A reply ends after the first feed, whose entries are known by then. The second feed is asked
+    for again at once."""
     _, (one, two) = await linked(2)
     writers = [Writer(number) for number in (41, 42)]
     for writer in writers:
@@ -188,7 +188,7 @@ async def cut_short() -> None:
     answer = await two.replica.give(one.replica.told(places[:1]), limit=1)
 
     async def late(peer: object, method: str, payload: bytes) -> bytes:
-        await one.replica.take(answer.items)  # from somebody else
+        await one.replica.take(answer.items)  # from another peer
         return Pulled(answer.items, more=True).encode()
 
     whole, one.call = one.call, late  # type: ignore[method-assign]
@@ -198,12 +198,12 @@ async def cut_short() -> None:
     assert same(one, two)
 
 
-def test_what_an_answer_had_no_room_for_is_asked_for_again() -> None:
+def test_feeds_that_did_not_fit_into_a_reply_are_asked_for_again() -> None:
     at_once(cut_short())
 
 
 async def forks() -> None:
-    """An author shows two nodes two histories of different lengths."""
+    """An author sends two nodes two histories of different lengths."""
     _, (one, two, _) = await linked(3)
     author = Writer(50)
     left, right = Writer(50), Writer(50)
@@ -226,7 +226,8 @@ def test_two_histories_of_one_feed_prove_a_fork() -> None:
 
 
 async def newcomers() -> None:
-    """One learns of an author by another's word, and gets its feed from who told of it."""
+    """A node learns of an author that is vouched for, and gets its feed from the peer that told
+    it."""
     _, (one, two) = await linked(2)
     friend = Writer(60)
     await one.replica.linked(friend.peer)
@@ -243,12 +244,12 @@ async def newcomers() -> None:
     assert same(one, two)
 
 
-def test_who_is_vouched_for_comes_from_who_told_of_it() -> None:
+def test_the_feed_of_a_new_author_comes_from_the_peer_that_told_it() -> None:
     at_once(newcomers())
 
 
 async def strangers() -> None:
-    """What the other keeps and this node does not is compared once, not every round."""
+    """Feeds that only the other node keeps are compared once, not in every round."""
     net, (one, two) = await linked(2)
     for number in range(70, 90):
         stranger = Writer(number)
@@ -271,12 +272,12 @@ async def strangers() -> None:
     assert HEADS not in net.calls
 
 
-def test_strangers_feeds_are_looked_at_once() -> None:
+def test_feeds_that_are_not_kept_are_compared_once() -> None:
     at_once(strangers())
 
 
 async def much(count: int) -> int:
-    """How many of so many feeds a node gets from its only peer."""
+    """Return how many of `count` feeds a node gets from its only peer."""
     net, (one, two) = await linked(2)
     writers = [Writer(number) for number in range(100, 100 + count)]
     for node in (one, two):
@@ -289,7 +290,7 @@ async def much(count: int) -> int:
     return sum(two.replica.head(writer.key, MEMBER) is not None for writer in writers)
 
 
-def test_what_does_not_fit_into_one_comparison_comes_in_the_next(
+def test_feeds_beyond_one_comparison_come_in_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(defaults, "HEADS", 8)
@@ -301,7 +302,7 @@ async def reported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     _, (one, two) = await linked(2)
     reports: list[Any] = []
     one.exchange.on_reported.append(reports.append)
-    # Its own feed is in a bucket behind those which the first answer has room for.
+    # Its own feed is in a bucket after those that fit into the first reply.
     numbers = (n for n in range(100, 900) if bucket_of(Writer(n).key) < bucket_of(one.key))
     others = [Writer(number) for number in islice(numbers, 20)]
     await one.replica.grouped(writer.peer for writer in others)
@@ -325,7 +326,7 @@ def test_a_peer_reports_once_it_was_asked_for_own_feeds(monkeypatch: pytest.Monk
 
 
 async def liar(answer: dict[str, bytes]) -> FakeNode:
-    """A node that has asked one who answers so."""
+    """Return a node that has called a peer which sends this answer."""
     _, (one, two) = await linked(2)
     await one.write(a={"v": 1})
 
@@ -342,19 +343,19 @@ async def liar(answer: dict[str, bytes]) -> FakeNode:
 
 
 @pytest.mark.parametrize("method", [DIGEST, HEADS, PULL])
-def test_nonsense_costs_the_link(method: str) -> None:
+def test_malformed_messages_end_the_link(method: str) -> None:
     one = at_once(liar({method: b"nonsense"}))
     assert [code for _, code in one.blamed] == ["bad-message"]
 
 
-def test_a_forged_entry_costs_the_link() -> None:
+def test_a_forged_entry_ends_the_link() -> None:
     sealed = bytearray(Writer(2).write(a={"v": 7}).sealed)
     sealed[60] ^= 1
     one = at_once(liar({PULL: Pulled([(bytes(sealed),)]).encode()}))
     assert [code for _, code in one.blamed] == ["bad-signature"]
 
 
-def test_promises_and_empty_answers_cost_nothing_but_themselves() -> None:
+def test_false_offers_and_empty_replies_delay_no_other_peer() -> None:
     one = at_once(liar({PULL: Pulled([], more=True).encode()}))
     assert one.blamed == []
     high = Heads([Told(Writer(2).key, *MEMBER, 7, 7, bytes(HASH_BYTES))]).encode()
@@ -371,7 +372,7 @@ async def own() -> None:
     await one.exchange.compare(two.peer)
     await one.pull()
     assert one.replica.head(one.key, MEMBER) is None
-    assert reports == [two.peer]  # what it lacks of its own it does not want
+    assert reports == [two.peer]  # it does not want its own missing entries
     one.replica.wants_own, one.replica.takes_own = True, lambda entry: True
     await three.replica.take([(entry.sealed,) for entry in entries])
     await one.exchange.compare(three.peer)
@@ -382,7 +383,7 @@ async def own() -> None:
     assert reports == [two.peer, three.peer]
 
 
-def test_what_others_have_of_one_s_own_is_noted() -> None:
+def test_own_entries_at_peers_are_reported() -> None:
     at_once(own())
 
 
@@ -399,12 +400,12 @@ async def too_often() -> None:
         assert answered <= max(defaults.FEED_ASKS[0], defaults.FEED_PULLS[0])
 
 
-def test_calls_are_paced_and_read_with_care() -> None:
+def test_calls_are_rate_limited_and_checked() -> None:
     at_once(too_often())
 
 
 async def crowded() -> None:
-    """More authors in one bucket than an answer holds, as who grinds keys can have it."""
+    """One bucket has more authors than a reply holds, as an attacker that grinds keys can cause."""
     _, (one, _) = await linked(2)
     tree = one.replica.digest
     keys = [number.to_bytes(32) for number in range(3 * defaults.HEADS)]
@@ -425,7 +426,7 @@ async def crowded() -> None:
     assert answers == 3
 
 
-def test_an_answer_is_cut_and_asked_on() -> None:
+def test_a_truncated_reply_is_continued() -> None:
     at_once(crowded())
 
 
@@ -444,7 +445,7 @@ async def neighbours() -> None:
     assert len(first - second) <= 1
 
 
-def test_a_few_are_told_and_change_slowly() -> None:
+def test_few_peers_get_news_and_change_slowly() -> None:
     at_once(neighbours())
 
 
@@ -459,7 +460,7 @@ async def patience() -> None:
     assert burst <= told <= burst + 10 * per_s + 1, told
 
 
-def test_news_that_can_wait_are_told_seldom() -> None:
+def test_news_of_patient_kinds_is_sent_rarely() -> None:
     at_once(patience())
 
 
@@ -476,7 +477,7 @@ async def tells_one_that_has_nothing() -> None:
     assert len(posts) == defaults.TOLD // defaults.NEWS_HEADS
 
 
-def test_no_more_is_told_at_once_than_is_remembered() -> None:
+def test_no_more_heads_are_sent_than_a_peer_remembers() -> None:
     at_once(tells_one_that_has_nothing())
 
 
@@ -496,7 +497,7 @@ async def gone_with_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
 
 
-def test_a_peer_that_goes_with_its_answer_is_not_remembered(
+def test_a_peer_that_leaves_with_its_reply_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once(gone_with_its_answer(monkeypatch))
@@ -506,7 +507,7 @@ SHARD, OTHER = ("shards", 3), ("shards", 4)
 
 
 async def of_both() -> None:
-    """One keeps a part, one another, one all: each gets what it keeps."""
+    """Two nodes keep different parts, and one keeps all. Each gets the feeds that it keeps."""
     net = FakeNetwork()
     one = FakeNode(net, 1, interest=Interest([SHARD]))
     two = FakeNode(net, 2, interest=Interest([OTHER]))
@@ -530,7 +531,7 @@ async def of_both() -> None:
 
 
 async def settle(*nodes: FakeNode) -> None:
-    """They compare and pull, until all know whatever they get to know."""
+    """Let the nodes compare and pull until nothing changes."""
     for _ in range(3):
         for node in nodes:
             for other in nodes:
@@ -539,13 +540,13 @@ async def settle(*nodes: FakeNode) -> None:
                 await each.pull()
 
 
-def test_two_compare_what_both_keep_and_are_quiet_then() -> None:
+def test_nodes_compare_only_feeds_that_both_keep() -> None:
     at_once(of_both())
 
 
 async def own_aside() -> None:
-    """What a node writes and does not keep of others reaches those who keep it, and a lost store
-    is told what there was."""
+    """Own feeds of a kind that a node does not keep of others reach the nodes that keep it, and
+    come back after a lost store."""
     net = FakeNetwork()
     small = FakeNode(net, 1, interest=Interest([]))
     large = FakeNode(net, 2)
@@ -574,7 +575,7 @@ async def own_aside() -> None:
     assert reports == [large.peer]
 
 
-def test_own_feeds_are_kept_and_told_whatever_a_node_keeps() -> None:
+def test_own_feeds_are_always_kept_and_announced() -> None:
     at_once(own_aside())
 
 
@@ -592,7 +593,7 @@ async def asked_for_own() -> None:
         await large.exchange.answer(small.peer, HAVE, b"nonsense")
 
 
-def test_what_others_have_of_own_feeds_is_asked_for_now_and_then() -> None:
+def test_peers_are_asked_periodically_for_own_feeds() -> None:
     at_once(asked_for_own())
 
 
@@ -617,18 +618,18 @@ async def gained() -> None:
     assert small.replica.head(large[0].key, SHARD) is not None
 
 
-def test_what_is_kept_from_now_on_is_asked_for_at_once() -> None:
+def test_newly_kept_feeds_are_fetched_at_once() -> None:
     at_once(gained())
 
 
 async def few_keep_it() -> None:
-    """Of 40 linked peers two keep a part: they are told of it all the same."""
+    """Two of 40 linked peers keep a part, and still get its news."""
     net = FakeNetwork()
     one = FakeNode(net, 1)
     others = [FakeNode(net, n, interest=Interest([SHARD] * (n < 4))) for n in range(2, 42)]
     for number, node in enumerate(others):
         await link(one, node)
-        asker, other = (one, node) if number % 2 else (node, one)  # both learn it of each other
+        asker, other = (one, node) if number % 2 else (node, one)  # both learn what the other keeps
         await asker.exchange.compare(other.peer)
     net.posts.clear()
     await one.write(SHARD, a={"v": 1})
@@ -637,9 +638,9 @@ async def few_keep_it() -> None:
     assert {to for _, to, _ in net.posts} == {node.peer for node in others[:2]}
 
 
-def test_news_of_what_few_keep_reach_those_few() -> None:
+def test_news_of_rare_feeds_reaches_their_replicas() -> None:
     at_once(few_keep_it())
 
 
-def test_all_own_feeds_fit_into_one_question() -> None:
+def test_all_own_feeds_fit_into_one_call() -> None:
     assert len(list(all_parts())) <= defaults.HAVE_FEEDS

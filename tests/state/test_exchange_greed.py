@@ -1,4 +1,4 @@
-"""What one peer's answers can cost: others their turn, an author its rate, a node its memory."""
+"""Limits on what one peer's replies can cost other tasks, an author's rate, or memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_onc
 
 
 async def asked(one: FakeNode, two: FakeNode, items: Sequence[Item]) -> None:
-    """One pulls what two has told of, and is answered with these."""
+    """Let `one` pull from `two`, which replies with these items."""
 
     async def answer(peer: PeerId, method: str, payload: bytes) -> bytes:
         if method == PULL:
@@ -42,7 +42,7 @@ def sealed(entries: Sequence[Entry]) -> list[Item]:
 
 
 async def replayed() -> None:
-    """An author's own old entries, many times over, do not count as its work."""
+    """Old entries of an author that are sent many times do not count against its rate."""
     author = Writer(9)
     _, one, two = await pair(author)
     entries = [author.write(a={"v": number}) for number in range(4)]
@@ -60,12 +60,12 @@ async def replayed() -> None:
     assert counted == len(entries[3].sealed) + defaults.ENTRY_COST
 
 
-def test_old_entries_handed_on_do_not_count_as_their_author_s() -> None:
+def test_forwarded_old_entries_do_not_count_against_their_author() -> None:
     at_once(replayed())
 
 
 async def out_of_turn() -> None:
-    """Entries of a later number are not looked at one by one either."""
+    """Entries with later numbers are not checked one by one either."""
     author = Writer(9)
     _, one, two = await pair(author)
     entries = [author.write(a={"v": number}) for number in range(20)]
@@ -81,7 +81,7 @@ def test_entries_that_do_not_follow_do_not_count() -> None:
 
 
 async def unasked() -> None:
-    """What nobody asked for is passed over."""
+    """Items that were not asked for are skipped."""
     author, liar = Writer(9), Writer(10)
     _, one, two = await pair(author, liar)
     asked_for = author.write(a={"v": 1})
@@ -93,13 +93,13 @@ async def unasked() -> None:
     assert one.replica.head(liar.key, MEMBER) is None and one.blamed == []
 
 
-def test_what_was_not_asked_for_is_not_taken() -> None:
+def test_unrequested_items_are_skipped() -> None:
     at_once(unasked())
 
 
 async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that goes to and fro between feeds has each made into a document once, and others
-    their turn between two of them."""
+    """A reply that alternates between feeds loads each document once, and other tasks run in
+    between."""
     authors = [Writer(number) for number in range(10, 14)]
     net = FakeNetwork()
     one, two = FakeNode(net, 1, documents=1), FakeNode(net, 2)
@@ -139,17 +139,17 @@ async def interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     new = sum(entries[0].size + defaults.ENTRY_COST for entries in later)
     again = first[0].size + defaults.ENTRY_COST
     counted_bytes = one.exchange.wanted._free_at[authors[0].key] * defaults.AUTHOR_RATE
-    assert counted_bytes == new + again, "what was read again for an entry counts as well"
+    assert counted_bytes == new + again, "reading a feed again counts as well"
 
 
-def test_an_answer_to_and_fro_between_feeds_is_taken_feed_by_feed(
+def test_a_reply_with_mixed_feeds_is_taken_in_feed_by_feed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at_once(interleaved(monkeypatch))
 
 
 async def gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that goes while it is asked for own feeds leaves nothing behind."""
+    """A peer that disconnects while it is asked for own feeds leaves no state behind."""
     net = FakeNetwork()
     one, two = FakeNode(net, 1, interest=Interest([])), FakeNode(net, 2)
     await link(one, two)
@@ -172,5 +172,7 @@ async def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
 
 
-def test_who_goes_while_asked_for_own_feeds_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_leaves_while_asked_for_own_feeds_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at_once(gone(monkeypatch))

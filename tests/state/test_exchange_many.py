@@ -1,4 +1,4 @@
-"""When hundreds join at once: what is told, asked and given of it at first, and what later."""
+"""When hundreds of nodes join at once, their news, pulls and replies are spread over time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +43,7 @@ async def taken_in() -> None:
     assert two.replica.digest.top() == one.replica.digest.top()
 
 
-def test_many_are_taken_in_over_minutes() -> None:
+def test_many_authors_are_taken_in_over_minutes() -> None:
     at_once(taken_in())
 
 
@@ -66,19 +66,19 @@ async def compared_meanwhile() -> None:
     await two.pull()
     assert two.replica.head(one.key, JOBS) is not None
     assert [method for method, _ in answers] == [DIGEST, DIGEST, HEADS, PULL]
-    assert sum(size for _, size in answers) < 1_000, "nothing of what is known to be lacking"
+    assert sum(size for _, size in answers) < 1_000, "feeds known to be missing are left out"
     reports: list[PeerId] = []
     two.exchange.on_reported.append(reports.append)
     await two.exchange.compare(one.peer)
-    assert not reports, "what the other has of this node's own feed is not known"
+    assert not reports, "the other's copy of this node's own feed is unknown"
 
 
-def test_what_waits_is_not_compared_again_and_the_rest_is() -> None:
+def test_waiting_feeds_are_not_compared_again_but_others_are() -> None:
     at_once(compared_meanwhile())
 
 
 async def compared_by_turns() -> None:
-    """While the budget is used up: a peer whose turn it is tells a part of what it has."""
+    """While the budget is used up, a peer sends part of its heads when it is its turn."""
     net, (one, three, two), writers = await joined(300, nodes=3, more=1)
     await two.exchange.compare(one.peer)
     await two.pull()
@@ -95,19 +95,20 @@ async def compared_by_turns() -> None:
     while turns.count(three.peer) < 2:
         turns.append(two.exchange.next_round())
     await two.exchange.compare(three.peer)
-    assert net.calls == [DIGEST, DIGEST], "what it has told comes first"
+    assert net.calls == [DIGEST, DIGEST], "its earlier offers come first"
     two.exchange.wanted.lost(three.peer)
     net.calls.clear()
     await two.exchange.compare(three.peer)
     assert net.calls == [DIGEST, DIGEST], "it had its turn"
 
 
-def test_while_much_waits_peers_are_asked_for_a_part_by_turns() -> None:
+def test_while_the_budget_is_used_up_peers_are_compared_in_parts() -> None:
     at_once(compared_by_turns())
 
 
 async def given_to_each() -> None:
-    """One that asks for everything leaves others their part, and other kinds are given to all."""
+    """A peer that asks for everything does not use up the share of others, and other kinds are
+    unlimited."""
     net, (one, greedy, modest), writers = await joined(300, nodes=3)
     await one.write(JOBS, b={"v": 1})
     wanted = [(writer.key, MEMBER) for writer in writers]
@@ -127,12 +128,13 @@ async def given_to_each() -> None:
     assert len((await ask(greedy, 0)).items) == 1
 
 
-def test_one_gives_so_much_and_each_has_its_part() -> None:
+def test_giving_is_limited_in_all_and_for_each_peer() -> None:
     at_once(given_to_each())
 
 
 async def had_of_others() -> None:
-    """A node whose teller gives nothing, and says that there is more, asks another at once."""
+    """A node asks another peer at once if the first one gives nothing and says that there is
+    more."""
     net, (one, two, three), writers = await joined(40, nodes=3)
     await three.exchange.compare(one.peer)
     await three.pull()
@@ -151,7 +153,7 @@ async def had_of_others() -> None:
     assert not two.blamed and net.time == 0.0
 
 
-def test_what_one_has_no_room_for_comes_from_another() -> None:
+def test_feeds_that_one_peer_does_not_give_come_from_another() -> None:
     at_once(had_of_others())
 
 
@@ -160,7 +162,7 @@ async def gathered() -> None:
     one = nodes[0]
 
     def told() -> int:
-        """How many peers are told now."""
+        """Return how many peers get the news."""
         net.posts.clear()
         one.exchange.tell()
         return len({to for _, to, method in net.posts if method == NEWS})
@@ -179,7 +181,7 @@ async def gathered() -> None:
     assert told() == defaults.NEIGHBOURS  # of other kinds
 
 
-def test_news_that_gathered_go_to_few() -> None:
+def test_gathered_news_goes_to_few_peers() -> None:
     at_once(gathered())
 
 
@@ -195,12 +197,12 @@ async def newcomers() -> None:
     assert burst <= len(times) <= burst + 60 * per_s + 1
 
 
-def test_comparisons_for_the_sake_of_new_authors_are_paced() -> None:
+def test_comparisons_because_of_new_authors_are_rate_limited() -> None:
     at_once(newcomers())
 
 
 async def taken_together() -> None:
-    """Each transaction is a write to the disk; a large feed still has one of its own."""
+    """Each transaction is a write to the disk. A large feed still gets its own."""
     _, (one, two), writers = await joined(64)
     large = Writer(9_000)
     await two.replica.grouped([large.peer])
@@ -220,5 +222,5 @@ async def taken_together() -> None:
     assert sum(puts) == 65 and len(puts) <= 65 / 4
 
 
-def test_small_feeds_are_taken_in_together() -> None:
+def test_small_feeds_are_stored_in_one_transaction() -> None:
     at_once(taken_together())

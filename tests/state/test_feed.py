@@ -1,4 +1,4 @@
-"""Whatever order entries come in, replicas that saw the same ones are equal."""
+"""Replicas that saw the same entries are equal, whatever the order of arrival."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,8 @@ def sealed(epoch: int, seq: int, parent: bytes, update: bytes, made: int = 0) ->
 
 
 def chain(epoch: int, *steps: Facts, made: int = 0) -> list[Entry]:
-    """The entries of an epoch: a snapshot of the first step, then an update for each other."""
+    """Return the entries of an epoch: a snapshot of the first step, then an update for each
+    other."""
     document = Document(KIND, client_of(NAME, epoch))
     entries: list[Entry] = []
     for step in steps:
@@ -54,7 +55,7 @@ OLD = chain(5, {"a": b"1"}, {"b": b"2"}, {"a": None, "c": b"3"})
 NEW = chain(6, {"z": b"9"}, {"a": b"8"})
 
 
-def test_entries_in_their_order() -> None:
+def test_entries_are_stored_in_order() -> None:
     feed = Feed(NAME)
     assert feed.head is None
     assert feed.admit(OLD[0]) == Verdict(Outcome.NEWS, changed={"a": b"1"}, fresh=True)
@@ -65,7 +66,7 @@ def test_entries_in_their_order() -> None:
     assert facts(feed) == {"b": b"2", "c": b"3"}
 
 
-def test_what_is_there_already_and_what_is_missing() -> None:
+def test_known_entries_and_gaps() -> None:
     feed = fed(OLD[0])
     assert feed.admit(OLD[2]).outcome is Outcome.GAP
     assert feed.admit(NEW[1]).outcome is Outcome.GAP
@@ -77,7 +78,7 @@ def test_what_is_there_already_and_what_is_missing() -> None:
     assert feed.head == OLD[1].head
 
 
-def test_a_later_epoch_replaces_all() -> None:
+def test_a_later_epoch_replaces_all_facts() -> None:
     feed = fed(*OLD)
     assert feed.admit(NEW[0]) == Verdict(Outcome.NEWS, changed={"z": b"9"}, fresh=True)
     assert facts(feed) == {"z": b"9"} and feed.size == NEW[0].size
@@ -86,14 +87,14 @@ def test_a_later_epoch_replaces_all() -> None:
     assert feed.admit(NEW[1]).outcome is Outcome.NEWS
 
 
-def test_two_entries_with_one_number_empty_the_feed_for_good() -> None:
+def test_a_fork_empties_the_feed_for_good() -> None:
     other = chain(5, {"a": b"1"}, {"b": b"2"}, made=1)
     feed = fed(*OLD[:2])
     assert feed.admit(other[1]).outcome is Outcome.CHECK
     verdict = feed.compare(OLD[1], other[1])
     assert verdict == Verdict(Outcome.FORK, proof=Proof.of(OLD[1], other[1]), fresh=True)
     assert feed.forked and feed.head == FORKED and feed.document is None
-    assert feed.size == OLD[1].size + other[1].size, "what is kept of it"
+    assert feed.size == OLD[1].size + other[1].size, "the size of the proof"
     for entry in (*OLD, *NEW):
         assert feed.admit(entry) == Verdict(Outcome.REFUSED, code="forked")
     assert feed.compare(OLD[0], other[0]).outcome is Outcome.KNOWN
@@ -109,7 +110,7 @@ def test_a_proof_counts_for_any_epoch() -> None:
 
 
 def refused(feed: Feed, entry: Entry) -> str:
-    """The code, once it is sure that the feed is as it was."""
+    """Return the code of a refusal, after checking that the feed is unchanged."""
     before = feed.head, feed.size, feed.document and feed.document.facts()
     verdict = feed.admit(entry)
     assert verdict.outcome is Outcome.REFUSED and not verdict.changed
@@ -123,7 +124,7 @@ def test_the_chain_is_checked() -> None:
     assert refused(feed, replace(NEW[0], parent=OLD[1].hash)) == "bad-chain"
 
 
-def test_bad_updates_are_refused_and_what_was_there_stays() -> None:
+def test_bad_updates_are_refused_without_a_change() -> None:
     feed = fed(*OLD[:2])
     head = OLD[1].hash
     for update in (b"", b"\0\0", bytes.fromhex("8088debe01"), OLD[1].update, NEW[1].update):
@@ -166,7 +167,7 @@ def test_an_epoch_is_full_at_its_bytes() -> None:
         assert feed.admit(entry).outcome is Outcome.NEWS
     assert refused(feed, entry) == "epoch-full"
     assert feed.size <= KIND.epoch_bytes
-    assert feed.admit(NEW[0]).outcome is Outcome.NEWS, "a new epoch goes on"
+    assert feed.admit(NEW[0]).outcome is Outcome.NEWS, "a new epoch is admitted"
 
 
 def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> Non
     assert refused(feed, grown(feed, document)) == "epoch-full"
 
 
-def test_a_feed_without_its_document_asks_for_it() -> None:
+def test_a_feed_without_its_document_requests_a_load() -> None:
     feed = fed(*OLD[:2])
     feed = Feed(NAME, feed.head, feed.size)
     assert feed.document is None and feed.admit(OLD[1]).outcome is Outcome.KNOWN
@@ -227,14 +228,14 @@ def test_a_damaged_store_is_noticed(stored: list[Entry]) -> None:
     assert error.value.code == "damaged"
 
 
-def test_entries_of_another_feed_are_a_mistake_of_the_caller_s() -> None:
+def test_entries_of_another_feed_are_a_callers_mistake() -> None:
     other = Feed(FeedName(ALICE.peer, "jobs", 0))
     with pytest.raises(AssertionError):
         other.admit(OLD[0])
 
 
 class Replica:
-    """A feed with what a store keeps of it, as a replica uses them."""
+    """A feed together with its stored entries, as in a replica."""
 
     def __init__(self) -> None:
         self.feed = Feed(NAME)
@@ -251,7 +252,7 @@ class Replica:
             self.kept, self.proof = {}, verdict.proof
 
     def exchange(self, other: "Replica") -> None:
-        """Each hears all that the other keeps, its proof first."""
+        """Give each replica all that the other one has, its proof first."""
         for this, that in ((self, other), (other, self)):
             if that.proof is not None and this.feed.fork(that.proof).proof is not None:
                 this.kept, this.proof = {}, that.proof
@@ -260,7 +261,7 @@ class Replica:
 
 
 def bad_entries() -> list[Entry]:
-    """Signed by the author, and taken by nobody; they fork no number that is in use."""
+    """Return signed entries that every node refuses, and that fork no number in use."""
     return [
         sealed(5, 3, OLD[2].hash, b"garbage"),
         sealed(6, 2, bytes(32), NEW[1].update),
@@ -270,7 +271,7 @@ def bad_entries() -> list[Entry]:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("forks", [0, 1], ids=["one chain", "a fork"])
-def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
+def test_replicas_agree_in_any_order_of_arrival(seed: int, forks: int) -> None:
     rng = random.Random(seed)
     said = [*OLD, *NEW, *bad_entries()]
     twins = chain(6, {"z": b"9"}, {"a": b"7"}, made=1) if forks else []
@@ -280,7 +281,7 @@ def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
         rng.shuffle(heard)
         for entry in heard[: rng.randrange(len(heard) + 1)]:
             replica.hear(entry)
-    for entry in (*OLD, *NEW):  # somebody honest has them all
+    for entry in (*OLD, *NEW):  # an honest node has them all
         replicas[0].hear(entry)
     for entry in twins:
         replicas[2].hear(entry)
@@ -292,7 +293,7 @@ def test_replicas_agree_whatever_comes_first(seed: int, forks: int) -> None:
 
 
 def test_without_the_refusals_replicas_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a limit that looks at more than the feed, here at who heard it first."""
+    """Control: a limit that depends on more than the feed, here on the order of arrival."""
     first, second = fed(*OLD), fed(*OLD)
     garbage = sealed(5, 3, OLD[2].hash, b"garbage")
     monkeypatch.setattr(module, "_applied", lambda document, entry: {})

@@ -1,4 +1,4 @@
-"""Feeds that nobody uses are a few bytes, and the same again when they are asked for."""
+"""Unused feeds take only a few bytes, and are restored when they are needed."""
 
 import gc
 
@@ -16,7 +16,7 @@ JOBS = ("jobs", 0)
 
 
 def kept() -> tuple[Feeds, Digest, Ends]:
-    """One feed is in the archive."""
+    """Return a table with one archived feed."""
     digest, ends = Digest(), Ends()
     feeds = Feeds(digest, ends)
     digest.set(A.key, MEMBER, HEAD)
@@ -24,7 +24,7 @@ def kept() -> tuple[Feeds, Digest, Ends]:
     return feeds, digest, ends
 
 
-def test_a_feed_is_the_same_object_while_somebody_has_it() -> None:
+def test_a_feed_is_one_object_while_it_is_in_use() -> None:
     feeds, _, _ = kept()
     assert feeds.used(A.key, MEMBER) is None
     feed = feeds.get(A.key, MEMBER)
@@ -35,7 +35,7 @@ def test_a_feed_is_the_same_object_while_somebody_has_it() -> None:
     assert feeds.used(A.key, MEMBER) is None and feeds.head(A.key, MEMBER) == HEAD
 
 
-def test_what_is_on_its_way_to_the_archive_is_there_as_long_as_somebody_has_it() -> None:
+def test_an_unarchived_feed_exists_while_it_is_in_use() -> None:
     feeds, digest, _ = kept()
     later = Feed(NAME, Head(4, 0, b"l" * 32), 70)
     feeds.use(later)
@@ -45,7 +45,7 @@ def test_what_is_on_its_way_to_the_archive_is_there_as_long_as_somebody_has_it()
     assert feeds.head(A.key, MEMBER) == HEAD
 
 
-def test_what_a_feed_takes_counts_once() -> None:
+def test_the_size_of_a_feed_counts_once() -> None:
     feeds, _, _ = kept()
     assert not feeds.keep(A.key, MEMBER, 500, 900), "no news"
     assert feeds.keep(A.key, JOBS, 1_000, 10) and feeds.weight(A.key) == 1_500
@@ -53,14 +53,14 @@ def test_what_a_feed_takes_counts_once() -> None:
     assert feeds.plots(A.key) == [MEMBER, JOBS] and list(feeds.authors()) == [A.key]
 
 
-def test_a_feed_made_again_knows_its_end() -> None:
+def test_a_restored_feed_has_its_end() -> None:
     feeds, _, ends = kept()
     ends.replace({A.key: {}})
     feed = feeds.get(A.key, MEMBER)
     assert feed is not None and feed.end == NOWHERE
 
 
-def test_nothing_is_left_of_what_is_dropped() -> None:
+def test_a_dropped_feed_is_removed_completely() -> None:
     feeds, digest, _ = kept()
     held = Feed(FeedName(A.peer, *JOBS))
     feeds.hold(held)
@@ -72,7 +72,7 @@ def test_nothing_is_left_of_what_is_dropped() -> None:
     assert feeds.get(A.key, MEMBER) is None is feeds.used(A.key, JOBS)
 
 
-def test_own_feeds_stay_though_nobody_else_has_them() -> None:
+def test_own_feeds_stay_in_memory() -> None:
     feeds, _, _ = kept()
     feeds.hold(Feed(FeedName(A.peer, *JOBS)))
     gc.collect()

@@ -1,4 +1,4 @@
-"""One signature over the numbers of many askers."""
+"""One signature covers the nonces of many askers."""
 
 from hashlib import sha256
 
@@ -14,7 +14,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 100, defaults.GATHERED])
-def test_from_each_number_a_short_path_leads_to_the_top(count: int) -> None:
+def test_a_short_path_leads_from_each_nonce_to_the_root(count: int) -> None:
     found = numbers(count)
     top, paths = tree(found)
     assert [climb(number, path) for number, path in zip(found, paths, strict=True)] == [top] * count
@@ -23,11 +23,11 @@ def test_from_each_number_a_short_path_leads_to_the_top(count: int) -> None:
     assert all(climb(other, path) != top for path in paths)
 
 
-def test_the_longest_path_is_read() -> None:
+def test_the_longest_path_is_accepted() -> None:
     assert (defaults.GATHERED - 1).bit_length() <= defaults.PATH
 
 
-def test_one_number_is_signed_as_it_is() -> None:
+def test_a_single_nonce_is_signed_itself() -> None:
     assert tree(numbers(1)) == (numbers(1)[0], [[]])
 
 
@@ -44,7 +44,7 @@ def test_questions_are_gathered_for_a_moment() -> None:
     assert gathering.take(1e9) is None, "nothing waits"
 
 
-def test_lots_have_a_pace_and_are_answered_in_time() -> None:
+def test_batches_are_rate_limited_and_answered_in_time() -> None:
     gathering, lots, longest, now = Gathering(), 0, 0.0, 0.0
     asked: float | None = None
     while now < 100.0:
@@ -58,7 +58,7 @@ def test_lots_have_a_pace_and_are_answered_in_time() -> None:
     assert longest + defaults.PROVE_S < defaults.ANSWER_S
 
 
-def test_one_lot_is_bounded() -> None:
+def test_one_batch_is_bounded() -> None:
     gathering = Gathering()
     added = [gathering.add(number, [], 0.0) for number in numbers(defaults.GATHERED + 5)]
     assert sum(one is None for one in added) == 5

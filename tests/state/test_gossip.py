@@ -1,4 +1,4 @@
-"""Messages come back as they went; whatever else comes is refused."""
+"""Messages survive encoding unchanged, and anything else is refused."""
 
 from collections.abc import Callable
 from random import Random
@@ -27,7 +27,7 @@ KEY, MARK = b"k" * 32, b"m" * 16
 PLOT = ("shards", 5)
 
 
-def test_all_come_back() -> None:
+def test_all_messages_survive_encoding() -> None:
     heads = [told(KEY, PLOT, Head(3, 4, b"h" * 32)), told(KEY, ("jobs", 0), None)]
     heads.append(told(KEY, ("jobs", 0), FORKED))
     assert decode_heads(encode_heads(heads)) == heads
@@ -50,7 +50,7 @@ def test_all_come_back() -> None:
     assert Pulled.decode(pulled.encode()) == pulled
 
 
-def test_what_later_versions_keep_is_passed_over() -> None:
+def test_kinds_of_later_versions_are_skipped() -> None:
     later = Told(KEY, "dreams", 0, 1, 1, MARK)
     part = Told(KEY, "member", 3, 1, 1, MARK)
     mine = Told(KEY, "member", 0, 1, 1, MARK)
@@ -62,7 +62,7 @@ def test_what_later_versions_keep_is_passed_over() -> None:
     assert Compare.decode(Compare(MARK, keeps=keeps).encode()).keeps == frozenset((PLOT,))
 
 
-def test_a_head_tells_itself_from_others() -> None:
+def test_a_head_is_compared_by_all_fields() -> None:
     head = Head(3, 4, b"h" * 32)
     assert told(KEY, PLOT, head).same(head)
     assert not told(KEY, PLOT, head).same(Head(3, 4, b"i" * 32))
@@ -93,7 +93,7 @@ def test_other_forms_are_refused(value: Any) -> None:
             decode(payload)
 
 
-def test_nothing_stands_behind_the_end_and_nothing_is_missing() -> None:
+def test_truncated_and_extended_messages_are_refused() -> None:
     messages: dict[Callable[[bytes], object], bytes] = {
         decode_heads: encode_heads([told(KEY, PLOT, None)]),
         Compare.decode: Compare(MARK, {PLOT: MARK}, frozenset((PLOT,))).encode(),
@@ -111,7 +111,7 @@ def test_nothing_stands_behind_the_end_and_nothing_is_missing() -> None:
                 decode(payload[:size])
 
 
-def test_no_bytes_do_more_than_be_refused() -> None:
+def test_any_bytes_are_at_most_refused() -> None:
     random = Random(5)
     seeds = [Compared({PLOT: MARK}, {PLOT: {1: MARK}}).encode(), Pulled([(b"a", b"b")]).encode()]
     for _ in range(3_000):
@@ -133,7 +133,7 @@ def test_a_message_is_bounded_before_it_is_read() -> None:
         decode_heads(encode_heads(many))
 
 
-def test_an_answer_that_was_cut_is_asked_on_from_its_end() -> None:
+def test_a_truncated_reply_is_continued_from_its_end() -> None:
     ask = Ask({("jobs", 0): b"\x01", PLOT: b"\x02\x03\x04"})
     rest = ask.rest(Told(KEY, *PLOT, 1, 1, MARK), 3)
     assert rest == Ask({PLOT: b"\x03\x04"}, KEY)

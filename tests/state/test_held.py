@@ -1,4 +1,4 @@
-"""What is in memory while the disk refuses: bounded, in order, readable."""
+"""Changes in memory while the disk refuses are bounded, ordered and readable."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ from .chains import chain, identity, name, sealed
 from .test_store import Place
 
 
-def test_what_is_held_follows_what_is_stored() -> None:
+def test_pending_entries_follow_stored_ones() -> None:
     entries, held = chain(1, 5), Held(10**6)
     stored = sealed(entries[:2])
     assert held.after(stored, name(1), 1, 0, 10**6) == stored
@@ -29,7 +29,7 @@ def test_what_is_held_follows_what_is_stored() -> None:
     assert held.after(stored, name(1), 1, 0, room) == sealed(entries[:3])
 
 
-def test_works_leave_in_their_order() -> None:
+def test_changes_leave_in_order() -> None:
     entries, held = chain(1, 2), Held(10**6)
     proof = Proof.of(chain(2, 1)[0], chain(2, 1, salt=b"x")[0])
     works: list[Work] = [Put(entries), proof, Drop([identity(3).peer])]
@@ -57,9 +57,9 @@ def test_memory_is_bounded() -> None:
     assert not Held(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
 
 
-def test_what_was_taken_away_is_not_read() -> None:
-    """Red where only what is put is looked at: the stored entries would be read for those that were
-    put after they had gone."""
+def test_removed_entries_are_not_read() -> None:
+    """Fails if only new entries are looked up: removed stored entries would be read in their
+    place."""
     old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), Held(10**6)
     away: list[Work] = [Forget([name(1)]), Drop([identity(1).peer])]
     for work in away:
@@ -80,7 +80,7 @@ def test_what_was_taken_away_is_not_read() -> None:
         assert held.proof(name(1)) is None and held.removes(name(1))
 
 
-def test_a_cut_leaves_what_leads_to_it() -> None:
+def test_a_cut_leaves_the_entries_up_to_it() -> None:
     stored, held = chain(1, 4), Held(10**6)
     more, other = chain(1, 3, after=stored), chain(1, 3, after=stored, salt=b"x")
     held.add(Put(more))
@@ -102,8 +102,8 @@ LIMITS = (1, 350, 10**6)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_what_is_stored_it_reads_as_if_all_were(seed: int) -> None:
-    """Whatever is changed, and however much of it the disk has taken."""
+def test_reads_are_the_same_as_if_all_changes_were_stored(seed: int) -> None:
+    """Holds for any changes, and for any number of them on the disk."""
     draw, held, taken = Random(seed), Held(10**6), 0
     with Place().opened() as disk, Place().opened() as whole:
         for _ in range(100):
@@ -137,7 +137,7 @@ HEADS = {entry.sealed: entry.head for branch in BRANCHES.values() for entry in b
 
 
 def a_change(draw: Random, store: Store) -> Work:
-    """One that this store may take."""
+    """Return a random change that this store may accept."""
     feed = draw.choice(FEEDS)
     there = [HEADS[each] for epoch in (1, 2) for each in store.entries(feed, epoch, 0, 10**6)]
     does = draw.randrange(10)

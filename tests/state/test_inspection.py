@@ -1,4 +1,4 @@
-"""Looking into the state: histories, damage on disk, values for people."""
+"""Inspection of the state: histories, damage on disk, and readable values."""
 
 import json
 
@@ -25,25 +25,25 @@ from tests.state.test_service import MODEL, Swarm, run
             {"n": float("nan"), "i": float("-inf"), "x": 2**60},
             {"n": "nan", "i": "-inf", "x": 2**60},
         ),
-        ({1: None}, "8101c0"),  # no view takes such a fact
+        ({1: None}, "8101c0"),  # no view accepts such a fact
     ],
 )
-def test_values_for_people(value: object, shown: object) -> None:
+def test_values_are_readable(value: object, shown: object) -> None:
     assert readable(msgpack.packb(value)) == shown
     json.dumps(readable(msgpack.packb(value)), allow_nan=False)
 
 
-def test_what_is_no_msgpack_is_shown_in_hex() -> None:
+def test_invalid_msgpack_is_shown_in_hex() -> None:
     assert readable(b"\xc1") == "c1"
     assert readable(b"\x91" * 5000) == "91" * 5000
 
 
-def test_a_history() -> None:
+def test_history_of_a_feed() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
         swarm.connect(one, two)
         await trio.sleep(defaults.WRITE_HOLD + 3)
-        for number in range(20):  # where there is little, what was said soon makes room
+        for number in range(20):  # a small feed is soon replaced by a snapshot
             one.state.set("models", f"other {number}", MODEL)
         await trio.sleep(3)
         for value in (MODEL, {**MODEL, "layers": 7}, None):
@@ -62,7 +62,7 @@ def test_a_history() -> None:
     run(body)
 
 
-def test_a_feed_of_which_nothing_can_be_read_counts_once_as_damaged() -> None:
+def test_an_unreadable_feed_counts_once_as_damaged() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         one.state.set("models", "tiny", MODEL)
@@ -99,7 +99,8 @@ def test_damage_is_found_and_fetched_again() -> None:
 
 
 def _forge(store: Store, author: Identity) -> None:
-    """One flipped bit in a signature, and the row's sum made right: only the signature tells."""
+    """Flip one bit in a signature and correct the row's sum, so that only the signature shows
+    it."""
     database = store._database
     row = database.row(
         "SELECT f.id, f.epoch, f.seq FROM feeds f JOIN authors a ON a.id = f.id >> 12"
@@ -115,7 +116,7 @@ def _forge(store: Store, author: Identity) -> None:
     database.run("UPDATE entries SET sealed = ?, sum = ? WHERE id = ?", forged, total, at)
 
 
-def test_a_store_that_was_never_opened_is_not_whole() -> None:
+def test_a_store_that_was_never_opened_cannot_be_verified() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         await one.stop()
@@ -129,7 +130,7 @@ def test_a_store_that_was_never_opened_is_not_whole() -> None:
     run(body)
 
 
-def test_looking_through_many_authors_holds_nobody_up() -> None:
+def test_listing_many_authors_lets_other_tasks_run() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         for number in range(100, 600):

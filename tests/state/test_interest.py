@@ -1,4 +1,4 @@
-"""What a node keeps of others' feeds, and until when."""
+"""Which feeds of others a node keeps, and for how long."""
 
 from math import inf
 
@@ -15,7 +15,7 @@ def kept(interest: Interest) -> set[Plot]:
     return {plot for plot in all_parts() if interest(plot)}
 
 
-def test_without_a_choice_everything_is_kept_for_good() -> None:
+def test_without_a_choice_all_kinds_are_kept() -> None:
     interest = Interest()
     interest.need([SHARD], 0.0)
     interest.wrote(("jobs", 0))
@@ -23,7 +23,7 @@ def test_without_a_choice_everything_is_kept_for_good() -> None:
     assert interest.expire(inf) == frozenset() and kept(interest) == set(all_parts())
 
 
-def test_what_is_needed_is_kept_at_once_and_goes_after_a_while() -> None:
+def test_needed_feeds_are_kept_at_once_and_dropped_after_a_while() -> None:
     interest = Interest([])
     gained: list[frozenset[Plot]] = []
     interest.on_gained.append(gained.append)
@@ -39,7 +39,7 @@ def test_what_is_needed_is_kept_at_once_and_goes_after_a_while() -> None:
     assert kept(interest) == {*BASE, OTHER} and SHARD in interest.aside()
 
 
-def test_what_is_needed_again_in_time_does_not_go() -> None:
+def test_feeds_needed_again_in_time_are_not_dropped() -> None:
     interest = Interest([SHARD])
     gained: list[frozenset[Plot]] = []
     interest.on_gained.append(gained.append)
@@ -49,7 +49,7 @@ def test_what_is_needed_again_in_time_does_not_go() -> None:
     assert gained == []
 
 
-def test_whoever_writes_jobs_or_claims_keeps_both() -> None:
+def test_a_writer_of_jobs_or_claims_keeps_both() -> None:
     interest = Interest([])
     interest.wrote(("member", 0))
     assert kept(interest) == BASE
@@ -58,7 +58,7 @@ def test_whoever_writes_jobs_or_claims_keeps_both() -> None:
     assert interest.expire(inf) == frozenset() and kept(interest) == BASE | WORK
 
 
-def test_two_have_in_common_what_both_keep() -> None:
+def test_common_interest_is_the_intersection() -> None:
     one, other = frozenset((SHARD, OTHER)), frozenset((OTHER,))
     assert both(None, None) is None
     assert both(one, None) == both(None, one) == one

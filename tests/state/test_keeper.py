@@ -1,4 +1,4 @@
-"""The store beside the event loop: commits in groups, crashes, full disks, damaged files."""
+"""Asynchronous access to the store: batched commits, crashes, full disks and damaged files."""
 
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -110,7 +110,7 @@ async def everything(keeper: Keeper) -> list[StoredFeed]:
 
 
 async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
-    """How many went in before it did not."""
+    """Put entries one by one; return how many were stored before the first refusal."""
     for number, entry in enumerate(entries):
         try:
             await keeper.put([entry])
@@ -119,7 +119,7 @@ async def put_each(keeper: Keeper, entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def test_what_is_put_is_there_after_a_clean_restart() -> None:
+def test_entries_survive_a_clean_restart() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             await keeper.put(chain(1, 3), own=True)
@@ -134,7 +134,7 @@ def test_what_is_put_is_there_after_a_clean_restart() -> None:
     run(body)
 
 
-def test_what_put_returned_from_outlives_a_crash() -> None:
+def test_committed_entries_survive_a_crash() -> None:
     async def body(lives: Lives) -> None:
         for life in range(8):
             entries = chain(1, 30, epoch=life + 1)
@@ -161,8 +161,8 @@ async def _count_puts(keeper: Keeper, entries: Sequence[Entry], done: list[int])
         done[0] += 1
 
 
-def test_a_disk_that_lies_about_its_syncs_loses_what_put_returned_from() -> None:
-    """The twin: what the test above rests on is the sync."""
+def test_a_disk_without_real_syncs_loses_committed_entries() -> None:
+    """Control: the test above depends on the sync."""
 
     async def body(lives: Lives) -> bool:
         async with lives.running() as keeper:
@@ -176,7 +176,7 @@ def test_a_disk_that_lies_about_its_syncs_loses_what_put_returned_from() -> None
     assert any(run(body, seed=seed) for seed in range(8))
 
 
-def test_what_comes_together_is_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_changes_are_committed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(lives: Lives) -> tuple[float, float]:
         async with lives.running() as keeper:
             began = lives.host.now()
@@ -197,7 +197,7 @@ def test_what_comes_together_is_committed_together(monkeypatch: pytest.MonkeyPat
     assert together > 50 * alone, "the twin: a sync for each"
 
 
-def test_a_put_that_does_not_follow_is_told_to_its_caller_only() -> None:
+def test_an_entry_out_of_order_fails_only_its_caller() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             async with trio.open_nursery() as nursery:
@@ -209,7 +209,7 @@ def test_a_put_that_does_not_follow_is_told_to_its_caller_only() -> None:
     run(body)
 
 
-def test_a_cancelled_keeper_still_commits_what_waits() -> None:
+def test_a_cancelled_keeper_commits_queued_changes() -> None:
     async def body(lives: Lives) -> None:
         keeper = lives.keeper()
         async with trio.open_nursery() as outer:
@@ -229,7 +229,7 @@ def test_a_cancelled_keeper_still_commits_what_waits() -> None:
     run(body)
 
 
-def test_a_put_that_is_cancelled_stops_no_other() -> None:
+def test_a_cancelled_put_stops_no_other() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             for number in range(1, 20):
@@ -246,7 +246,7 @@ def test_a_put_that_is_cancelled_stops_no_other() -> None:
 
 
 @pytest.mark.parametrize("fault", ["full", "failing", "read-only"])
-def test_a_disk_that_refuses_stops_own_entries_alone(fault: str) -> None:
+def test_a_refusing_disk_stops_only_own_entries(fault: str) -> None:
     async def body(lives: Lives) -> None:
         entries = chain(1, 6)
         async with lives.running() as keeper:
@@ -310,7 +310,7 @@ def test_memory_is_bounded_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatc
     run(body)
 
 
-def test_what_is_in_memory_alone_ends_with_the_run() -> None:
+def test_changes_in_memory_only_are_lost_with_the_run() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             await keeper.put(chain(1, 2))
@@ -324,7 +324,7 @@ def test_what_is_in_memory_alone_ends_with_the_run() -> None:
 
 
 @pytest.mark.parametrize("how", ["header", "pages", "emptied"])
-def test_a_damaged_file_is_put_aside(how: str) -> None:
+def test_a_damaged_file_is_moved_aside(how: str) -> None:
     changes: dict[str, Callable[[bytes], bytes]] = {
         "header": lambda content: b"damage".ljust(100, b"!") + content[100:],
         "pages": lambda content: content[:4096] + b"\xff" * (len(content) - 4096),
@@ -349,7 +349,7 @@ def test_a_damaged_file_is_put_aside(how: str) -> None:
     run(body)
 
 
-def test_damage_that_shows_while_it_runs_is_put_aside_too() -> None:
+def test_damage_found_while_running_is_moved_aside_too() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             for number in range(1, 200):
@@ -365,7 +365,7 @@ def test_damage_that_shows_while_it_runs_is_put_aside_too() -> None:
     run(body)
 
 
-def test_a_bad_block_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_block_counts_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     real, bad = BlockHandle.read, [False]
 
     def read(self: BlockHandle, offset: int, size: int) -> bytes:
@@ -390,7 +390,7 @@ def test_a_bad_block_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     run(body)
 
 
-def test_damaged_feeds_are_dropped_and_told_of() -> None:
+def test_damaged_feeds_are_dropped_and_reported() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             await keeper.put(chain(1, 3))
@@ -408,7 +408,7 @@ def test_damaged_feeds_are_dropped_and_told_of() -> None:
     run(body)
 
 
-def test_a_reader_of_a_damaged_feed_gets_nothing_of_it() -> None:
+def test_reading_a_damaged_feed_returns_nothing() -> None:
     async def body(lives: Lives) -> None:
         async with lives.running() as keeper:
             await keeper.put(chain(1, 3))
@@ -426,7 +426,7 @@ def test_a_reader_of_a_damaged_feed_gets_nothing_of_it() -> None:
     run(body)
 
 
-def test_a_disk_that_does_not_let_it_be_opened_is_told_at_the_start() -> None:
+def test_a_store_that_cannot_be_opened_is_reported_at_the_start() -> None:
     async def body(lives: Lives) -> None:
         lives.disk.read_only = True
         with pytest.raises(BaseExceptionGroup) as raised:
@@ -458,7 +458,7 @@ def test_free_space_goes_back_to_the_disk() -> None:
     run(body)
 
 
-def test_on_the_real_disk(tmp_path: Path) -> None:
+def test_store_on_the_real_disk(tmp_path: Path) -> None:
     trio.run(_on_the_real_disk, tmp_path)
 
 

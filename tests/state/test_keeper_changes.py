@@ -1,4 +1,4 @@
-"""Changes of a keeper: reads see them at once, each is made once, and an end waits for no more."""
+"""Changes to the store are visible at once and made once, and closing does not shrink the file."""
 
 from importlib.machinery import SourceFileLoader
 from typing import Any
@@ -18,9 +18,9 @@ from .test_keeper import FOLDER, Lives, begin, everything, run
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 @pytest.mark.parametrize("how", ["forget", "drop", "cut", "cut to nothing"])
-def test_what_was_taken_away_is_not_read_while_the_disk_refuses(how: str, fault: str) -> None:
-    """Red where only what was put is looked at: what is put in the place of that would not be read,
-    and the author's feeds fetched again for as long as the disk refuses."""
+def test_removed_entries_are_not_read_while_the_disk_refuses(how: str, fault: str) -> None:
+    """Fails if only new entries are looked up: replacements would not be read, and the author's
+    feeds would be fetched again for as long as the disk refuses."""
     old, new = chain(1, 4), chain(1, 3, salt=b"x")
     proof = Proof.of(chain(1, 1, kind="jobs")[0], chain(1, 1, kind="jobs", salt=b"x")[0])
     left = old[:2] if how == "cut" else []
@@ -57,8 +57,8 @@ def test_what_was_taken_away_is_not_read_while_the_disk_refuses(how: str, fault:
     run(body)
 
 
-def test_each_change_is_made_once_without_asserts_too() -> None:
-    """As with `python -O`. Red where the work is done within an assert."""
+def test_each_change_is_made_once_without_asserts() -> None:
+    """As with `python -O`. Fails if the work is done inside an assert."""
     path = keeper_file.__file__
     with open(path, "rb") as file:
         code = SourceFileLoader(keeper_file.__name__, path).source_to_code(
@@ -75,17 +75,17 @@ def test_each_change_is_made_once_without_asserts_too() -> None:
             await nursery.start(lambda task_status: bare.run(task_status=task_status))
             await bare.put(chain(1, 3))
             waiting = len(bare._queue)
-            bare._queue.clear()  # else it would be committed for ever
+            bare._queue.clear()  # otherwise it would be committed endlessly
             nursery.cancel_scope.cancel()
         assert not waiting
 
     run(body)
 
 
-def test_a_keeper_that_ends_does_not_stay_to_make_its_file_smaller(
+def test_closing_does_not_shrink_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red where it does what it does when nobody waits: a large file takes minutes."""
+    """Fails if closing shrinks the file, which takes minutes for a large one."""
     ending, slices, real = False, 0, Store.make_smaller
 
     def make_smaller(self: Store) -> None:
@@ -113,7 +113,7 @@ def test_a_keeper_that_ends_does_not_stay_to_make_its_file_smaller(
         assert slices == 0
         ending = False
         async with lives.running() as keeper:
-            assert len(await everything(keeper)) == 10, "what waited is done"
+            assert len(await everything(keeper)) == 10, "queued changes are committed"
             await keeper.put(chain(1, 1))
             await trio.sleep(10)
             assert lives.disk.used < full / 3, "a later run makes it smaller"

@@ -1,4 +1,4 @@
-"""The list of kinds is whole, and its limits leave room for each other."""
+"""The list of kinds is complete, and its limits are consistent."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from shoal.state import defaults
 from shoal.state.kinds import KINDS, Kind, all_parts, part_of_root
 
 
-def test_every_feed_an_author_may_have() -> None:
+def test_all_parts_lists_every_feed() -> None:
     feeds = list(all_parts())
     assert len(feeds) == len(set(feeds)) == len(KINDS) - 1 + defaults.PARTS
     assert {part for kind, part in feeds if kind == "shards"} == set(range(16))
@@ -22,7 +22,7 @@ def test_models_spread_over_the_parts() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_a_snapshot_leaves_room_for_updates(kind: Kind) -> None:
-    """Else an author whose feed is full could never change it again."""
+    """Otherwise an author could never change a full feed again."""
     assert kind.live_bytes + kind.update_bytes <= kind.epoch_bytes
     assert kind.live_bytes + 2 * defaults.ENTRY_HEADER_BYTES < kind.epoch_bytes
     assert kind.live_bytes <= defaults.SNAPSHOT_BYTES
@@ -35,7 +35,7 @@ def test_all_feeds_of_one_author_are_bounded() -> None:
     assert most < 4 * 2**20
 
 
-def test_the_document_says_the_same() -> None:
+def test_the_spec_lists_the_same_limits() -> None:
     spec = Path(__file__).resolve().parents[2] / "docs" / "spec" / "state.md"
     rows = re.findall(
         r"^\| `(\w+)` \| (yes)? ?\| ([^|]+) \| (\d+) \| (\d+) \| ([^|]+) \|$",

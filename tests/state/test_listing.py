@@ -1,4 +1,4 @@
-"""Who is listed with what: answers as measured, where by records, all else by feeds."""
+"""The listing takes liveness from measurements, addresses from records, and the rest from feeds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,7 +37,8 @@ def shard(run: int = 0, root: str = ROOT) -> ShardRecord:
 
 
 class Net:
-    """Stands for membership and state: records and live peers by hand, facts into real views."""
+    """Test double of membership and state, with manual records and live peers, and with real
+    views."""
 
     def __init__(self) -> None:
         self.records = {ME: MemberRecord(ME, 1)}
@@ -99,7 +100,7 @@ class Net:
         self.views.changed(FeedName(peer, kind, part), verdict)
 
     def describe(self, peer: PeerId, run: int) -> None:
-        """Its feeds come."""
+        """Let a peer's feeds arrive."""
         self.feed(peer, "member", {ABOUT: {"version": "9"}, CAPACITY: capacity_fact(CAN)})
         self.feed(peer, "models", {"tiny": model_fact(TINY)})
         self.serve(peer, run)
@@ -116,7 +117,7 @@ def net() -> Net:
     return Net()
 
 
-def test_a_member_is_put_together(net: Net) -> None:
+def test_a_member_combines_record_and_feeds(net: Net) -> None:
     net.put(MemberRecord(BOB, 7, (ADDRESS,), holdings=(OTHER,), run=5))
     net.describe(BOB, run=5)
     assert net.listed() == MemberRecord(
@@ -125,13 +126,13 @@ def test_a_member_is_put_together(net: Net) -> None:
     assert net.listed() is net.listed(), "nothing is put together twice"
 
 
-def test_who_answers_and_has_said_nothing_yet_is_listed(net: Net) -> None:
+def test_a_live_member_without_facts_is_listed(net: Net) -> None:
     assert not net.listing.has_met()
     net.put(MemberRecord(BOB, 7))
     assert net.listed() == MemberRecord(BOB, 7) and not net.listing.has_met()
     net.feed(BOB, "member", {ABOUT: {"version": "9"}})
     assert net.listing.has_met()
-    net.sure = False  # of somebody it was told it is not known yet
+    net.sure = False  # the liveness of a peer is not known yet
     assert not net.listing.has_met()
     net.sure = True
     net.put(MemberRecord(EVE, 7))
@@ -144,12 +145,13 @@ def test_the_dead_are_not_listed_whatever_their_feeds_say(net: Net) -> None:
     net.gone(BOB)
     assert set(net.listing.members()) == {ME}
     assert net.views.placements.of(BOB), "what it said stays"
-    net.describe(EVE, run=5)  # who never answered
+    net.describe(EVE, run=5)  # it never answered
     assert set(net.listing.members()) == {ME}
 
 
-def test_what_an_earlier_run_served_is_not_listed(net: Net) -> None:
-    """Killed, and back with another run, before its feed says so; twin: the run it said it in."""
+def test_shards_of_an_earlier_run_are_not_listed(net: Net) -> None:
+    """A killed member is back with another run before its feed says so. Control: the run in its
+    feed."""
     net.put(MemberRecord(BOB, 7, run=5))
     net.describe(BOB, run=5)
     net.gone(BOB)
@@ -160,14 +162,14 @@ def test_what_an_earlier_run_served_is_not_listed(net: Net) -> None:
 
 
 @pytest.mark.parametrize("said", [0, -1, 4, 2**60, "5", None, True])
-def test_no_other_run_makes_it_count(net: Net, said: Any) -> None:
+def test_shards_of_other_runs_are_not_listed(net: Net, said: Any) -> None:
     for run in (5, 0):
         net.put(MemberRecord(BOB, 7, run=run))
         net.feed(BOB, "shards", {shard_key(ROOT, 0): {**shard_fact(shard(5)), "run": said}}, part=1)
         assert net.listed().shards == ()
 
 
-def test_one_that_takes_no_more_work_says_so_at_once(net: Net) -> None:
+def test_a_member_stops_taking_work_at_once(net: Net) -> None:
     net.put(MemberRecord(BOB, 7, run=5))
     net.describe(BOB, run=5)
     net.put(MemberRecord(BOB, 8, run=0))  # its feed comes later
@@ -175,7 +177,9 @@ def test_one_that_takes_no_more_work_says_so_at_once(net: Net) -> None:
 
 
 @pytest.mark.trio
-async def test_who_waits_hears_of_records_and_of_feeds(net: Net, autojump_clock: MockClock) -> None:
+async def test_waiters_see_changes_of_records_and_feeds(
+    net: Net, autojump_clock: MockClock
+) -> None:
     net.put(MemberRecord(BOB, 7, run=5))
 
     async def next_after(act: Callable[[], None]) -> bool:
@@ -194,7 +198,7 @@ async def test_who_waits_hears_of_records_and_of_feeds(net: Net, autojump_clock:
     assert not await next_after(lambda: net.feed(ME, "usage", {"x": {}}))
 
 
-def test_an_own_fact_stands_in_one_place(net: Net) -> None:
+def test_each_own_fact_is_stated_once(net: Net) -> None:
     net.listing.publish(
         addresses=(ADDRESS,), version="1", capacity=CAN, models=(TINY,), holdings=(ROOT,)
     )
@@ -211,7 +215,7 @@ def test_an_own_fact_stands_in_one_place(net: Net) -> None:
     assert net.listing.members()[ME] is own
 
 
-def test_shards_are_said_with_the_run(net: Net) -> None:
+def test_shards_are_published_with_the_run(net: Net) -> None:
     net.listing.publish(shards=(shard(), shard(root=OTHER), shard()))
     run = net.own().run
     assert run > 0
@@ -224,11 +228,11 @@ def test_shards_are_said_with_the_run(net: Net) -> None:
     net.listing.publish(shards=())
     assert net.own().run == 0 and net.said["shards"].facts == {}
     net.listing.publish(shards=(shard(),))
-    assert net.own().run not in (0, run), "that its feed was emptied may be heard late"
+    assert net.own().run not in (0, run), "news of the emptied feed may arrive late"
 
 
-def test_serving_again_is_told_once_it_is_true(net: Net) -> None:
-    """What the feed said before, and that it was taken back, arrive in between."""
+def test_serving_again_is_listed_once_it_is_true(net: Net) -> None:
+    """Earlier facts of the feed, and their deletion, arrive in between."""
     shown = []
     for run, feed in [(5, 5), (0, 5), (6, 5), (6, 0), (6, 6)]:
         net.put(MemberRecord(BOB, 7, run=run))
@@ -238,7 +242,7 @@ def test_serving_again_is_told_once_it_is_true(net: Net) -> None:
     assert shown == [True, False, False, False, True]
 
 
-def test_saying_the_same_again_says_nothing(net: Net) -> None:
+def test_publishing_the_same_again_changes_nothing(net: Net) -> None:
     net.listing.publish(models=(TINY,), shards=(shard(),))
     net.said.clear()
     version, own = net.listing.version, net.listing.own()
@@ -257,7 +261,7 @@ def test_saying_the_same_again_says_nothing(net: Net) -> None:
         {"shards": (ShardRecord(ROOT, True, 0, 3, True, "x" * 17, 1),)},
     ],
 )
-def test_what_others_would_not_take_is_not_said(net: Net, wrong: dict[str, Any]) -> None:
+def test_values_that_others_would_refuse_are_not_published(net: Net, wrong: dict[str, Any]) -> None:
     net.listing.publish(models=(TINY,))
     before, published, own = dict(net.said), len(net.published), net.listing.own()
     with pytest.raises(BadRecord):
@@ -277,7 +281,7 @@ def test_lists_are_cut_to_their_bounds(net: Net) -> None:
     assert len(own.models) == len(net.said["models"].facts) == defaults.MODELS
 
 
-def test_at_first_nothing_of_an_earlier_run_is_left(net: Net) -> None:
+def test_facts_of_an_earlier_run_are_removed_at_first(net: Net) -> None:
     assert {kind: dict(said.facts) for kind, said in net.said.items()} == {
         "member": {(0, ABOUT): {"version": ""}, (0, CAPACITY): capacity_fact(NOTHING)},
         "models": {},
@@ -287,7 +291,7 @@ def test_at_first_nothing_of_an_earlier_run_is_left(net: Net) -> None:
     assert mine(ABOUT) and mine(CAPACITY) and not mine("vouches")
 
 
-def test_of_who_says_that_it_serves_thousands_few_count(net: Net) -> None:
+def test_of_thousands_of_shards_of_one_member_few_count(net: Net) -> None:
     net.put(MemberRecord(BOB, 7, run=5))
     for number in range(2 * defaults.SHARDS):
         root = f"1{number:063x}"

@@ -1,4 +1,4 @@
-"""Who is live, by the own links, by what witnesses say, and by proofs: without a network."""
+"""Liveness from own links, reports of witnesses, and proofs, tested without a network."""
 
 from collections import Counter
 from hashlib import sha256
@@ -17,7 +17,7 @@ PLACES = {A: "30.0.1.0/24", B: "30.0.2.0/24", C: "30.0.3.0/24", D: "30.0.3.0/24"
 
 @pytest.fixture
 def node() -> Liveness:
-    """It knows all, and is linked with A, B, C and D."""
+    """A node that knows all members and is linked with A, B, C and D."""
     made = Liveness(OWN)
     made.watch({OWN, A, B, C, D, X, Y, Z})
     for peer, place in PLACES.items():
@@ -26,12 +26,12 @@ def node() -> Liveness:
 
 
 def asked_for(node: Liveness, now: float) -> list[PeerId]:
-    """Return the members named in the questions for many that are due."""
+    """Return the members in the shared questions that are due."""
     return [peer for peers in node.next_questions(now).values() for peer in peers]
 
 
 def prove(node: Liveness, now: float, *peers: PeerId) -> None:
-    """All checks that are due at that time; of these peers a proof comes."""
+    """Run all checks that are due at that time; only these peers send a proof."""
     for peer in asked_for(node, now):
         node.answered(peer, now, now, proved=peer in peers)
     for peer in node.next_checks(now):
@@ -42,16 +42,16 @@ def prove(node: Liveness, now: float, *peers: PeerId) -> None:
 
 
 def due(node: Liveness, now: float) -> set[PeerId]:
-    """Return the members that are asked for or checked now."""
+    """Return the members that are asked about or checked now."""
     return {*asked_for(node, now), *node.next_checks(now)}
 
 
 def is_due(node: Liveness, peer: PeerId, now: float) -> bool:
-    """Whether a check of it begins now, or it is asked for."""
+    """Whether a check of it begins now, or a shared question includes it."""
     return peer in due(node, now)
 
 
-def test_who_has_a_link_that_answers_is_live(node: Liveness) -> None:
+def test_a_peer_with_a_live_link_is_live(node: Liveness) -> None:
     assert list(node.live()) == [A, B, C, D]
     version = node.version
     node.unlinked(A, 5.0)
@@ -70,7 +70,7 @@ def test_only_a_proof_makes_a_member_live(node: Liveness) -> None:
     assert node.is_live(X) and not node.is_live(Y)
 
 
-def test_a_member_without_a_link_is_proved_again_the_oftener_the_fewer_see_it(
+def test_a_member_with_fewer_witnesses_is_proved_more_often(
     node: Liveness,
 ) -> None:
     prove(node, 0.0, X, Y, Z)
@@ -86,14 +86,14 @@ def test_a_member_without_a_link_is_proved_again_the_oftener_the_fewer_see_it(
     assert first == {X: alone, Y: one, Z: more}
 
 
-def test_it_is_sure_once_all_were_looked_for(node: Liveness) -> None:
+def test_liveness_is_sure_once_all_members_were_checked(node: Liveness) -> None:
     assert node.is_sure([A, B]) and not node.is_sure([A, X])
     node.next_checks(0.0)
     assert not node.is_sure([X]), "the check is under way"
     node.proved(X, 0.5)
     node.failed(Y, 1.0)
     assert node.is_sure([A, X, Y]) and not node.is_sure([A, X, Y, Z])
-    assert not node.is_sure([PeerId("somebody just told of")])
+    assert not node.is_sure([PeerId("a member that this node just learned of")])
 
 
 def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
@@ -108,7 +108,7 @@ def test_witnesses_of_one_network_count_as_one(node: Liveness) -> None:
     assert set(node.helpers(X)[:2]) == {C, D}  # both are asked before others
 
 
-def test_a_witness_that_takes_it_back_brings_about_a_check_and_no_more(node: Liveness) -> None:
+def test_a_withdrawn_report_only_causes_a_check(node: Liveness) -> None:
     prove(node, 0.0, X)
     node.told(A, [X], [], 1.0, whole=True)
     node.told(B, [X], [], 1.0, whole=True)
@@ -126,7 +126,7 @@ def test_a_witness_that_takes_it_back_brings_about_a_check_and_no_more(node: Liv
     assert node.is_live(X)
 
 
-def test_rumours_bring_about_so_many_checks_and_no_more(
+def test_rumours_cause_a_limited_number_of_checks(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checks() -> int:
@@ -150,7 +150,7 @@ def test_rumours_bring_about_so_many_checks_and_no_more(
     within = 60 / defaults.RECHECK_S
     assert checks() <= within
     monkeypatch.setattr(defaults, "RECHECK_S", 0.0)
-    assert checks() > 2 * within  # the twin
+    assert checks() > 2 * within  # control
 
 
 def test_one_witness_cannot_use_up_the_checks_of_others(
@@ -182,10 +182,10 @@ def test_one_witness_cannot_use_up_the_checks_of_others(
     monkeypatch.setattr(defaults, "CALM_CHECKS", (100.0, 16.0))
     assert is_checked()
     monkeypatch.setattr(defaults, "ALARMS", (1e9, 1e9))
-    assert not is_checked()  # the twin: who is first in the order of ranks, and X is not
+    assert not is_checked()  # control: checks go by rank, and X is not first
 
 
-def test_what_one_witness_may_say_is_bounded(node: Liveness) -> None:
+def test_the_reports_of_one_witness_are_bounded(node: Liveness) -> None:
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(1000)]
     node.told(A, crowd[:700], [], 0.0, whole=True)
     node.told(A, crowd[700:], [], 0.0, whole=False)
@@ -194,7 +194,7 @@ def test_what_one_witness_may_say_is_bounded(node: Liveness) -> None:
     assert not node._said
 
 
-def test_a_link_without_a_path_is_checked_through_others_before_it_counts_as_gone(
+def test_a_link_without_a_path_is_checked_before_it_counts_as_lost(
     node: Liveness,
 ) -> None:
     node.told(B, [A], [], 0.0, whole=True)
@@ -213,26 +213,26 @@ def test_a_link_without_a_path_is_checked_through_others_before_it_counts_as_gon
     assert not node.is_live(A)
 
 
-def test_a_link_that_goes_on_is_in_no_doubt(node: Liveness) -> None:
+def test_a_link_with_a_path_again_is_not_in_doubt(node: Liveness) -> None:
     node.doubt(A, 10.0)
     node.sure(A)
     assert A in node.answering() and not is_due(node, A, 10.0)
 
 
-def test_who_lost_the_last_witness_is_checked_or_out_soon(node: Liveness) -> None:
+def test_a_member_without_its_last_witness_is_soon_checked_or_dead(node: Liveness) -> None:
     prove(node, 0.0, X, Y)
     node.told(A, [X, Y], [], 0.0, whole=True)
     node.unlinked(A, 5.0)
     assert set(node.next_checks(5.0)) >= {X, Y}
     node.proved(X, 5.2)
-    node.void(Y)  # our own loop stood still: nothing is known yet
+    node.void(Y)  # our own loop stalled: nothing is known yet
     assert node.is_live(Y)
     node._budget._level, node._budget._at = 0.0, 10.0  # no more checks for now
     node.next_checks(5.0 + defaults.CHECK_S + 0.1)
     assert node.is_live(X) and not node.is_live(Y)
 
 
-def test_a_check_during_which_this_node_stood_still_says_nothing(node: Liveness) -> None:
+def test_a_check_during_which_this_node_stalled_is_void(node: Liveness) -> None:
     prove(node, 0.0, X)
     node.told(A, [X], [], 0.0, whole=True)
     node.told(A, [], [X], 5.0, whole=False)
@@ -241,7 +241,7 @@ def test_a_check_during_which_this_node_stood_still_says_nothing(node: Liveness)
     assert node.is_live(X) and is_due(node, X, 5.1)
 
 
-def test_who_is_gone_is_looked_for_ever_more_seldom(node: Liveness) -> None:
+def test_a_dead_member_is_checked_ever_more_rarely(node: Liveness) -> None:
     tried = []
     now = 0.0
     while now < 400.0:
@@ -255,7 +255,7 @@ def test_who_is_gone_is_looked_for_ever_more_seldom(node: Liveness) -> None:
     assert node.has_failed(X)
 
 
-def test_one_that_came_back_as_another_waits_until_it_is_known_who_is_gone(
+def test_a_machine_with_a_new_identity_waits_until_the_old_one_is_dead(
     node: Liveness,
 ) -> None:
     prove(node, 0.0, X)
@@ -271,7 +271,7 @@ def test_one_that_came_back_as_another_waits_until_it_is_known_who_is_gone(
     assert node.is_live(Y)
 
 
-def test_two_homes_that_count_alike_are_both_listed(node: Liveness) -> None:
+def test_two_homes_with_one_address_are_both_live(node: Liveness) -> None:
     prove(node, 0.0, X)
     node.told(A, [X, Y], [], 0.0, whole=True)
     node.proved(Y, 1.5, rivals=[X])
@@ -280,7 +280,7 @@ def test_two_homes_that_count_alike_are_both_listed(node: Liveness) -> None:
     assert node.is_live(X) and node.is_live(Y)
 
 
-def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness) -> None:
+def test_a_linked_machine_with_a_new_identity_waits_as_well(node: Liveness) -> None:
     node.linked(X, "x", 10.0, rivals=[A])
     assert node.is_live(A) and not node.is_live(X)
     assert is_due(node, A, 10.0)
@@ -292,9 +292,9 @@ def test_one_that_comes_back_as_another_with_a_link_waits_as_well(node: Liveness
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_rival_whose_link_stays_is_there(node: Liveness, again: bool) -> None:
-    """Two homes with one private address. Its check fails, or its link is made anew before that:
-    what is not asked again would else keep the other one out for good."""
+def test_a_rival_with_a_live_link_is_live(node: Liveness, again: bool) -> None:
+    """Two homes have one private address. The check of one fails, or its link is replaced before.
+    Without another check it would keep the other one dead for good."""
     node.linked(X, "x", 10.0, rivals=[A])
     if again:
         node.unlinked(A, 10.1)
@@ -313,7 +313,7 @@ def test_a_rival_whose_link_stays_is_there(node: Liveness, again: bool) -> None:
     assert not node._waiting
 
 
-def test_a_liar_at_anothers_address_delays_but_itself(node: Liveness) -> None:
+def test_a_liar_at_another_address_delays_only_itself(node: Liveness) -> None:
     node.linked(X, "x", 10.0, rivals=[A])
     assert is_due(node, A, 10.0)
     version = node.version
@@ -323,14 +323,14 @@ def test_a_liar_at_anothers_address_delays_but_itself(node: Liveness) -> None:
     assert node.is_live(A)
 
 
-def test_who_is_no_longer_known_is_not_live(node: Liveness) -> None:
+def test_an_unknown_member_is_not_live(node: Liveness) -> None:
     prove(node, 0.0, X)
     version = node.version
     node.watch({A, B, C, D})
     assert not node.is_live(X) and node.version > version
 
 
-def test_without_any_witness_only_so_many_are_followed() -> None:
+def test_members_without_any_witness_are_limited() -> None:
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(200)]
     node = Liveness(OWN)
     node.watch({A, *crowd})
@@ -343,10 +343,10 @@ def test_without_any_witness_only_so_many_are_followed() -> None:
     assert len(list(node.live())) == 1 + defaults.ALONE  # and they stay
 
 
-def test_a_turn_goes_through_no_lists_of_witnesses(
+def test_a_round_reads_no_lists_of_witnesses(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 peers that each speak of 512 members were 60 ms a turn, of up to 20 a second."""
+    """64 peers that each report on 512 members took 60 ms in each of up to 20 rounds a second."""
     node.told(A, [X, Y], [], 0.0, whole=True)
     node.told(B, [X], [], 0.0, whole=True)
     prove(node, 0.0, X, Y)
@@ -359,8 +359,8 @@ def test_a_turn_goes_through_no_lists_of_witnesses(
     assert not looks
 
 
-def test_witnesses_are_counted_by_network_whatever_becomes_of_them() -> None:
-    """As if they were counted anew each time."""
+def test_counts_of_witnesses_by_network_stay_correct() -> None:
+    """The counts equal a fresh count at every step."""
     draw = Random(1)
     crowd = [A, B, C, D, X, Y, Z]
     node = Liveness(OWN)
@@ -419,7 +419,7 @@ def test_no_link_rests_without_linked_watchers() -> None:
     assert all(not node.resting() for node in few.values())
 
 
-def test_which_links_rest_is_found_out_anew_only_after_a_change() -> None:
+def test_resting_links_are_computed_only_after_a_change() -> None:
     node = next(iter(mesh(25)[0].values()))
     resting = node.resting()
     assert node.resting() is resting
@@ -441,8 +441,8 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_peer_that_names_others_has_other_watchers(ended: bool) -> None:
-    """If a peer names few others, this node is among the nearest; also once its report is gone."""
+def test_watchers_depend_on_the_links_a_peer_reports(ended: bool) -> None:
+    """If a peer reports few links, this node is among the nearest; also without its report."""
     nodes, peers = mesh(25)
     node = nodes[peers[0]]
     resting = min(node.resting())
@@ -462,7 +462,7 @@ def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
     return is_due(node, peer, now + defaults.RECHECK_S)
 
 
-def test_a_failed_check_over_a_silent_resting_link_takes_its_peer_out() -> None:
+def test_a_failed_check_over_a_silent_resting_link_makes_its_peer_dead() -> None:
     nodes, _ = mesh(25)
     node = next(iter(nodes.values()))
     peer = min(node.resting())
@@ -474,8 +474,8 @@ def test_a_failed_check_over_a_silent_resting_link_takes_its_peer_out() -> None:
     assert node.is_live(peer) and peer in node.answering()
 
 
-def test_a_rumour_brings_about_no_check_of_a_linked_peer_whose_link_does_not_rest() -> None:
-    """The own pings show its end as soon."""
+def test_a_rumour_causes_no_check_over_a_link_that_does_not_rest() -> None:
+    """This node's own pings notice the end of the link as soon."""
     node = next(iter(mesh(25)[0].values()))
     watched = min(node.answering() - node.resting())
     for by in sorted(node.answering()):
@@ -483,7 +483,7 @@ def test_a_rumour_brings_about_no_check_of_a_linked_peer_whose_link_does_not_res
     assert not is_due(node, watched, 12.0)
 
 
-def test_a_rumour_does_not_take_out_a_peer_that_is_heard() -> None:
+def test_a_rumour_does_not_make_an_active_peer_dead() -> None:
     nodes, _ = mesh(25)
     node = next(iter(nodes.values()))
     peer = min(node.resting())
@@ -492,7 +492,7 @@ def test_a_rumour_does_not_take_out_a_peer_that_is_heard() -> None:
     assert node.is_live(peer) and peer in node.answering()
 
 
-def test_nobody_looks_for_checks_that_the_pace_does_not_allow_yet(node: Liveness) -> None:
+def test_checks_are_due_no_sooner_than_their_rate_allows(node: Liveness) -> None:
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(300)]
     node.watch(set(crowd), 0.0)
     node.told(crowd[0], crowd[1:], [], 0.0, whole=True)
@@ -526,8 +526,8 @@ def test_undoubted_members_without_a_witness_are_checked_slowly(
 
 
 @pytest.mark.parametrize("members", [20, 100])
-def test_questions_for_many_grow_with_the_witnesses_not_with_the_members(members: int) -> None:
-    """Each of four witnesses speaks for a part of the members, which overlap."""
+def test_shared_questions_grow_with_witnesses_and_not_members(members: int) -> None:
+    """Each of four witnesses reports on a part of the members; the parts overlap."""
     node, witnesses = Liveness(OWN), [A, B, C, D]
     crowd = [peer_id_of(sha256(f"{n}".encode()).digest()) for n in range(members)]
     node.watch({*witnesses, *crowd}, 0.0)
@@ -541,7 +541,7 @@ def test_questions_for_many_grow_with_the_witnesses_not_with_the_members(members
     assert not node.next_questions(0.0) and not node.next_checks(0.0), "they are under way"
 
 
-def test_questions_for_many_are_as_seldom_as_their_pace(node: Liveness) -> None:
+def test_shared_questions_are_rate_limited(node: Liveness) -> None:
     node.watch({A, *(crowd := [PeerId(f"m{n}") for n in range(500)])}, 0.0)
     node.told(A, crowd, [], 0.0, whole=True)
     questions = 0
@@ -555,8 +555,8 @@ def test_questions_for_many_are_as_seldom_as_their_pace(node: Liveness) -> None:
     assert 4 <= questions <= burst + 60 * rate
 
 
-def test_a_proof_for_many_that_comes_after_a_doubt_does_not_count(node: Liveness) -> None:
-    """A witness could keep the signature of one that is dead meanwhile."""
+def test_a_shared_proof_after_a_doubt_does_not_count(node: Liveness) -> None:
+    """A witness could keep the signature of a member that has died meanwhile."""
     for by in (A, B):
         node.told(by, [X], [], 0.0, whole=True)
     prove(node, 0.0, X)
@@ -569,7 +569,7 @@ def test_a_proof_for_many_that_comes_after_a_doubt_does_not_count(node: Liveness
     assert not node.is_live(X)
 
 
-def test_a_live_member_without_a_proof_for_many_is_checked_at_once(node: Liveness) -> None:
+def test_a_live_member_without_a_shared_proof_is_checked_at_once(node: Liveness) -> None:
     node.told(A, [X], [], 0.0, whole=True)
     prove(node, 0.0, X)
     again = defaults.PROVE_AGAIN_S[1]
@@ -593,7 +593,7 @@ def test_a_new_member_without_a_witness_is_not_checked_at_once() -> None:
     assert is_due(fresh, X, 5.0), "a witness is enough"
 
 
-def test_a_member_is_unseen_that_lives_without_a_witness_or_was_never_looked_for() -> None:
+def test_unseen_members_are_live_without_a_witness_or_never_checked() -> None:
     node = Liveness(OWN)
     node.watch({A, X}, 0.0)
     node.linked(A, "", 0.0)

@@ -1,4 +1,4 @@
-"""Messages between members: one form, bounded before they are read."""
+"""Membership messages have one valid form, and are bounded before they are read."""
 
 import tracemalloc
 
@@ -24,8 +24,8 @@ from shoal.transport.place import Nearness
 NONCE = bytes(range(defaults.NONCE_BYTES))
 
 
-def test_a_message_of_empty_lists_is_refused_unread() -> None:
-    """8 MiB of them were 600 MB and two seconds of the loop; also where they lie deeper."""
+def test_a_message_of_empty_lists_is_refused_before_it_is_read() -> None:
+    """8 MiB of them took 600 MB and stalled the loop for two seconds, also when nested deeper."""
     lists = b"\xdd" + (2**22).to_bytes(4) + b"\x90" * 2**22
     for payload in (
         lists,
@@ -61,11 +61,11 @@ def test_a_message_of_records_has_one_form(payload: bytes) -> None:
         read_told(payload)
 
 
-def test_what_a_peer_tells_is_clamped() -> None:
+def test_values_from_a_peer_are_clamped() -> None:
     assert read_told(msgpack.packb([[9, 3, b"sealed"]])) == [(Nearness.LOOPBACK, 3, b"sealed")]
 
 
-def test_a_digest_and_a_question_for_records() -> None:
+def test_a_digest_and_a_request_for_records() -> None:
     tags = [bytes([number]) * defaults.TAG_BYTES for number in range(defaults.BATCH)]
     offers = {tag: Offer(2**53 - 1, Nearness.LOOPBACK, 3) for tag in tags}
     assert read_digest(encode_digest(offers)) == offers
@@ -86,7 +86,7 @@ def test_a_digest_of_another_size_is_refused(size: int) -> None:
         read_tags(bytes(size))
 
 
-def test_who_tells_or_asks_of_too_many_is_refused() -> None:
+def test_messages_about_too_many_authors_are_refused() -> None:
     size = len(encode_digest({bytes(defaults.TAG_BYTES): Offer(1, Nearness.PUBLIC, 0)}))
     read_digest(bytes(size * defaults.MEMBERS))
     read_tags(bytes(defaults.TAG_BYTES * defaults.BATCH))
@@ -96,7 +96,7 @@ def test_who_tells_or_asks_of_too_many_is_refused() -> None:
         read_tags(bytes(defaults.TAG_BYTES * (defaults.BATCH + 1)))
 
 
-def test_lists_of_links_and_questions() -> None:
+def test_reports_on_links_and_requests_are_read() -> None:
     assert read_links(msgpack.packb([True, ["a"], ["b"], "later"])) == (True, ["a"], ["b"])
     assert read_find(msgpack.packb(["a", NONCE, False])) == ("a", NONCE, False)
 
@@ -105,12 +105,12 @@ def test_lists_of_links_and_questions() -> None:
     "value",
     [None, [], {}, [True], [1, [], []], [True, "a", []], [True, [], [b"a"]], [True, [["a"]], []]],
 )
-def test_a_list_of_links_has_one_form(value: object) -> None:
+def test_a_malformed_report_on_links_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         read_links(msgpack.packb(value))
 
 
-def test_a_list_of_links_is_bounded() -> None:
+def test_a_report_on_links_is_bounded() -> None:
     names = ["x" * 52] * (defaults.LINKS_BYTES // 54)
     assert len(read_links(msgpack.packb([True, names, []]))[1]) == len(names)
     with pytest.raises(BadRecord):
@@ -120,12 +120,12 @@ def test_a_list_of_links_is_bounded() -> None:
 @pytest.mark.parametrize(
     "value", [[], ["a"], ["a", NONCE], ["a", NONCE + b"x", True], [1, NONCE, True], ["a", NONCE, 1]]
 )
-def test_a_question_for_a_member_has_one_form(value: object) -> None:
+def test_a_malformed_request_for_a_member_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         read_find(msgpack.packb(value))
 
 
-def test_questions_for_many_members() -> None:
+def test_requests_for_many_members_are_read() -> None:
     assert read_gather(msgpack.packb([NONCE, ["a", "b"], "later"])) == (NONCE, ["a", "b"])
     assert read_gathered(msgpack.packb([[NONCE], [b"", bytes(64)]])) == ([NONCE], [b"", bytes(64)])
 
@@ -143,7 +143,7 @@ def test_questions_for_many_members() -> None:
         [NONCE, ["a"] * (defaults.ASKED_FOR + 1)],
     ],
 )
-def test_a_question_for_many_members_has_one_form(value: object) -> None:
+def test_a_malformed_request_for_many_members_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         read_gather(msgpack.packb(value))
 
@@ -161,11 +161,11 @@ def test_a_question_for_many_members_has_one_form(value: object) -> None:
         [[], "a"],
     ],
 )
-def test_an_answer_for_many_members_has_one_form(value: object) -> None:
+def test_a_malformed_reply_about_many_members_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         read_gathered(msgpack.packb(value))
 
 
-def test_names_that_many_peers_tell_are_kept_once() -> None:
+def test_names_from_many_peers_are_stored_once() -> None:
     told = msgpack.packb([True, ["12D3KooW" + "x" * 44], []])
     assert read_links(told)[1][0] is read_links(told)[1][0]

@@ -1,4 +1,4 @@
-"""Nodes that share one address learn of each other, and notice who is gone."""
+"""Nodes that start with one common address find each other, and notice dead members."""
 
 from collections.abc import AsyncIterator, Sequence
 from inspect import isawaitable
@@ -38,7 +38,7 @@ async def net(nursery: trio.Nursery) -> FakeNet:
 
 
 def start(net: FakeNet, count: int, **kwargs: Any) -> list[FakeNode]:
-    """Nodes that know the first one's address."""
+    """Return nodes that know the address of the first one."""
     nodes = [FakeNode(net, number, **kwargs) for number in range(1, count + 1)]
     for node in nodes:
         net.nursery.start_soon(node.run, *nodes[:1] if node is not nodes[0] else ())
@@ -69,7 +69,7 @@ async def test_eight_members_become_a_full_mesh(net: FakeNet, autojump_clock: Mo
 @pytest.mark.trio
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize("asked", [None, 4, 10])
-async def test_members_that_no_peer_sees_are_a_reason_for_more_links(
+async def test_members_without_a_witness_cause_more_links(
     net: FakeNet,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -87,7 +87,7 @@ async def test_members_that_no_peer_sees_are_a_reason_for_more_links(
 
 @pytest.mark.trio
 async def test_quiet_links_are_replaced_at_once(net: FakeNet, autojump_clock: MockClock) -> None:
-    """Otherwise a node whose few links all lead beyond a cut sees nothing until they end."""
+    """Otherwise a node whose few links all cross a partition sees no members until they end."""
     nodes = start(net, 8)
     await trio.sleep(5)
     node = nodes[1]
@@ -102,7 +102,7 @@ async def test_quiet_links_are_replaced_at_once(net: FakeNet, autojump_clock: Mo
 
 
 @pytest.mark.trio
-async def test_a_change_reaches_all_and_is_handed_on_once(
+async def test_a_change_reaches_all_and_is_forwarded_once(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = start(net, 6)
@@ -119,7 +119,7 @@ async def test_a_change_reaches_all_and_is_handed_on_once(
 
 
 @pytest.mark.trio
-async def test_publishing_the_same_again_says_nothing(
+async def test_publishing_the_same_again_sends_nothing(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     node, _ = start(net, 2)
@@ -134,7 +134,7 @@ async def test_publishing_the_same_again_says_nothing(
 
 
 @pytest.mark.trio
-async def test_a_dead_member_is_gone_and_comes_back(
+async def test_a_dead_member_disappears_and_comes_back(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = start(net, 4)
@@ -144,7 +144,7 @@ async def test_a_dead_member_is_gone_and_comes_back(
     assert nodes[0].directory.version > version
     assert all(nodes[3].peer not in node.members for node in nodes[:3])
     again = FakeNode(net, 4, ahead=10)
-    net.nursery.start_soon(again.run)  # it knows nobody: the others remember it
+    net.nursery.start_soon(again.run)  # it knows no peer; the others remember it
     await trio.sleep(10)
     assert all(again.peer in node.members for node in nodes[:3])
     assert len(again.members) == 4
@@ -168,7 +168,9 @@ async def test_a_restart_with_a_clock_behind_still_counts_as_later(
 
 
 @pytest.mark.trio
-async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_many_changes_at_once_are_sent_as_few(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
     node, other = start(net, 2)
     await trio.sleep(2)
     net.sent.clear()
@@ -180,7 +182,7 @@ async def test_many_changes_at_once_go_out_as_few(net: FakeNet, autojump_clock: 
 
 
 @pytest.mark.trio
-async def test_changes_of_addresses_alone_are_told_seldom(
+async def test_changes_of_addresses_only_are_sent_rarely(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """A node that joins finds them out one after the other, and each change goes to all members."""
@@ -208,7 +210,7 @@ async def test_changes_of_addresses_alone_are_told_seldom(
     assert known() == ("/ip4/9.9.9.99/tcp/4001",)
 
 
-def test_what_others_would_refuse_is_not_published() -> None:
+def test_invalid_records_are_not_published() -> None:
     class Alone:
         handle = on_link = on_link_lost = on_link_quiet = on_link_back = on_link_kept = (
             on_link_doubt
@@ -223,7 +225,7 @@ def test_what_others_would_refuse_is_not_published() -> None:
     wrong: list[dict[str, Any]] = [
         {"holdings": (ROOT,) * (defaults.HOLDINGS + 1)},
         {"run": defaults.MAX_SEQ},
-        {"version": "1"},  # which feeds say
+        {"version": "1"},  # it belongs in feeds
     ]
     for each in wrong:
         with pytest.raises(BadRecord):
@@ -235,7 +237,7 @@ def test_what_others_would_refuse_is_not_published() -> None:
 
 
 @pytest.mark.trio
-async def test_forged_and_foreign_records_cost_the_link(
+async def test_forged_and_foreign_records_end_the_link(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = start(net, 3)
@@ -274,7 +276,7 @@ async def test_forged_and_foreign_records_cost_the_link(
         *SMALL_BOMBS.values(),
     ],
 )
-async def test_nonsense_is_answered_in_order(
+async def test_malformed_messages_are_refused(
     net: FakeNet, autojump_clock: MockClock, method: str, payload: bytes
 ) -> None:
     victim, liar = start(net, 2)
@@ -308,7 +310,7 @@ async def test_ten_thousand_members_stay_within_bounds(
 
 
 @pytest.mark.trio
-async def test_a_message_has_so_many_records_and_no_more(
+async def test_a_message_has_a_limited_number_of_records(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     victim, liar = start(net, 2)
@@ -323,12 +325,10 @@ async def test_a_message_has_so_many_records_and_no_more(
 
 
 @pytest.mark.trio
-async def test_two_nodes_with_one_key_do_not_chase_each_other(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
+async def test_two_nodes_with_one_key_do_not_race(net: FakeNet, autojump_clock: MockClock) -> None:
     node, other = start(net, 2)
     await trio.sleep(2)
-    for step in range(1, 20):  # the twin, through the other, always one ahead
+    for step in range(1, 20):  # the node with the same key, always one ahead
         ahead = MemberRecord(node.peer, node.directory.own().seq + step)
         push(node, other, seal_record(node.identity, ahead))
         await trio.sleep(0.1)
@@ -337,7 +337,7 @@ async def test_two_nodes_with_one_key_do_not_chase_each_other(
 
 
 @pytest.mark.trio
-async def test_records_that_are_no_news_do_not_hold_the_loop(
+async def test_old_records_do_not_stall_the_loop(
     net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64 old records with 4 KiB of empty maps each took 60 ms in one step."""
@@ -362,7 +362,7 @@ async def test_records_that_are_no_news_do_not_hold_the_loop(
 
 
 class Reads(trio.abc.Instrument):
-    """Counts what is read in one step of a task."""
+    """Counts the bytes that are read in one step of a task."""
 
     def __init__(self) -> None:
         self.bytes = self.most = self.all = 0
@@ -377,10 +377,10 @@ def pushed(net: FakeNet, node: FakeNode) -> list[tuple[int, int, bytes]]:
 
 
 @pytest.mark.trio
-async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
+async def test_the_own_record_becomes_the_latest_without_further_messages(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Another with this key ran for a while, and ended: else its record would stand for ever."""
+    """A second node with this key ran and ended. Its record must not stay the latest."""
     nodes = start(net, 3)
     node, other, third = nodes
     await trio.sleep(5)
@@ -404,7 +404,7 @@ async def test_the_last_word_is_ones_own_also_where_nobody_says_anything_more(
         ("member.pull", defaults.PULLS_TAKEN, b""),
     ],
 )
-async def test_each_call_is_taken_at_a_pace(
+async def test_each_call_is_rate_limited(
     method: str, rate: tuple[float, float], empty: bytes, net: FakeNet, autojump_clock: MockClock
 ) -> None:
     """A peer that dials again does not get a fresh budget."""
@@ -426,10 +426,10 @@ async def test_each_call_is_taken_at_a_pace(
 
 
 @pytest.mark.trio
-async def test_who_offers_and_does_not_deliver_holds_nothing_up(
+async def test_a_peer_that_does_not_deliver_delays_no_record(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Twin: without the next teller the record would be missed for good."""
+    """Control: without the next peer in line the record would never arrive."""
     victim, liar, honest = start(net, 3)
     await trio.sleep(2)
     author = Identity.from_seed(bytes([99]) * 32)
@@ -453,7 +453,7 @@ async def test_who_offers_and_does_not_deliver_holds_nothing_up(
 async def test_a_local_address_from_afar_is_not_dialled(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Not even when it comes by way of a neighbour: it says from how far it has it."""
+    """Not even if a neighbour forwards it, because it says how near the record came from."""
     far = FakeNode(net, 1, ip="8.8.8.8")
     gate = FakeNode(net, 2, ip="192.168.1.2")
     near = FakeNode(net, 3, ip="192.168.1.3")
@@ -496,7 +496,8 @@ async def test_neighbours_dial_each_others_local_addresses(
 
 @pytest.mark.trio
 async def test_all_know_each_other_with_few_links(net: FakeNet, autojump_clock: MockClock) -> None:
-    """Twin: with a digest of live members only, late comers miss those without a near link."""
+    """Control: with a digest of live members only, late joiners miss members without a near
+    link."""
     nodes = start(net, 30, links=3)
     await trio.sleep(30)
     late = FakeNode(net, 31, links=1)
@@ -508,8 +509,8 @@ async def test_all_know_each_other_with_few_links(net: FakeNet, autojump_clock: 
 
 
 @pytest.mark.trio
-async def test_the_dead_are_not_told_of_for_ever(net: FakeNet, autojump_clock: MockClock) -> None:
-    """Twin: without an age each newcomer would start to count anew, and tell the others."""
+async def test_dead_members_are_forgotten_by_all(net: FakeNet, autojump_clock: MockClock) -> None:
+    """Control: without an age each new node would restart the count, and tell the others."""
     nodes = start(net, 4)
     await trio.sleep(5)
     dead = nodes.pop()
@@ -524,10 +525,10 @@ async def test_the_dead_are_not_told_of_for_ever(net: FakeNet, autojump_clock: M
 
 
 @pytest.mark.trio
-async def test_a_brief_link_is_no_membership_until_somebody_keeps_it(
+async def test_a_brief_link_carries_no_records_until_it_is_kept(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Twin: a link that is to be kept has its records at once."""
+    """Control: a link that is kept carries records at once."""
     asker, asked, other = nodes = [FakeNode(net, number, silent=True) for number in (1, 2, 3)]
     for node in nodes:
         net.nursery.start_soon(node.run)
@@ -548,7 +549,7 @@ def pair(nodes: Sequence[FakeNode]) -> tuple[PeerId, PeerId]:
 
 
 @pytest.mark.trio
-async def test_a_brief_link_to_a_member_told_of_is_kept(
+async def test_a_brief_link_to_a_known_member_is_kept(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     asker, gate = start(net, 2)
@@ -560,7 +561,7 @@ async def test_a_brief_link_to_a_member_told_of_is_kept(
 
 
 @pytest.mark.trio
-async def test_brief_links_that_end_or_grow_quiet_change_nothing(
+async def test_brief_links_that_end_or_become_quiet_change_nothing(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     asker, asked = (FakeNode(net, number, silent=True) for number in (1, 2))
@@ -578,12 +579,12 @@ async def test_brief_links_that_end_or_grow_quiet_change_nothing(
 async def test_links_are_bounded(net: FakeNet, autojump_clock: MockClock) -> None:
     nodes = start(net, 8, links=3)
     await trio.sleep(5)
-    # Whoever is dialled takes the link: the first one serves all.
+    # A dialled node accepts any link, so all nodes are linked with the first one.
     assert len(nodes[0].endpoint.links()) == 7
     assert min(len(node.endpoint.links()) for node in nodes) <= 4
 
 
-# The real thing.
+# Real nodes.
 
 
 class RealNode:
@@ -640,10 +641,10 @@ async def test_real_nodes_find_each_other_and_notice_a_death(real_nodes: list[Re
 
 
 @pytest.mark.trio
-async def test_a_quiet_member_is_none_until_it_is_back(
+async def test_a_quiet_member_is_not_live_until_it_is_back(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Its link may yet find a new path; meanwhile nobody routes to it."""
+    """Its link may find a new path, but until then no node routes to it."""
     a, b = start(net, 2)
     await trio.sleep(5)
     link: Any = a.endpoint.all_links[b.peer]
@@ -656,10 +657,10 @@ async def test_a_quiet_member_is_none_until_it_is_back(
 
 
 @pytest.mark.trio
-async def test_members_that_do_not_count_are_not_there(
+async def test_members_that_do_not_count_are_not_listed(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Red without the look at who counts."""
+    """Fails without the filter of members."""
     nodes = start(net, 3)
     await trio.sleep(5)
     first, second, third = nodes

@@ -1,4 +1,4 @@
-"""Who is told, and who is compared with, where not all keep the same."""
+"""Which peers get news or are compared with if not all keep the same feeds."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ BASE = frozenset((("member", 0),))
 
 
 def neighbours(count: int, keeping: Iterable[int] = ()) -> Neighbours:
-    """Of `count` peers, of which some keep PLOT as well."""
+    """Return `count` peers, of which those in `keeping` also keep PLOT."""
     made = Neighbours(Random(1).randrange)
     for number in range(count):
         made.add(name(number))
@@ -28,7 +28,7 @@ def name(number: int) -> PeerId:
     return PeerId(f"p{number}")
 
 
-def test_news_go_to_few_and_slowly_to_others() -> None:
+def test_news_goes_to_few_peers_that_change_slowly() -> None:
     it = neighbours(30)
     it.turn(0.0)
     first = it.keepers(("member", 0))
@@ -42,8 +42,8 @@ def test_news_go_to_few_and_slowly_to_others() -> None:
     assert {*it} == {name(number) for number in range(25, 30)} >= set(it.keepers(("member", 0)))
 
 
-def test_news_of_many_feeds_go_to_more() -> None:
-    """Were as few told of them, some would hear by two or three of what a cut kept from them."""
+def test_news_of_many_feeds_goes_to_more_peers() -> None:
+    """With as few peers as usual, a node might get news from a partition from only two or three."""
     it = neighbours(60, range(60))
     it.turn(0.0)
     few = it.keepers(PLOT)
@@ -52,7 +52,7 @@ def test_news_of_many_feeds_go_to_more() -> None:
     assert set(few) < set(many)
 
 
-def test_of_what_few_keep_those_few_are_told() -> None:
+def test_news_of_rare_feeds_goes_to_their_replicas() -> None:
     for keeping in ((28,), (27, 28, 29), range(20, 30)):
         it = neighbours(30, keeping)
         it.turn(0.0)
@@ -61,14 +61,14 @@ def test_of_what_few_keep_those_few_are_told() -> None:
         assert len(set(told)) == len(told) >= min(len(keeping), defaults.COVER)
 
 
-def test_who_says_nothing_counts_as_one_that_keeps_all() -> None:
+def test_a_silent_peer_counts_as_keeping_all() -> None:
     it = Neighbours(Random(1).randrange)
     it.add(name(1))
     it.turn(0.0)
     assert it.keepers(PLOT) == [name(1)] == it.sharing([PLOT])
 
 
-def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> None:
+def test_the_only_replica_of_a_feed_gets_its_turn() -> None:
     it = neighbours(64, (7,))
     drawn = Counter(it.somebody(frozenset((("member", 0), PLOT))) for _ in range(2_000))
     assert drawn[name(7)] > 2_000 / 8
@@ -77,8 +77,8 @@ def test_the_only_one_that_keeps_something_is_not_lost_among_the_others() -> Non
     assert Neighbours(Random(1).randrange).somebody(BASE) is None
 
 
-def test_nobody_is_compared_with_twice_before_everybody_was_once() -> None:
-    """Of nine peers eight may be liars, and the ninth may have the entries that they keep back."""
+def test_no_peer_is_compared_with_twice_before_all_had_a_turn() -> None:
+    """Eight of nine peers may be liars, and the ninth may have the entries that they withhold."""
     it = neighbours(9, range(9))
     for _ in range(20):
         assert len({it.somebody(None) for _ in range(9)}) == 9

@@ -1,4 +1,4 @@
-"""What a node says of itself stands in its feeds, whatever stood there before."""
+"""A node's own facts are in its feeds, whatever was there before."""
 
 from shoal.state.entry import FeedName
 from shoal.state.feed import Feed
@@ -11,7 +11,7 @@ ROOT = "1" * 64
 
 
 class Feeds:
-    """Those of one node, on no disk."""
+    """The own feeds of one node, without a disk."""
 
     def __init__(self) -> None:
         self.feeds: dict[FeedName, Feed] = {}
@@ -20,7 +20,7 @@ class Feeds:
         self.writer = self.begin()
 
     def begin(self) -> Writer:
-        """Another run begins."""
+        """Begin another run."""
         self.writer = Writer(ALICE, self.feed, lot=lambda n: 0)
         return self.writer
 
@@ -28,7 +28,7 @@ class Feeds:
         return self.feeds.setdefault(name, Feed(name))
 
     def write(self) -> int:
-        """How many entries that took."""
+        """Write the facts, and return the number of entries that this took."""
         self.now += 10
         self.wall += 1000
         entries = self.writer.flush(self.now, self.wall)
@@ -49,7 +49,7 @@ def member(**facts: int) -> Said:
     return Said("member", said, {"about", "capacity"}.__contains__)
 
 
-def test_what_is_said_no_more_goes() -> None:
+def test_withdrawn_facts_are_deleted() -> None:
     feeds, own = Feeds(), OwnFacts()
     own.say(models("a", "b"))
     assert own.settle(feeds.writer) is None
@@ -59,7 +59,7 @@ def test_what_is_said_no_more_goes() -> None:
     assert feeds.write() == 1 and feeds.holds("models") == {"b", "c"}
 
 
-def test_what_an_earlier_run_said_goes() -> None:
+def test_facts_of_an_earlier_run_are_deleted() -> None:
     feeds, own = Feeds(), OwnFacts()
     feeds.writer.set("models", 0, "old", {"root": ROOT})
     feeds.writer.set("shards", 3, "3" * 64 + "/0", {"start": 0})
@@ -72,7 +72,7 @@ def test_what_an_earlier_run_said_goes() -> None:
     assert feeds.holds("models") == {"new"} and feeds.holds("shards", 3) == set()
 
 
-def test_what_others_say_in_the_same_feed_stays() -> None:
+def test_other_facts_in_the_same_feed_stay() -> None:
     feeds, own = Feeds(), OwnFacts()
     feeds.writer.set("member", 0, "vouches", {"keys": []})
     feeds.writer.set("member", 0, "capacity", {"is": 9})
@@ -83,7 +83,7 @@ def test_what_others_say_in_the_same_feed_stays() -> None:
     feeds.writer.set("jobs", 0, "x", {})
     own.settle(feeds.writer)
     feeds.write()
-    assert feeds.holds("jobs") == {"x"}, "a kind of which nothing was said"
+    assert feeds.holds("jobs") == {"x"}, "a kind without own facts"
 
 
 def test_settling_again_writes_nothing() -> None:
@@ -94,12 +94,12 @@ def test_settling_again_writes_nothing() -> None:
     for _ in range(3):
         own.settle(feeds.writer)
         assert feeds.write() == 0
-    feeds.begin()  # what it says is what stands there
+    feeds.begin()  # its facts are there already
     own.settle(feeds.writer)
     assert feeds.write() == 0
 
 
-def test_a_feed_that_takes_nothing_silences_no_other() -> None:
+def test_a_full_feed_does_not_stop_others() -> None:
     feeds, own = Feeds(), OwnFacts()
     own.say(Said("models", {(0, "x" * 300): {"root": ROOT}, (0, "short"): {"root": ROOT}}))
     own.say(Said("shards", {(1, ROOT + "/0"): {"start": 0}}))

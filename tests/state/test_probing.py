@@ -1,4 +1,4 @@
-"""Members that not everybody is linked with: told of, proved, doubted, lied about."""
+"""Members without a link to every node: reports, proofs, doubts and lies about them."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ async def net(nursery: trio.Nursery) -> FakeNet:
 
 
 async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> list[FakeNode]:
-    """Hubs that are linked with everybody, and leaves that are linked with the hubs alone."""
+    """Return hubs that are linked with all nodes, and leaves that are linked only with the hubs."""
     nodes = [FakeNode(net, number, links=0) for number in range(1, hubs + leaves + 1)]
     for number, node in enumerate(nodes):
         net.nursery.start_soon(node.run, *nodes[: min(number, hubs)])
@@ -37,7 +37,7 @@ async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> lis
 
 
 def silence(node: FakeNode, quiet: bool = True) -> None:
-    """Its machine no longer answers: nobody is told, what is asked of it waits."""
+    """Stop a node's machine: no peer is told, and calls to it wait."""
     node.scope.cancel()
     for place in [place for place, each in node.net.at.items() if each.peer == node.peer]:
         del node.net.at[place]  # nor does it answer dials
@@ -48,14 +48,14 @@ def silence(node: FakeNode, quiet: bool = True) -> None:
 
 
 def notice(node: FakeNode, by: FakeNode) -> None:
-    """`by` notices what a link does: nothing carries it."""
+    """Let `by` notice that its link to `node` has no path."""
     link: Any = by.endpoint.all_links[node.peer]
     for callback in by.endpoint.doubt:
         callback(link, True)
 
 
 def give_up(node: FakeNode, by: FakeNode) -> None:
-    """`by` has heard nothing of it for too long."""
+    """Let `by` notice that it has received nothing from `node` for too long."""
     link: Any = by.endpoint.all_links[node.peer]
     link.quiet = True
     for callback in by.endpoint.quiet:
@@ -63,7 +63,9 @@ def give_up(node: FakeNode, by: FakeNode) -> None:
 
 
 @pytest.mark.trio
-async def test_who_is_linked_with_few_lists_all(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_a_node_with_few_links_lists_all_members(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
     nodes = await star(net, 2, 8)
     everybody = {node.peer for node in nodes}
     for node in nodes[2:]:
@@ -72,7 +74,7 @@ async def test_who_is_linked_with_few_lists_all(net: FakeNet, autojump_clock: Mo
 
 
 @pytest.mark.trio
-async def test_a_dead_member_is_listed_by_nobody_soon(
+async def test_a_dead_member_soon_disappears_at_all_nodes(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 6)
@@ -89,10 +91,10 @@ async def test_a_dead_member_is_listed_by_nobody_soon(
 
 
 @pytest.mark.trio
-async def test_a_link_that_fails_alone_takes_nobody_out(
+async def test_a_single_failed_link_makes_no_member_dead(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """One hub cannot reach a leaf; the other can, and brings the proof."""
+    """One hub cannot reach a leaf. The other can, and delivers the proof."""
     nodes = await star(net, 2, 4)
     leaf, hub = nodes[-1], nodes[0]
     for one, other in ((hub, leaf), (leaf, hub)):
@@ -108,13 +110,14 @@ async def test_a_link_that_fails_alone_takes_nobody_out(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("checked", [True, False])
-async def test_a_liar_takes_nobody_out(
+async def test_a_liar_makes_no_member_dead(
     checked: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hub that everybody hears of a leaf from says that the leaf is gone, over and over."""
+    """The hub that is the witness of a leaf for all reports again and again that the leaf is
+    dead."""
     nodes = await star(net, 2, 4)
     liar, leaf = nodes[0], nodes[-1]
-    if not checked:  # the twin: rumours are believed
+    if not checked:  # control: rumours are believed
         withdrawn = Liveness._withdrawn
 
         def believe(self: Liveness, by: PeerId, peer: PeerId, *more: Any) -> None:
@@ -136,17 +139,17 @@ async def test_a_liar_takes_nobody_out(
 
 
 def sign_nothing(call: Call) -> Reply:
-    """Answer for all members with signatures that are none."""
+    """Answer for all members with invalid signatures."""
     _, peers = read_gather(call.payload)
     return Reply(payload=msgpack.packb([[], [bytes(64)] * len(peers)]))
 
 
 @pytest.mark.trio
 @pytest.mark.parametrize("verified", [True, False])
-async def test_a_liar_keeps_no_ghost(
+async def test_a_liar_keeps_no_dead_member_listed(
     verified: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub goes on to say that it has a link with a dead leaf, and answers for it."""
+    """A hub continues to report a link to a dead leaf, and answers for it."""
     nodes = await star(net, 2, 4)
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
     if not verified:  # the twin
@@ -163,7 +166,7 @@ async def test_a_liar_keeps_no_ghost(
 
 
 @pytest.mark.trio
-async def test_an_old_proof_is_none(net: FakeNet, autojump_clock: MockClock) -> None:
+async def test_an_old_proof_does_not_count(net: FakeNet, autojump_clock: MockClock) -> None:
     nodes = await star(net, 2, 3)
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
@@ -176,10 +179,10 @@ async def test_an_old_proof_is_none(net: FakeNet, autojump_clock: MockClock) -> 
 
 
 @pytest.mark.trio
-async def test_nobody_is_lost_while_this_node_stood_still(
+async def test_no_member_is_lost_while_this_node_stalls(
     net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A check that ends long after its time means nothing."""
+    """A check that ends long after its deadline has no effect."""
 
     async def outs(stall: float) -> int:
         monkeypatch.setattr(defaults, "STALL_S", stall)
@@ -211,7 +214,7 @@ async def test_nobody_is_lost_while_this_node_stood_still(
 
 
 @pytest.mark.trio
-async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
+async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 3)
@@ -229,7 +232,7 @@ async def test_who_has_no_link_asks_a_witness_but_only_one_step_further(
 
 
 @pytest.mark.trio
-async def test_a_helper_does_not_ask_over_a_link_that_it_doubts(
+async def test_a_helper_does_not_use_a_link_in_doubt(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 3)
@@ -262,7 +265,7 @@ async def test_a_helper_does_not_ask_over_a_link_that_it_doubts(
         *SMALL_BOMBS.values(),
     ],
 )
-async def test_nonsense_costs_the_link(
+async def test_malformed_messages_end_the_link(
     method: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 1, 2)
@@ -302,7 +305,7 @@ async def test_a_flood_is_refused(
 
 
 @pytest.mark.trio
-async def test_after_the_proof_nobody_else_is_asked(
+async def test_no_other_peer_is_asked_after_the_proof(
     net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = await star(net, 2, 4)
@@ -341,7 +344,7 @@ def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, 
 async def test_a_hub_asks_each_leaf_once_for_all_others(
     leaves: int, net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Each leaf has the hub alone as a witness of all others, and all are proved every 10 s."""
+    """The hub is each leaf's only witness of all others, and all are proved every 10 s."""
     nodes = await star(net, 1, leaves, settle=60.0)
     hub, seconds = nodes[0], 120.0
     calls = counted(nodes, "live.gather", "live.prove", "live.find")
@@ -358,14 +361,14 @@ async def test_a_hub_asks_each_leaf_once_for_all_others(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("climbed", [True, False])
-async def test_an_old_signature_over_others_numbers_is_no_proof(
+async def test_an_old_signature_over_other_nonces_is_no_proof(
     climbed: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hub has a signature of a leaf that is dead, and hands it to all that ask."""
+    """The hub has an old signature of a dead leaf, and sends it to all peers that ask."""
     nodes = await star(net, 1, 4)
     liar, dead = nodes[0], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, NONCE)
-    if not climbed:  # the twin: the asker believes that its number leads to the signed one
+    if not climbed:  # control: the asker does not check that its nonce leads to the signed root
         monkeypatch.setattr(probing, "climb", lambda *_: NONCE)
     silence(dead)
 
@@ -382,10 +385,10 @@ async def test_an_old_signature_over_others_numbers_is_no_proof(
 
 
 @pytest.mark.trio
-async def test_a_member_that_nobody_else_reaches_is_dialled(
+async def test_a_member_that_no_other_peer_reaches_is_dialled(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """All that are asked keep still about one that is there."""
+    """All peers that are asked stay silent about a live member."""
     nodes = await star(net, 2, 3, settle=0.0)
     for hub in nodes[:2]:
         hub.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
@@ -399,7 +402,7 @@ async def test_a_member_that_nobody_else_reaches_is_dialled(
 async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
     compared: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not compared:  # the twin: nobody looks who published that address before
+    if not compared:  # control: earlier publishers of that address are ignored
         monkeypatch.setattr(Roster, "at", lambda *_: [])
         monkeypatch.setattr(Roster, "neighbours", lambda *_: [])
     nodes = await star(net, 2, 4)
@@ -423,7 +426,7 @@ async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
     assert all(new.peer in node.members for node in nodes[:-1])
 
 
-def test_the_addresses_of_one_home_are_one_witness() -> None:
+def test_the_addresses_of_one_home_count_as_one_witness() -> None:
     """A home has at least 256 IPv6 networks. Each peer on the own LAN is one witness."""
 
     def place(ip: str, peer: str = "someone") -> str:

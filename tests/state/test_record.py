@@ -1,4 +1,4 @@
-"""Records survive the way to others unchanged, and nothing else gets in."""
+"""Records survive encoding unchanged, and anything else is refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,18 +41,18 @@ RECORD = MemberRecord(
 
 
 def fields(**changes: Any) -> bytes:
-    """The record's body with fields replaced."""
+    """Return a record's body with fields replaced."""
     known: dict[str, Any] = msgpack.unpackb(encode_record(RECORD))
     return msgpack.packb({**known, **changes})  # type: ignore[no-any-return]
 
 
-def test_a_record_comes_back_as_it_was() -> None:
+def test_a_record_survives_encoding() -> None:
     sealed = seal_record(ALICE, RECORD)
     assert open_record(sealed) == RECORD
     assert peek(sealed) == (ALICE.peer, 7)
 
 
-def test_a_record_without_an_aim_is_as_it_was_and_a_later_version_may_say_more() -> None:
+def test_a_record_without_an_aim_is_unchanged_and_extra_fields_are_ignored() -> None:
     record = replace(RECORD, aim=None)
     assert b"aim" not in encode_record(record)
     assert decode_record(ALICE.peer, encode_record(record)) == record
@@ -82,7 +82,7 @@ def test_a_full_record_fits() -> None:
     assert open_record(seal_record(ALICE, full)) == full
 
 
-def test_unknown_fields_are_no_error_and_stay_in_the_sealed_bytes() -> None:
+def test_unknown_fields_survive_in_the_sealed_bytes() -> None:
     later = fields(colour="blue")
     sealed = seal(ALICE, DOMAIN, later)
     assert open_record(sealed) == RECORD
@@ -142,8 +142,8 @@ def test_values_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
         open_record(seal(ALICE, DOMAIN, fields(**wrong)))
 
 
-def test_what_feeds_say_is_passed_over_in_a_record() -> None:
-    """There is one place for it, and whoever puts it into another says nothing."""
+def test_fields_that_belong_in_feeds_are_ignored() -> None:
+    """These fields belong in feeds, and are ignored in a record."""
     said = {"version": "9", "models": [["tiny", ROOT, 12, 1]], "shards": [1], "capacity": {}}
     assert open_record(seal(ALICE, DOMAIN, fields(**said))) == RECORD
 
@@ -174,7 +174,7 @@ ANYTHING = st.recursive(
     st.fixed_dictionaries({}, optional=dict.fromkeys(msgpack.unpackb(fields()), ANYTHING))
     | ANYTHING
 )
-def test_any_value_is_a_record_or_a_bad_one(value: Any) -> None:
+def test_any_value_is_a_record_or_refused(value: Any) -> None:
     try:
         found = decode_record(ALICE.peer, msgpack.packb(value))
     except BadRecord:
@@ -184,13 +184,13 @@ def test_any_value_is_a_record_or_a_bad_one(value: Any) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_refused_in_order(data: bytes) -> None:
+def test_any_bytes_are_refused_as_forged_or_bad(data: bytes) -> None:
     for read in (open_record, peek):
         with pytest.raises(BadRecord):
             read(data)
 
 
-def test_the_author_s_own_name_is_not_repeated_in_its_addresses() -> None:
+def test_the_authors_peer_id_is_not_repeated_in_its_addresses() -> None:
     peer, relay = ALICE.peer, BOB.peer
     addresses = (
         f"/ip4/9.9.9.9/tcp/4001/p2p/{peer}",
@@ -202,4 +202,4 @@ def test_the_author_s_own_name_is_not_repeated_in_its_addresses() -> None:
     assert peer.encode() not in body and relay.encode() in body
     assert decode_record(peer, body) == record
     bare = body.replace(b"/p2p/" + relay.encode(), b"/p2p/" + b"x" * len(relay))
-    assert len(decode_record(peer, bare).addresses) == 2, "nonsense is left out as before"
+    assert len(decode_record(peer, bare).addresses) == 2, "invalid addresses are left out as before"

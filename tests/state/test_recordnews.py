@@ -29,7 +29,7 @@ def told(news: RecordNews[Named], now: float) -> list[Named]:
     return [link for link, _ in news.take(now)]
 
 
-def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
+def test_a_record_is_announced_once_over_each_link() -> None:
     news, found, now = RecordNews[Named](), [], 0.0
     news.add(AUTHOR, LINKS, 0.0)
     while news.next_at() < float("inf"):
@@ -42,14 +42,14 @@ def test_each_link_hears_of_a_record_once_in_small_batches() -> None:
     assert now <= (len(LINKS) - burst) / per_s + 1
 
 
-def test_neither_the_author_nor_a_peer_that_announced_it_hears_of_a_record() -> None:
+def test_a_record_is_not_announced_to_its_author_or_announcer() -> None:
     news = RecordNews[Named]()
     news.add(LINKS[0].peer, LINKS[:3], 0.0)
     news.heard(LINKS[1], [LINKS[0].peer])
     assert told(news, 0.0) == [LINKS[2]]
 
 
-def test_news_that_arrive_together_leave_together() -> None:
+def test_news_that_arrives_together_is_sent_together() -> None:
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1], 0.0)
     news.add(OTHER, LINKS[:1], 0.0)
@@ -60,8 +60,8 @@ def test_news_that_arrive_together_leave_together() -> None:
 def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     paced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Send a hundred new members a second for a minute."""
-    if not paced:  # without the defence
+    """A hundred new members arrive each second for a minute."""
+    if not paced:  # control: without the limit
         monkeypatch.setattr(defaults, "HAND_ON", (1000.0, 1000.0))
     news, messages = RecordNews[Named](), 0
     for number in range(6000):
@@ -71,7 +71,7 @@ def test_a_flood_of_news_costs_a_bounded_number_of_messages(
     assert messages <= burst + 60 * per_s if paced else messages > 4000
 
 
-def test_after_a_quiet_while_news_leave_at_once_again() -> None:
+def test_after_a_quiet_time_news_is_sent_at_once_again() -> None:
     news = RecordNews[Named]()
     for number in range(1000):
         news.add(name(number), LINKS, number / 100)
@@ -93,8 +93,8 @@ def test_a_link_that_has_ended_is_forgotten() -> None:
     assert told(news, 0.0) == [] and news.next_at() == float("inf")
 
 
-def test_a_record_that_changes_again_and_again_is_announced_rarely() -> None:
-    """A node that joins finds out its addresses one after the other."""
+def test_a_record_that_changes_often_is_announced_rarely() -> None:
+    """A joining node finds its addresses one after the other."""
     news, times = RecordNews[Named](), []
     for second in range(40):
         news.add(AUTHOR, LINKS[:1], float(second))
@@ -105,7 +105,7 @@ def test_a_record_that_changes_again_and_again_is_announced_rarely() -> None:
     assert news.take(45.0) == [(LINKS[0], [AUTHOR])] and news.next_at() == float("inf")
 
 
-def test_who_has_just_joined_is_announced_with_the_addresses_that_it_finds_out() -> None:
+def test_a_new_member_is_announced_with_the_addresses_it_finds() -> None:
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1], 0.0, new=True)
     news.add(AUTHOR, LINKS[:1], 2.0, new=True)
@@ -115,7 +115,7 @@ def test_who_has_just_joined_is_announced_with_the_addresses_that_it_finds_out()
     assert news.take(defaults.HAND_ON_NEW) == [(LINKS[0], [AUTHOR])]
 
 
-def test_authors_beyond_the_bound_are_announced_all_the_same() -> None:
+def test_authors_beyond_the_bound_are_announced_too() -> None:
     news, count = RecordNews[Named](), defaults.MEMBERS + 5
     for number in range(count):
         news.add(name(1000 + number), LINKS[:1], 0.0, new=True)
@@ -124,7 +124,7 @@ def test_authors_beyond_the_bound_are_announced_all_the_same() -> None:
     assert len(news.take(defaults.HAND_ON_NEW)[0][1]) == count
 
 
-def test_a_change_that_a_peer_announces_itself_is_not_told_to_it() -> None:
+def test_a_change_is_not_announced_to_a_peer_that_announced_it() -> None:
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:3], 0.0)
     news.take(0.0)
@@ -134,7 +134,7 @@ def test_a_change_that_a_peer_announces_itself_is_not_told_to_it() -> None:
     assert news.take(30.0) == [(LINKS[2], [AUTHOR])]
 
 
-def test_what_an_author_serves_now_is_announced_at_once() -> None:
+def test_a_change_of_what_an_author_serves_is_announced_at_once() -> None:
     """Routes depend on it, and a flood of other changes must not hold it up."""
     news = RecordNews[Named]()
     news.add(AUTHOR, LINKS[:1], 0.0, serves=1)
@@ -143,4 +143,4 @@ def test_what_an_author_serves_now_is_announced_at_once() -> None:
     assert news.take(1.0) == []
     news.add(AUTHOR, LINKS[:1], 2.0, serves=2)
     assert news.take(2.0) == [(LINKS[0], [AUTHOR])]
-    assert news.take(30.0) == [], "the change before left with it"
+    assert news.take(30.0) == [], "the earlier change was sent with it"

@@ -1,4 +1,4 @@
-"""Records that several offer: each is asked of one of them at a time, and liars hold up nobody."""
+"""A record that several peers offer is pulled from one at a time, and liars delay no other peer."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ async def net(nursery: trio.Nursery) -> FakeNet:
 
 
 async def trio_of_nodes(net: FakeNet) -> tuple[FakeNode, FakeNode, FakeNode]:
-    """One that is lied to, a liar, and one that has all records of `AUTHORS`."""
+    """Return a victim, a liar, and an honest node with all records of `AUTHORS`."""
     victim, liar, honest = nodes = [FakeNode(net, number) for number in (1, 2, 3)]
     for node in nodes:
         net.nursery.start_soon(node.run, *nodes[:1] if node is not victim else ())
@@ -45,7 +45,7 @@ async def trio_of_nodes(net: FakeNet) -> tuple[FakeNode, FakeNode, FakeNode]:
 
 
 def answers(node: FakeNode, pull: Pull) -> None:
-    """So it answers from now on who asks it for records."""
+    """Set how a node answers pulls of records."""
     node.endpoint.handle("member.pull", pull)
 
 
@@ -82,7 +82,7 @@ async def stall_then_nothing(call: Call) -> Reply:
 
 
 async def offer(by: FakeNode, to: FakeNode, numbers: dict[PeerId, int] = OFFERED) -> None:
-    """Until all of it has come, or is not going to by this one."""
+    """Offer records, and wait until all have arrived or this peer cannot deliver them."""
     digest = encode_digest(
         {tag_of(author): Offer(seq, Nearness.PUBLIC, 0) for author, seq in numbers.items()}
     )
@@ -105,10 +105,10 @@ def holds_nothing(node: FakeNode) -> bool:
 @pytest.mark.trio
 @pytest.mark.parametrize("lie", [garbage, nothing, refuse, stall, stall_then_garbage])
 @pytest.mark.parametrize("while_it_is_asked", [True, False])
-async def test_a_liar_blocks_nobody(
+async def test_a_liar_blocks_no_other_peer(
     net: FakeNet, autojump_clock: MockClock, lie: Pull, while_it_is_asked: bool
 ) -> None:
-    """Also of what it was not asked for any more."""
+    """This includes records that it was no longer asked for."""
     victim, liar, honest = await trio_of_nodes(net)
     answers(liar, lie)
     async with trio.open_nursery() as nursery:
@@ -122,10 +122,10 @@ async def test_a_liar_blocks_nobody(
 @pytest.mark.trio
 @pytest.mark.parametrize("seconds", [0.0, 0.004, 0.006, 0.015, 0.5, 4.98, 5.1])
 @pytest.mark.parametrize("cut", [True, False])
-async def test_a_link_that_ends_blocks_nobody(
+async def test_a_link_that_ends_blocks_no_other_peer(
     net: FakeNet, autojump_clock: MockClock, seconds: float, cut: bool
 ) -> None:
-    """With a link its calls are cancelled, wherever they are."""
+    """The end of a link cancels its calls, whatever they wait for."""
     victim, liar, honest = await trio_of_nodes(net)
     answers(liar, stall)
     async with trio.open_nursery() as nursery:
@@ -140,7 +140,7 @@ async def test_a_link_that_ends_blocks_nobody(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("liar_first", [True, False])
-async def test_who_sent_garbage_is_blamed_and_nobody_else(
+async def test_only_the_sender_of_garbage_is_blamed(
     net: FakeNet, autojump_clock: MockClock, liar_first: bool
 ) -> None:
     victim, liar, honest = await trio_of_nodes(net)
@@ -155,8 +155,10 @@ async def test_who_sent_garbage_is_blamed_and_nobody_else(
 
 
 @pytest.mark.trio
-async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: MockClock) -> None:
-    """The own record as well, where a later one goes about."""
+async def test_a_record_that_several_offer_is_pulled_from_one(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """This includes the own record, if a later one is offered."""
     victim, *others = await trio_of_nodes(net)
     ahead = MemberRecord(victim.peer, victim.directory.own().seq + 10**6)
     sealed = {**BY_TAG, tag_of(victim.peer): seal_record(victim.identity, ahead)}
@@ -178,7 +180,7 @@ async def test_what_several_offer_is_asked_of_one(net: FakeNet, autojump_clock: 
 async def all_comes_beside(
     lie: Callable[[], Awaitable[None]], honest: FakeNode, victim: FakeNode
 ) -> None:
-    """What an honest node offers a little later comes as soon as the liar is given up."""
+    """Records that an honest node offers a little later arrive as soon as the liar is given up."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lie)
         await trio.sleep(_SOON)
@@ -189,20 +191,20 @@ async def all_comes_beside(
 
 
 @pytest.mark.trio
-async def test_who_does_not_deliver_holds_up_all_that_it_offers_but_once(
+async def test_a_peer_that_does_not_deliver_delays_its_offers_only_once(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Not once for each message that so many records take."""
+    """It delays them once, and not once for each message that they need."""
     victim, liar, honest = await trio_of_nodes(net)
     answers(liar, stall)
     await all_comes_beside(partial(offer, liar, victim), honest, victim)
 
 
 @pytest.mark.trio
-async def test_who_offers_again_and_again_comes_after_those_who_wait(
+async def test_a_peer_that_repeats_its_offers_comes_after_waiting_ones(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Its call is given up by itself and made anew just when it has not delivered."""
+    """The liar cancels its call and repeats it each time that it has not delivered."""
     victim, liar, honest = await trio_of_nodes(net)
     answers(liar, stall)
 
@@ -216,7 +218,7 @@ async def test_who_offers_again_and_again_comes_after_those_who_wait(
 
 
 @pytest.mark.trio
-async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
+async def test_a_later_record_offered_during_a_pull_arrives_as_well(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     victim, _, honest = await trio_of_nodes(net)
@@ -237,10 +239,10 @@ async def test_a_later_record_offered_while_one_is_asked_for_comes_as_well(
 
 
 @pytest.mark.trio
-async def test_a_later_record_is_asked_of_who_offers_it(
+async def test_a_later_record_is_pulled_from_the_peer_that_offers_it(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """Though another has delivered an earlier one."""
+    """This holds even if another peer has delivered an earlier record."""
     victim, other, honest = await trio_of_nodes(net)
     author = AUTHORS[0]
     later = seal_record(author, MemberRecord(author.peer, 6))
@@ -258,7 +260,7 @@ async def test_a_later_record_is_asked_of_who_offers_it(
 
 
 @pytest.mark.trio
-async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
+async def test_undelivered_offers_of_a_peer_are_bounded(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
     victim, liar, _ = await trio_of_nodes(net)
@@ -272,16 +274,16 @@ async def test_what_a_peer_offers_and_does_not_deliver_is_bounded(
         await trio.sleep(1)
         assert len(victim.directory._pulls._lacking[link]) <= defaults.MEMBERS
         assert len(victim.directory._pulls._tellers) <= defaults.MEMBERS + defaults.BATCH
-        assert len(nursery.child_tasks) == 1  # one of the calls sees to it all
+        assert len(nursery.child_tasks) == 1  # one of the calls handles all
         nursery.cancel_scope.cancel()
     assert holds_nothing(victim)
 
 
 @pytest.mark.trio
-async def test_names_that_are_no_peer_ids_cost_the_link(
+async def test_names_that_are_no_peer_ids_end_the_link(
     net: FakeNet, autojump_clock: MockClock
 ) -> None:
-    """They are kept while they are asked for: so many of 200 kB were a lot."""
+    """Names are kept while their records are pulled, so names of 200 kB would use much memory."""
     victim, liar, _ = await trio_of_nodes(net)
     answers(liar, stall)
     name = "x" * (defaults.NAME_BYTES + 1)

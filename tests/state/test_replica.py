@@ -1,4 +1,4 @@
-"""What comes in, what it changes, what others may be told."""
+"""How a replica takes in entries, what they change, and what it tells peers."""
 
 from collections.abc import Callable, Collection, Sequence
 from math import inf
@@ -50,7 +50,7 @@ def keeping(*writers: Writer, **more: Any) -> Replica:
 
 
 class Pauses:
-    """Counts how often others may run, and lets `then` do so."""
+    """Counts the pauses for other tasks, and runs `then` in them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,7 +79,7 @@ def fresh(number: int) -> Writer:
     return Writer(number)
 
 
-def test_entries_become_facts_that_others_are_told_of() -> None:
+def test_entries_become_facts_and_heads() -> None:
     writer = fresh(11)
     it, seen = keeping(writer), Seen()
     it.watchers.append(seen)
@@ -94,7 +94,7 @@ def test_entries_become_facts_that_others_are_told_of() -> None:
     ]
 
 
-def test_who_is_not_kept_is_passed_over_unread() -> None:
+def test_entries_of_authors_that_are_not_kept_are_skipped_unread() -> None:
     it, stranger = replica(), fresh(12)
     opened: list[bytes] = []
     it._opened = lambda sealed: opened.append(sealed)  # type: ignore[assignment,return-value]
@@ -111,7 +111,7 @@ def test_interest_bounds_what_is_kept() -> None:
     assert take(it, writer.write(a={"v": 1})).news
 
 
-def test_what_is_not_kept_any_more_goes_but_for_its_own() -> None:
+def test_feeds_that_are_no_longer_kept_are_dropped_except_own_ones() -> None:
     writer, seen = fresh(12), Seen()
     it = keeping(writer, interest=Interest([("jobs", 0)]))
     it.watchers.append(seen)
@@ -129,7 +129,7 @@ def test_what_is_not_kept_any_more_goes_but_for_its_own() -> None:
     assert {stored.name.kind for stored in at_once(it.archive.load())} == {"member"}
 
 
-def test_what_was_stored_and_is_not_kept_any_more_is_not_taken_up() -> None:
+def test_stored_feeds_that_are_no_longer_kept_are_not_restored() -> None:
     writer, own = fresh(13), fresh(1)
     it = keeping(writer)
     take(it, writer.write(("usage", 0), a={"v": 1}), writer.write(a={"v": 1}))
@@ -142,7 +142,7 @@ def test_what_was_stored_and_is_not_kept_any_more_is_not_taken_up() -> None:
     assert len(at_once(it.archive.load())) == 2
 
 
-def test_a_wrong_signature_is_the_sender_s_fault() -> None:
+def test_a_wrong_signature_blames_the_sender() -> None:
     writer = fresh(11)
     it, sealed = keeping(writer), writer.write(a={"v": 1}).sealed
     forged = sealed[:60] + bytes((sealed[60] ^ 1,)) + sealed[61:]
@@ -153,7 +153,7 @@ def test_a_wrong_signature_is_the_sender_s_fault() -> None:
     assert take(it, writer.write(b={"v": 1})).blame is None
 
 
-def test_what_an_author_may_not_write_is_nobody_s_fault_and_not_taken() -> None:
+def test_invalid_entries_of_an_author_are_refused_without_blame() -> None:
     writer = fresh(11)
     it = keeping(writer)
     first = writer.write(a={"v": 1})
@@ -167,14 +167,14 @@ def test_what_an_author_may_not_write_is_nobody_s_fault_and_not_taken() -> None:
 
 
 def forked() -> tuple[Writer, Entry, Entry, Entry]:
-    """A writer; the first entry, and two that follow on it."""
+    """Return a writer, its first entry, and two entries that both follow it."""
     one, other = fresh(11), fresh(11)
     first = one.write(a={"v": 1})
     other.write(a={"v": 1})
     return one, first, one.write(b={"v": 1}), other.write(b={"v": 2})
 
 
-def test_two_entries_of_one_number_empty_the_feed_for_good() -> None:
+def test_two_entries_of_one_number_empty_the_feed() -> None:
     writer, first, left, right = forked()
     it, seen = keeping(writer), Seen()
     take(it, first, left)
@@ -191,7 +191,7 @@ def test_two_entries_of_one_number_empty_the_feed_for_good() -> None:
     assert elsewhere.digest.top() == it.digest.top()
 
 
-def test_what_has_forked_weighs_its_proof_also_after_a_start() -> None:
+def test_a_forked_feed_weighs_its_proof_also_after_a_start() -> None:
     one, other, plot = fresh(11), fresh(11), ("jobs", 0)
     first = one.write(plot, **{f"a{number}": {"v": "x" * 3_000} for number in range(10)})
     rival = other.write(plot, **{f"a{number}": {"v": "y" * 3_000} for number in range(10)})
@@ -206,7 +206,7 @@ def test_what_has_forked_weighs_its_proof_also_after_a_start() -> None:
     assert again.authors.total == it.authors.total
 
 
-def test_whichever_entries_prove_it_the_digests_are_the_same() -> None:
+def test_digests_are_equal_whichever_entries_prove_a_fork() -> None:
     writer, first, left, right = forked()
     more = writer.write(d={"v": 9})
     one, two = keeping(writer), keeping(writer)
@@ -217,7 +217,7 @@ def test_whichever_entries_prove_it_the_digests_are_the_same() -> None:
     assert one.digest.top() == two.digest.top()
 
 
-def test_twin_without_the_comparison_replicas_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_comparison_replicas_stay_different(monkeypatch: pytest.MonkeyPatch) -> None:
     def believed(self: Replica, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
         return Verdict(Outcome.KNOWN)
 
@@ -231,14 +231,14 @@ def test_twin_without_the_comparison_replicas_stay_apart(monkeypatch: pytest.Mon
     assert one.digest.top() != two.digest.top()
 
 
-def test_two_entries_that_prove_nothing_are_the_sender_s_fault() -> None:
+def test_two_entries_that_prove_nothing_blame_the_sender() -> None:
     writer, first, left, _ = forked()
     taken = take(keeping(writer), (first, left))
     assert taken.blame is not None
     assert taken.blame.code == "bad-proof"
 
 
-def test_what_is_lacking_and_what_is_not() -> None:
+def test_missing_entries_are_recognised() -> None:
     writer = fresh(11)
     it = keeping(writer)
     one, two = writer.write(a={"v": 1}), writer.write(a={"v": 2})
@@ -253,7 +253,7 @@ def test_what_is_lacking_and_what_is_not() -> None:
     assert not it.lacks(told(writer.key, MEMBER, FORKED)._replace(hash=bytes(16)))
 
 
-def test_what_follows_is_given_from_where_the_asker_is() -> None:
+def test_entries_are_given_from_the_askers_head_on() -> None:
     writer = fresh(11)
     it = keeping(writer)
     entries = [writer.write(a={"v": number}) for number in range(6)]
@@ -269,14 +269,14 @@ def test_what_follows_is_given_from_where_the_asker_is() -> None:
     rival = fresh(11)
     rival.write(a={"v": 0})
     other = rival.write(a={"v": "other"})
-    assert given(other.head) == [(entries[1].sealed,)]  # with its own, the proof
+    assert given(other.head) == [(entries[1].sealed,)]  # the proof, together with its own
     assert given(entries[0].head, limit=1) == [(entries[1].sealed,)]
     assert given(other.head._replace(epoch=9)) == []
     assert given(None, limit=1) == [(entries[0].sealed,)]
     assert at_once(it.give([told(key, MEMBER, None)], limit=1)).more
 
 
-def test_vouches_make_authors_and_their_withdrawal_drops_them() -> None:
+def test_vouches_add_authors_and_their_withdrawal_drops_them() -> None:
     voucher, friend = fresh(11), fresh(12)
     it, seen = keeping(voucher), Seen()
     it.watchers.append(seen)
@@ -292,7 +292,7 @@ def test_vouches_make_authors_and_their_withdrawal_drops_them() -> None:
     assert at_once(it.archive.entries(entry.name, 1, 0, 10**6)) == []
 
 
-def test_a_budget_bounds_what_is_in_the_archive() -> None:
+def test_a_budget_bounds_the_archive() -> None:
     writers = [fresh(20 + number) for number in range(8)]
     voucher = fresh(11)
     authors = Authors(Writer(1).key, budget=6 * defaults.AUTHOR_LEAST)
@@ -302,10 +302,10 @@ def test_a_budget_bounds_what_is_in_the_archive() -> None:
         take(it, each.write(a={"v": 1}))
     assert it.authors.total <= 6 * defaults.AUTHOR_LEAST
     assert isinstance(it.archive, MemoryArchive)
-    assert len(it.archive.sizes()) == len(it.authors) - 1  # of all but this node
+    assert len(it.archive.sizes()) == len(it.authors) - 1  # all but this node
 
 
-def test_documents_beyond_the_bound_are_made_again() -> None:
+def test_documents_beyond_the_limit_are_rebuilt() -> None:
     writers = [fresh(20 + number) for number in range(6)]
     it = keeping(*writers, documents=2)
     for turn in range(3):
@@ -316,7 +316,7 @@ def test_documents_beyond_the_bound_are_made_again() -> None:
     assert len(at_once(it.facts(writers[0].key, MEMBER))) == 3
 
 
-def test_a_restart_takes_up_what_is_stored() -> None:
+def test_a_restart_restores_stored_feeds() -> None:
     me, friend, far = Writer(1), fresh(12), fresh(13)
     it = replica()
     at_once(it.write([me.write(MEMBER, **{VOUCHES: write_vouches([friend.key])})]))
@@ -340,7 +340,7 @@ def test_a_damaged_feed_is_dropped_to_be_fetched_again() -> None:
     take(it, *entries)
     other = fresh(12)
     at_once(it.linked(other.peer))
-    take(it, other.write(a={"v": 1}))  # so that the first document is let go of
+    take(it, other.write(a={"v": 1}))  # so that the first document is unloaded
     assert isinstance(it.archive, MemoryArchive)
     it.archive._entries[entries[0].name].pop(1)
     it.newcomers.clear()
@@ -364,13 +364,13 @@ def test_own_entries_come_from_the_writer_only() -> None:
         at_once(it.write([first]))
 
 
-def test_an_own_fork_is_believed() -> None:
+def test_a_fork_of_an_own_feed_counts() -> None:
     me, it = Writer(1), replica()
     at_once(it.write([me.write(a={"v": 1})]))
     assert take(it, Writer(1).write(a={"v": 2})).news == {(me.key, MEMBER): FORKED}
 
 
-def test_a_writer_admits_what_is_stored() -> None:
+def test_a_writer_admits_stored_entries() -> None:
     me, it = Writer(1), replica()
     entry = me.write(a={"v": 1})
     feed = at_once(it.own_feed(entry.name))
@@ -393,8 +393,8 @@ class _Drops(MemoryArchive):
         await super().drop(authors)
 
 
-def test_many_authors_go_in_steps() -> None:
-    """Others run between: whoever vouched for thousands takes all of it back at once."""
+def test_many_authors_are_dropped_in_steps() -> None:
+    """Other tasks run in between, even if an author withdraws thousands of vouches at once."""
     archive = _Drops()
     pauses = Pauses()
     it = Replica(Writer(1).peer, archive, pause=pauses)
@@ -406,7 +406,7 @@ def test_many_authors_go_in_steps() -> None:
 
 
 class _Refuses(MemoryArchive):
-    """Gives no entries from some number on."""
+    """An archive that refuses reads from a certain number on."""
 
     refused_from: int | None = None
 
@@ -419,7 +419,7 @@ class _Refuses(MemoryArchive):
 
 
 class _Other(MemoryArchive):
-    """It has something else of an author, until that is dropped."""
+    """An archive with other entries of an author, until that author is dropped."""
 
     def __init__(self, author: PeerId) -> None:
         super().__init__()
@@ -427,7 +427,7 @@ class _Other(MemoryArchive):
 
     async def put(self, entries: Sequence[Entry]) -> None:
         if any(entry.name.author in self.other for entry in entries):
-            raise BadOrder("does not follow what is stored")
+            raise BadOrder("does not follow the stored entries")
         await super().put(entries)
 
     async def drop(self, authors: Collection[PeerId]) -> None:
@@ -435,7 +435,7 @@ class _Other(MemoryArchive):
         await super().drop(authors)
 
 
-def test_a_feed_of_which_the_archive_has_something_else_keeps_out_no_other() -> None:
+def test_a_feed_that_differs_from_the_archive_blocks_no_other() -> None:
     it = Replica(Writer(1).peer, _Other(A.peer))
     one, two = Writer(11), Writer(12)
     for writer in (one, two):
@@ -445,11 +445,11 @@ def test_a_feed_of_which_the_archive_has_something_else_keeps_out_no_other() -> 
     assert it.head(two.key, MEMBER) == entries[1].head
     assert it.head(one.key, MEMBER) is None
     take(it, *entries)
-    assert it.head(one.key, MEMBER) == entries[0].head, "what others have counts"
+    assert it.head(one.key, MEMBER) == entries[0].head, "the entries of peers count"
 
 
 def crowd(it: Replica, count: int) -> None:
-    """So many authors with a link each say as many small things as one entry holds."""
+    """Let `count` linked authors each write as many small facts as one entry holds."""
     for number in range(count):
         writer = Writer(500 + number)
         at_once(it.linked(writer.peer))
@@ -458,8 +458,8 @@ def crowd(it: Replica, count: int) -> None:
         take(it, writer.write(("claims", 0), **said))
 
 
-def test_many_small_facts_weigh_what_they_take_in_memory() -> None:
-    """Their entries alone would leave room for all."""
+def test_many_small_facts_weigh_their_memory() -> None:
+    """By their entries alone, all authors would fit."""
     it, budget = replica(), 4 * 2**20
     it.authors = Authors(it.own, budget=budget)
     crowd(it, 8)
@@ -471,7 +471,7 @@ def test_many_small_facts_weigh_what_they_take_in_memory() -> None:
     assert 1 <= len(kept) < 4 and 8 * kept[0].size < budget
 
 
-def test_after_a_start_feeds_weigh_as_much_once_they_are_read() -> None:
+def test_after_a_start_feeds_weigh_the_same_once_they_are_read() -> None:
     it = replica()
     crowd(it, 3)
     authors = [*it.authors.keys()]
@@ -487,7 +487,7 @@ def test_after_a_start_feeds_weigh_as_much_once_they_are_read() -> None:
     assert len([key for key in authors if again.head(key, ("claims", 0))]) < 3
 
 
-def test_taking_up_what_was_stored_lets_others_run() -> None:
+def test_restoring_feeds_lets_other_tasks_run() -> None:
     it = keeping(*(Writer(600 + number) for number in range(20)))
     for number in range(20):
         take(it, Writer(600 + number).write(a={"v": 1}))
@@ -499,7 +499,9 @@ def test_taking_up_what_was_stored_lets_others_run() -> None:
     assert pauses.count > 20 and again.digest.top() == it.digest.top()
 
 
-def test_of_many_whose_voucher_went_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_authors_of_an_evicted_voucher_are_removed_completely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(defaults, "SETTLED_AT_ONCE", 4)
     pauses = Pauses()
     it = keeping(A, pause=pauses)
@@ -513,8 +515,8 @@ def test_of_many_whose_voucher_went_nothing_stays(monkeypatch: pytest.MonkeyPatc
     assert all(it.head(other.key, MEMBER) is None for other in others)
 
 
-def test_what_is_taken_is_shown_with_pauses() -> None:
-    """To show a snapshot of thousands of facts takes some 20 ms."""
+def test_taken_entries_are_shown_with_pauses() -> None:
+    """Showing a snapshot of thousands of facts takes some 20 ms."""
     counts: list[int] = []
     writer = fresh(11)
     it = keeping(writer, pause=(pauses := Pauses()))
@@ -530,7 +532,7 @@ def test_what_is_taken_is_shown_with_pauses() -> None:
     assert len(counts) == 2 and counts[0] < counts[1]
 
 
-def test_who_is_dropped_while_it_is_shown_is_shown_no_further() -> None:
+def test_an_author_dropped_while_it_is_shown_is_shown_no_further() -> None:
     writer, pauses = fresh(11), Pauses()
     it = keeping(writer, pause=pauses)
     views = Views()
@@ -549,10 +551,10 @@ def test_who_is_dropped_while_it_is_shown_is_shown_no_further() -> None:
     assert it.head(writer.key, ("models", 0)) is None
 
 
-def test_a_document_that_was_not_read_to_the_end_is_read_again(
+def test_a_partly_read_document_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A disk that refuses in between leaves nothing half done."""
+    """A disk that refuses in between leaves no partial state."""
     monkeypatch.setattr(defaults, "LOADED_BYTES", 1)
     archive, writer = _Refuses(), fresh(11)
     it = Replica(Writer(1).peer, archive, documents=1)
@@ -568,14 +570,14 @@ def test_a_document_that_was_not_read_to_the_end_is_read_again(
     assert at_once(it.facts(writer.key, MEMBER)) and it.head(writer.key, MEMBER) is not None
 
 
-def test_going_through_many_authors_lets_others_run_after_each() -> None:
+def test_processing_many_authors_lets_other_tasks_run_after_each() -> None:
     pauses = Pauses()
     writers = [Writer(600 + number) for number in range(20)]
     it = keeping(*writers, pause=pauses)
     for writer in writers:
         take(it, writer.write(a={"v": 1}))
     pauses.count = 0
-    at_once(it.forget([("jobs", 0)]))  # of which there is nothing
+    at_once(it.forget([("jobs", 0)]))  # no author has such a feed
     assert pauses.count == 20
     at_once(it.cut({writer.key: {} for writer in writers}))
     assert pauses.count == 40
@@ -589,8 +591,8 @@ def test_going_through_many_authors_lets_others_run_after_each() -> None:
     assert pauses.count == 20
 
 
-def test_all_that_the_archive_lost_is_let_go_of_author_by_author() -> None:
-    """Others run in between; what came again meanwhile stays."""
+def test_feeds_that_the_archive_lost_are_dropped_author_by_author() -> None:
+    """Other tasks run in between, and feeds that arrived again meanwhile stay."""
     pauses = Pauses()
     it = keeping(A, B, C, pause=pauses)
     seen = Seen()
@@ -614,7 +616,7 @@ def test_all_that_the_archive_lost_is_let_go_of_author_by_author() -> None:
     assert it.feed(A.key, MEMBER) is not None and it.feed(B.key, MEMBER) is None
 
 
-def test_an_own_feed_is_not_let_go_of() -> None:
+def test_an_own_feed_is_not_dropped() -> None:
     it = keeping(A)
     own = Writer(1)
     at_once(it.write([own.write(MEMBER, a={"x": 1})]))

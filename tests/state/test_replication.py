@@ -1,4 +1,4 @@
-"""Feeds over links in memory, in virtual time."""
+"""Replication of feeds over links in memory, in virtual time."""
 
 import gc
 import time
@@ -61,7 +61,7 @@ async def nodes(count: int) -> AsyncIterator[tuple[FakeNet, list[Node]]]:
 
 
 @pytest.mark.trio
-async def test_what_was_written_before_and_after_a_link(
+async def test_entries_written_before_and_after_a_link_are_replicated(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes(2) as (net, (one, two)):
@@ -85,13 +85,13 @@ async def test_a_brief_link_carries_nothing(autojump_clock: MockClock) -> None:
         assert net.sent == []
         assert await two.facts(one) == {}
         one.endpoint.all_links[two.peer].keep()
-        await trio.sleep(1.5)  # a round: the link's other end may not count it yet
+        await trio.sleep(1.5)  # a round, after which the other end may not count the link yet
         assert await two.facts(one) == {"a": {"v": 1}}
 
 
 @pytest.mark.trio
-async def test_a_chain_of_links_with_vouches(autojump_clock: MockClock) -> None:
-    """The ends keep each other on the word of those between them."""
+async def test_a_chain_of_links_with_vouches_replicates_feeds(autojump_clock: MockClock) -> None:
+    """The ends keep each other's feeds, because the nodes between them vouch for both."""
     async with nodes(4) as (net, made):
         for one, two in pairwise(made):
             net.connect(one.endpoint, two.endpoint)
@@ -117,7 +117,7 @@ async def test_lost_news_are_found_by_the_rounds(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.trio
-async def test_only_what_needs_the_disk_is_answered_by_a_task(autojump_clock: MockClock) -> None:
+async def test_only_calls_that_need_the_disk_use_a_task(autojump_clock: MockClock) -> None:
     async with nodes(1) as (_, (node,)):
         handlers = node.endpoint._handlers
         tasks = {method for method in (DIGEST, HEADS, HAVE, PULL) if is_task(handlers[method])}
@@ -125,7 +125,7 @@ async def test_only_what_needs_the_disk_is_answered_by_a_task(autojump_clock: Mo
 
 
 @pytest.mark.trio
-async def test_many_wake_ups_at_once_are_few_looks(
+async def test_many_wake_ups_at_once_cause_few_rounds(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nodes(1) as (_, (node,)):
@@ -142,7 +142,7 @@ async def test_many_wake_ups_at_once_are_few_looks(
 
 
 @pytest.mark.trio
-async def test_a_forged_entry_costs_the_link(autojump_clock: MockClock) -> None:
+async def test_a_forged_entry_ends_the_link(autojump_clock: MockClock) -> None:
     async with nodes(2) as (net, (one, two)):
         entry = two.writer.write(MEMBER, a={"v": 1})
         await two.replication.write([entry])
@@ -157,7 +157,7 @@ async def test_a_forged_entry_costs_the_link(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_nonsense_costs_the_link(autojump_clock: MockClock) -> None:
+async def test_malformed_messages_end_the_link(autojump_clock: MockClock) -> None:
     async with nodes(2) as (net, (one, two)):
         net.connect(one.endpoint, two.endpoint)
         await trio.sleep(0.1)
@@ -168,7 +168,7 @@ async def test_nonsense_costs_the_link(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.trio
-async def test_who_lost_its_link_is_kept_and_not_asked(
+async def test_a_peer_without_a_link_is_kept_and_not_asked(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes(2) as (net, (one, two)):
@@ -187,8 +187,8 @@ async def test_who_lost_its_link_is_kept_and_not_asked(
 
 
 @pytest.mark.trio
-async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
-    """Between two signatures others have their turn."""
+async def test_a_long_batch_lets_other_tasks_run(autojump_clock: MockClock) -> None:
+    """Other tasks run between two signature checks."""
     async with nodes(2) as (_, (one, two)):
         for number in range(40):
             await two.write(a={"v": number})
@@ -211,7 +211,8 @@ async def test_a_long_batch_lets_others_run(autojump_clock: MockClock) -> None:
 
 
 class Steps(trio.abc.Instrument):
-    """How long tasks hold the event loop: CPU, which other programs of the machine do not take."""
+    """Measures how long tasks hold the event loop, in CPU time, which other programs do not
+    affect."""
 
     def __init__(self) -> None:
         self.longest, self._began = 0.0, time.thread_time()
@@ -224,12 +225,12 @@ class Steps(trio.abc.Instrument):
 
 
 def bombs(peer: PeerId) -> dict[str, bytes]:
-    """A quarter of a megabyte of them."""
+    """Return a quarter of a megabyte of malformed facts."""
     return dict.fromkeys(map(str, range(73)), SMALL_BOMBS["arrays that end too early"])
 
 
 def honest_jobs(peer: PeerId) -> dict[str, bytes]:
-    """As many as fit."""
+    """Return as many jobs as fit into a feed."""
     nonces = [number.to_bytes(2) for number in range(2200)]
     facts = {job_id(peer, n): job_fact(Job(job_id(peer, n), peer, "x", b""), n) for n in nonces}
     return {key: msgpack.packb(fact) for key, fact in facts.items()}
@@ -237,11 +238,11 @@ def honest_jobs(peer: PeerId) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("facts", "bad", "shown"), [(bombs, 73, 0), (honest_jobs, 0, 2200)])
 @pytest.mark.trio
-async def test_a_snapshot_of_many_facts_holds_nobody_up(
+async def test_a_snapshot_of_many_facts_does_not_stall_the_loop(
     facts: Callable[[PeerId], dict[str, bytes]], bad: int, shown: int, autojump_clock: MockClock
 ) -> None:
-    """Neither its author's peer nor one that has it from another. Facts that are none are passed
-    over: their author loses nothing else."""
+    """This holds for the author's peer and for a node that gets the snapshot from another.
+    Malformed facts are skipped, and their author's other facts count."""
     async with nodes(3) as (net, (author, one, two)):
         views = [Views(), Views()]
         for node, shows in zip((one, two), views, strict=True):
@@ -253,7 +254,7 @@ async def test_a_snapshot_of_many_facts_holds_nobody_up(
         entry = author.writer.write_raw(("jobs", 0), facts(author.peer))
         assert entry.size > 200_000
         await author.replication.write([entry])
-        gc.disable()  # a collection of what earlier tests have left would be counted
+        gc.disable()  # garbage of earlier tests would be counted
         try:
             trio.lowlevel.add_instrument(steps := Steps())
             await trio.sleep(5.0)

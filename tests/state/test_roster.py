@@ -1,4 +1,4 @@
-"""What is taken in, whom it crowds out, whom to dial."""
+"""Which records are stored, which ones they evict, and which members are dialled."""
 
 from math import inf
 
@@ -41,12 +41,12 @@ def roster() -> Roster:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for few, so that floods are short."""
+    """Make the table small, so that floods are short."""
     monkeypatch.setattr(defaults, "MEMBERS", 12)
     monkeypatch.setattr(defaults, "VOUCHED", 6)
 
 
-def test_news_are_taken_once(roster: Roster) -> None:
+def test_news_is_stored_once(roster: Roster) -> None:
     assert told(roster, 2, 1)
     assert not told(roster, 2, 1)
     assert not told(roster, 2, 1, seq=WALL - 1)
@@ -61,7 +61,7 @@ def test_known_seqs_cost_no_signature_check(
     assert not told(roster, 2, 1)
 
 
-def test_a_forged_record_is_its_bearers_fault(roster: Roster) -> None:
+def test_a_forged_record_blames_its_sender(roster: Roster) -> None:
     bad = bytearray(sealed(2))
     bad[60] ^= 1
     for data in (bytes(bad), b"", b"\x93\x01\x02\x03", sealed(2)[:-1]):
@@ -70,7 +70,7 @@ def test_a_forged_record_is_its_bearers_fault(roster: Roster) -> None:
     assert len(roster) == 0
 
 
-def test_a_malformed_one_is_its_authors_fault(roster: Roster) -> None:
+def test_a_malformed_record_blames_its_author(roster: Roster) -> None:
     body = b"\x82\xa3seq\x01\xa9addresses\xa1x"
     bad = seal(identity(2), DOMAIN, body)
     assert roster.receive(bad, identity(1).peer, Nearness.PUBLIC, 0.0) is None
@@ -78,7 +78,7 @@ def test_a_malformed_one_is_its_authors_fault(roster: Roster) -> None:
         roster.receive(bad, identity(2).peer, Nearness.PUBLIC, 0.0)
 
 
-def test_only_the_live_are_members(roster: Roster) -> None:
+def test_only_live_peers_are_members(roster: Roster) -> None:
     told(roster, 1, 1)
     told(roster, 2, 1)
     assert set(roster.members()) == {identity(1).peer}
@@ -86,7 +86,7 @@ def test_only_the_live_are_members(roster: Roster) -> None:
     assert not roster.members()
 
 
-def test_ones_own_record_cannot_be_replaced(roster: Roster) -> None:
+def test_the_own_record_cannot_be_replaced(roster: Roster) -> None:
     own = seal_record(OWN, MemberRecord(OWN.peer, WALL))
     assert roster.receive(own, identity(1).peer, Nearness.PUBLIC, 0.0) is None
     assert len(roster) == 0
@@ -97,7 +97,7 @@ def test_ones_own_record_cannot_be_replaced(roster: Roster) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_one_peer_tells_of_so_many_and_no_more(roster: Roster) -> None:
+def test_hearsay_of_one_peer_is_limited(roster: Roster) -> None:
     assert sum(told(roster, number, 1) for number in range(100, 150)) == defaults.VOUCHED
 
 
@@ -112,19 +112,19 @@ def test_a_flood_beyond_the_quota_costs_no_signature_check(
 
 
 @pytest.mark.usefixtures("small")
-def test_floods_crowd_out_each_other_and_not_the_honest(roster: Roster) -> None:
+def test_floods_evict_each_other_and_no_honest_records(roster: Roster) -> None:
     for source in (2, 3):
         for number in range(100):
             told(roster, 100 * source + number, source)
     assert len(roster) == defaults.MEMBERS
-    assert told(roster, 1, 1)  # a live one always has room
-    assert told(roster, 10, 1)  # and what it alone tells
+    assert told(roster, 1, 1)  # a live member is always stored
+    assert told(roster, 10, 1)  # and so is what only it tells
     assert len(roster) <= defaults.MEMBERS
     assert roster.known(identity(10).peer)
 
 
 @pytest.mark.usefixtures("small")
-def test_live_members_are_never_crowded_out(roster: Roster) -> None:
+def test_live_members_are_never_evicted(roster: Roster) -> None:
     for number in range(defaults.MEMBERS):
         roster.linked(identity(number).peer, Nearness.PUBLIC)
         told(roster, number, number)
@@ -133,7 +133,7 @@ def test_live_members_are_never_crowded_out(roster: Roster) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_who_told_most_loses_hearsay_and_not_its_own_record(roster: Roster) -> None:
+def test_the_peer_that_told_most_loses_hearsay_and_not_its_own_record(roster: Roster) -> None:
     for source in (1, 2):
         roster.linked(identity(source).peer, Nearness.PUBLIC)
         told(roster, source, source)
@@ -145,13 +145,13 @@ def test_who_told_most_loses_hearsay_and_not_its_own_record(roster: Roster) -> N
     assert len(roster.members()) == 2
 
 
-def test_an_author_that_changes_all_the_time_is_slowed(roster: Roster) -> None:
+def test_an_author_that_changes_often_is_rate_limited(roster: Roster) -> None:
     taken = sum(told(roster, 1, 1, now=0.0, seq=WALL + step) for step in range(1000))
     assert taken == defaults.AUTHOR_UPDATES[0] + 1
     assert told(roster, 1, 1, now=1.0, seq=WALL + 2000)
 
 
-def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
+def test_missing_records_are_asked_for(roster: Roster) -> None:
     told(roster, 2, 1)
     two, three = identity(2).peer, identity(3).peer
 
@@ -164,7 +164,7 @@ def test_what_is_lacking_is_asked_for(roster: Roster) -> None:
     assert len(lacking({f"p{number}": 1 for number in range(10_000)})) == 2 * defaults.VOUCHED
 
 
-def test_an_author_that_is_dropped_leaves_no_tag(roster: Roster) -> None:
+def test_a_dropped_author_leaves_no_tag(roster: Roster) -> None:
     told(roster, 2, 1)
     tag = tag_of(identity(2).peer)
     assert roster.tagged(tag) is roster.known(identity(2).peer) is not None
@@ -172,7 +172,7 @@ def test_an_author_that_is_dropped_leaves_no_tag(roster: Roster) -> None:
     assert roster.tagged(tag) is None and not roster.has(tag, 1)
 
 
-def test_an_offer_says_how_near_and_how_alive(roster: Roster) -> None:
+def test_an_offer_has_nearness_and_age(roster: Roster) -> None:
     told(roster, 2, 1)
     two = identity(2).peer
     tag = tag_of(two)
@@ -202,12 +202,12 @@ def test_one_end_dials_first(roster: Roster) -> None:
     assert len(at_once | later) == 10
 
 
-def test_a_failed_dial_comes_again_later_each_time(roster: Roster) -> None:
+def test_failed_dials_are_repeated_with_growing_pauses(roster: Roster) -> None:
     told(roster, 2, 1)
     peer, now, pauses = identity(2).peer, 1.0, []
     for _ in range(4):
         assert dialled(roster, now) == [peer]
-        assert dialled(roster, now) == []  # while one is under way
+        assert dialled(roster, now) == []  # while a dial is in progress
         roster.dialled(peer, now, lambda seconds: seconds)
         pauses.append(roster.next_due() - now)
         assert dialled(roster, now + pauses[-1] - 0.01) == []
@@ -226,16 +226,16 @@ def _dialled_in_vain(roster: Roster, seconds: int) -> int:
     return count
 
 
-def test_of_members_that_nobody_meets_one_peer_brings_about_few_dials(roster: Roster) -> None:
+def test_dials_to_nonexistent_members_are_limited_for_each_peer(roster: Roster) -> None:
     assert _dialled_in_vain(roster, 60) <= 64 + 30
 
 
-def test_without_that_bound_they_are_many(roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_limit_they_are_many(roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "_ghosts", Rates(Rate(1e9, 1e9)))
     assert _dialled_in_vain(roster, 60) > 500
 
 
-def test_a_dial_that_comes_to_a_link_costs_its_teller_nothing(roster: Roster) -> None:
+def test_a_successful_dial_does_not_count_against_its_source(roster: Roster) -> None:
     assert all(told(roster, 1000 + n, 1) for n in range(100))
     met = set()
     for _ in range(20):
@@ -246,7 +246,7 @@ def test_a_dial_that_comes_to_a_link_costs_its_teller_nothing(roster: Roster) ->
     assert len(met) == 100
 
 
-def test_who_misbehaved_is_dialled_late(roster: Roster) -> None:
+def test_a_misbehaving_peer_is_dialled_late(roster: Roster) -> None:
     told(roster, 1, 1)
     roster.put_off(identity(1).peer)
     roster.unlinked(identity(1).peer, 5.0)
@@ -284,7 +284,7 @@ def test_a_lost_member_is_dialled_for_a_while_and_then_forgotten(roster: Roster)
     assert roster.known(peer) is None
 
 
-def test_who_does_not_count_is_not_dialled(roster: Roster) -> None:
+def test_a_peer_that_does_not_count_is_not_dialled(roster: Roster) -> None:
     peer = identity(1).peer
     told(roster, 1, 1)
     roster.unlinked(peer, 1.0)
@@ -294,21 +294,21 @@ def test_who_does_not_count_is_not_dialled(roster: Roster) -> None:
     assert dialled(roster, 2.0) == [peer]
 
 
-def test_who_publishes_the_same_place(roster: Roster) -> None:
+def test_members_with_the_same_address_are_found(roster: Roster) -> None:
     circuit = f"/ip4/8.8.8.8/tcp/1/p2p/{identity(9).peer}/p2p-circuit/p2p/{identity(5).peer}"
     places = ["/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/tcp/1", "/ip4/8.8.8.8/tcp/2", circuit]
     for number, place in enumerate(places, 2):
         roster.receive(sealed(number, address=place), identity(1).peer, Nearness.PUBLIC, 0.0)
     a, b, c, d = (identity(number).peer for number in range(2, 6))
     assert set(roster.authors()) == {a, b, c, d}
-    assert roster.at("8.8.8.8", 1) == [a, b]  # a relay's address is not of who is behind it
+    assert roster.at("8.8.8.8", 1) == [a, b]  # a relay's address does not identify a member
     assert roster.neighbours(a) == [b] and roster.neighbours(c) == roster.neighbours(d) == []
     again = sealed(3, WALL + 1, "/ip4/8.8.8.8/tcp/3")
     roster.receive(again, identity(1).peer, Nearness.PUBLIC, 1.0)
     assert roster.neighbours(a) == []
 
 
-def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
+def test_a_member_proved_live_is_not_forgotten(roster: Roster) -> None:
     told(roster, 2, 1)
     told(roster, 3, 1)
     roster.answered(identity(2).peer, defaults.FORGET)
@@ -317,7 +317,7 @@ def test_who_was_proved_to_answer_is_not_forgotten(roster: Roster) -> None:
 
 
 def test_a_member_that_lost_its_link_is_dialled_despite_enough_links(roster: Roster) -> None:
-    """Otherwise a swarm that was cut in two stays so, because each side has links enough."""
+    """Otherwise a partitioned swarm stays so, because each side has enough links."""
     for number in (2, 3):
         told(roster, number, 1)
     roster.linked(identity(2).peer, Nearness.PUBLIC)
@@ -363,7 +363,7 @@ def test_sums_narrow_down_the_records_to_compare(roster: Roster) -> None:
     assert len(differing) < 20, "a digest of everything"
 
 
-def test_a_member_whose_link_looks_for_a_path_itself_is_not_dialled(roster: Roster) -> None:
+def test_a_member_whose_link_looks_for_a_path_is_not_dialled(roster: Roster) -> None:
     peer = identity(1).peer
     told(roster, 1, 1)
     roster.unlinked(peer, 1.0, searched=True)

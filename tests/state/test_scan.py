@@ -1,4 +1,4 @@
-"""What a document of ours writes is taken, to the byte as pycrdt writes it; nothing else is."""
+"""The parser accepts what our documents write, byte for byte as pycrdt does, and nothing else."""
 
 import random
 import subprocess
@@ -60,19 +60,19 @@ MUTATED: list[dict[str, bytes | None]] = [
 
 
 def number(value: int) -> bytes:
-    """A varint."""
+    """Return a varint."""
     low, rest = value & 127, value >> 7
     return bytes([low | 128]) + number(rest) if rest else bytes([low])
 
 
 def deletions(runs: list[tuple[int, int]], client: int = CLIENT) -> bytes:
-    """Deletions of a client's items, in whatever order."""
+    """Return deletions of a client's items, in any order."""
     told = b"".join(number(start) + number(length) for start, length in runs)
     return b"\1" + number(client) + number(len(runs)) + told
 
 
 def written(client: int, steps: Iterable[Mapping[str, bytes | None]]) -> list[bytes]:
-    """What a pycrdt document writes for each step in one transaction, its own way."""
+    """Return the updates that a pycrdt document writes, with one transaction for each step."""
     doc: Doc[Map[bytes]] = Doc(client_id=client)
     facts = doc.get(ROOT, type=Map)
     updates: list[bytes] = []
@@ -88,7 +88,7 @@ def written(client: int, steps: Iterable[Mapping[str, bytes | None]]) -> list[by
 
 
 def possible(steps: Iterable[Mapping[str, bytes | None]]) -> list[dict[str, bytes | None]]:
-    """The steps without deletions of what is not there, and without those that do nothing."""
+    """Return the steps without deletions of missing keys, and without empty steps."""
     held: set[str] = set()
     kept = []
     for step in steps:
@@ -122,7 +122,7 @@ def test_we_write_what_pycrdt_writes_and_read_it_back(
 
 
 def test_golden_updates() -> None:
-    """Bytes as pycrdt 0.14.13 wrote them: the wire format, whatever a later pycrdt writes."""
+    """The bytes that pycrdt 0.14.13 wrote are the wire format, whatever a later pycrdt writes."""
     ledger = Ledger(12345, 1000)
     for step, golden in GOLDEN:
         update = bytes.fromhex(golden)
@@ -139,12 +139,12 @@ def refusal(ledger: Ledger, update: bytes) -> str:
 
 
 @pytest.mark.parametrize("bomb", ["8088debe01", "80c2d72f"])
-def test_the_published_bombs(bomb: str) -> None:
+def test_the_published_bombs_are_refused(bomb: str) -> None:
     assert refusal(Ledger(CLIENT, 1000), bytes.fromhex(bomb))
 
 
-def test_a_bomb_takes_the_memory_it_asks_for() -> None:
-    """The twin: four bytes make pycrdt itself take over 100 MiB."""
+def test_in_pycrdt_a_bomb_takes_the_memory_it_asks_for() -> None:
+    """Control: four bytes make pycrdt itself take over 100 MiB."""
     code = (
         "import resource, pycrdt\n"
         "try: pycrdt.Doc().apply_update(bytes.fromhex('80c2d72f'))\n"
@@ -159,12 +159,12 @@ GONE: dict[str, bytes | None] = {"gone": None}
 
 
 def base() -> Ledger:
-    """A document with three facts and a deleted one; four clocks are used."""
+    """Return a document with three facts and a deleted one; four clocks are used."""
     return ledger_after(BEGUN, GONE)
 
 
 def base_doc(client: int = CLIENT) -> tuple["Doc[Map[object]]", "Map[object]", list[bytes]]:
-    """The same as a pycrdt document, and the updates it will write."""
+    """Return `base` as a pycrdt document, and the list of updates that it will write."""
     doc: Doc[Map[object]] = Doc(client_id=client)
     for update in written(CLIENT, [BEGUN, GONE]):
         doc.apply_update(update)
@@ -207,8 +207,8 @@ FOREIGN: dict[str, Callable[["Doc[Map[object]]", "Map[object]"], None]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_other_content_is_refused(name: str) -> None:
-    """Twin: pycrdt takes each of these."""
+def test_unknown_content_is_refused(name: str) -> None:
+    """Control: pycrdt accepts each of these."""
     doc, facts, updates = base_doc()
     with doc.transaction():
         FOREIGN[name](doc, facts)
@@ -229,7 +229,7 @@ def test_a_value_set_and_deleted_at_once_is_refused() -> None:
 
 
 def test_another_client_is_refused() -> None:
-    """Twin: pycrdt would let anybody set or delete anything."""
+    """Control: pycrdt would let any client set or delete any key."""
     _, facts, updates = base_doc(client=7)
     facts["new"] = b"1"
     facts["a"] = b"1"
@@ -242,7 +242,7 @@ def test_another_client_is_refused() -> None:
 
 
 def test_updates_only_continue_the_document() -> None:
-    """Twin: pycrdt keeps what hangs on items that never come, for ever."""
+    """Control: pycrdt keeps items that depend on missing ones indefinitely."""
     steps: list[dict[str, bytes | None]] = [{"d": b"4"}, {"d": b"5"}, {"e": b"6"}, {"d": None}]
     updates = written(CLIENT, [BEGUN, GONE, *steps])
     ledger = base()
@@ -257,7 +257,7 @@ def test_updates_only_continue_the_document() -> None:
     assert copy.get_state() == state and len(copy.get_update()) > len(base_doc()[0].get_update())
 
 
-def test_what_is_gone_or_never_was_cannot_be_deleted() -> None:
+def test_missing_keys_cannot_be_deleted() -> None:
     for clock in (3, 4, 2**31):
         assert refusal(base(), b"\0" + deletions([(clock, 1)]))
     assert refusal(base(), b"\0" + deletions([(0, 2**32 - 1)]))
@@ -279,7 +279,8 @@ def later(clock: int) -> bytes:
 
 
 def test_an_item_follows_the_last_of_its_key() -> None:
-    """Twin: in pycrdt one that follows an earlier item has to be sorted in among those since."""
+    """Control: pycrdt would have to sort an item that follows an earlier one in among later
+    ones."""
     good = items(item(later(0))) + deletions([(0, 1)])
     ledger = base()
     assert read_update(ledger, good) == {"a": b"x"}
@@ -288,7 +289,7 @@ def test_an_item_follows_the_last_of_its_key() -> None:
     assert read_update(ledger, items(item(later(4)), clock=5) + deletions([(4, 1)])) == {"a": b"x"}
 
 
-def test_a_key_is_begun_once_and_set_once() -> None:
+def test_a_key_is_added_once_and_set_once() -> None:
     first = b"\x28\1\5facts\1"
     assert read_update(base(), items(item(first + b"n")) + b"\0") == {"n": b"x"}
     assert refusal(base(), items(item(first + b"a")) + deletions([(0, 1)]))
@@ -301,11 +302,11 @@ def test_a_key_is_begun_once_and_set_once() -> None:
 @pytest.mark.parametrize(
     "runs", [[], [(0, 0)], [(0, 1), (1, 1)], [(2, 1), (0, 1)], [(0, 1), (0, 1)], [(0, 2), (1, 1)]]
 )
-def test_deletions_have_one_spelling(runs: list[tuple[int, int]]) -> None:
+def test_deletions_must_be_canonical(runs: list[tuple[int, int]]) -> None:
     assert refusal(base(), b"\0" + deletions(runs))
 
 
-def test_numbers_have_one_spelling() -> None:
+def test_numbers_must_be_canonical() -> None:
     good = write_update(Ledger(5, 1000), {"a": b"1"})
     assert good.startswith(b"\x01\x01\x05\x00")
     for long in (b"\x81\x00\x01\x05\x00", b"\x01\x81\x00\x05\x00", b"\x01\x01\x85\x00\x00"):
@@ -316,20 +317,20 @@ def test_numbers_have_one_spelling() -> None:
 
 @pytest.mark.parametrize("key", [b"", b"\xff", b"\xed\xa0\x80", b"k" * 257], ids=len)
 def test_keys_are_text(key: bytes) -> None:
-    """pycrdt takes the bytes of a text for UTF-8 unseen."""
+    """pycrdt assumes without a check that the bytes of a text are UTF-8."""
     good = write_update(Ledger(5, 1000), {"K": b"1"})
     length = bytes([len(key)]) if len(key) < 128 else bytes([len(key) & 127 | 128, len(key) >> 7])
     assert refusal(Ledger(5, 1000), good.replace(b"\x01K", length + key))
 
 
-def test_no_more_items_than_there_can_be_keys() -> None:
+def test_items_are_limited_by_the_keys() -> None:
     facts = {f"{number}": b"" for number in range(20)}
     update = write_update(Ledger(5, 20), facts)
     assert read_update(Ledger(5, 20), update) == facts
     assert refusal(Ledger(5, 19), update)
 
 
-def test_an_empty_document_can_be_said() -> None:
+def test_an_empty_document_can_be_written() -> None:
     assert write_update(Ledger(5, 1000), {}) == EMPTY
     assert read_update(Ledger(5, 1000), EMPTY) == {}
 
@@ -363,7 +364,7 @@ def test_a_snapshot_is_never_larger_than_the_ledger_says(
 
 
 def mutated(rng: random.Random, update: bytes) -> bytes:
-    """The update with some bytes changed, doubled, left out, or moved."""
+    """Return the update with random bytes changed, doubled, left out or moved."""
     data = bytearray(update)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         at = rng.randrange(len(data) + 1)
@@ -381,8 +382,8 @@ def mutated(rng: random.Random, update: bytes) -> bytes:
     return bytes(data)
 
 
-def test_what_is_taken_of_mutated_updates_is_what_we_would_have_written() -> None:
-    """And pycrdt makes of it just what we read in it."""
+def test_accepted_mutated_updates_are_ones_we_could_have_written() -> None:
+    """And pycrdt reads the same changes in it as we do."""
     rng = random.Random(6)
     taken = 0
     for _ in range(20_000):
@@ -405,8 +406,8 @@ def test_what_is_taken_of_mutated_updates_is_what_we_would_have_written() -> Non
     assert taken > 200
 
 
-def test_reading_takes_time_in_proportion_to_the_bytes() -> None:
-    """Eight times the keys in eight times the CPU time, 24 at most; squared, it were 64."""
+def test_the_time_of_reading_is_proportional_to_the_size() -> None:
+    """Eight times the keys take about 8 times the CPU time, at most 24; quadratic would be 64."""
     times = []
     for keys in (500, 4000):
         ledger = Ledger(CLIENT, 5000)

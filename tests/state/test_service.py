@@ -1,4 +1,4 @@
-"""The state of a node, all its parts together: stores on simulated disks, links in memory."""
+"""The whole state of nodes, with stores on simulated disks and links in memory."""
 
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +38,7 @@ MODEL = model_fact(ModelName("tiny", ROOT, 6, 1000))
 
 
 class Node:
-    """One computer: its disk stays, its daemon comes and goes."""
+    """One computer, whose disk stays while its daemon starts and stops."""
 
     def __init__(self, swarm: "Swarm", machine: Machine, who: Identity) -> None:
         self._swarm = swarm
@@ -86,7 +86,7 @@ class Node:
         await trio.sleep(0.1)
 
     async def crash(self) -> None:
-        """Power off: what was not synced is gone."""
+        """Cut the power, which loses all data that was not synced."""
         assert self._machine.disk is not None
         self._machine.disk.crash()
         await self.stop()
@@ -102,7 +102,7 @@ class Node:
         disk.spec = replace(disk.spec, capacity=10**12)
 
     def names(self, of: "Node | None" = None) -> list[str]:
-        """What a node calls models, as this one sees it."""
+        """Return the model names of a node as this one sees them."""
         return [model.name for model in self.state.views.models.of((of or self).identity.peer)]
 
     def epoch(self, of: "Node") -> int:
@@ -127,7 +127,7 @@ class Swarm:
         return await made.start()
 
     async def pair(self) -> tuple[Node, Node]:
-        """Two nodes that are linked."""
+        """Return two linked nodes."""
         one, two = await self.node(), await self.node()
         self.connect(one, two)
         return one, two
@@ -162,7 +162,7 @@ def test_a_fact_reaches_every_view() -> None:
         one.state.set("models", "tiny", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 20)
         assert one.names() == two.names(one) == ["tiny"]
-        assert three.names(one) == ["tiny"], "the one between them vouches"
+        assert three.names(one) == ["tiny"], "the node between them vouches"
         one.state.set("models", "tiny", None)
         await trio.sleep(3)
         assert three.names(one) == []
@@ -170,8 +170,8 @@ def test_a_fact_reaches_every_view() -> None:
     run(body)
 
 
-def test_two_that_meet_first_hear_each_other_at_once() -> None:
-    """Each waits for what it once wrote, but not for the next round."""
+def test_two_new_nodes_replicate_each_other_at_once() -> None:
+    """Each waits for its own earlier entries, but not for the next round."""
 
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
@@ -185,7 +185,7 @@ def test_two_that_meet_first_hear_each_other_at_once() -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_what_was_told_is_there_after_a_restart(how: str) -> None:
+def test_announced_facts_survive_a_restart(how: str) -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "tiny", MODEL)
@@ -208,14 +208,14 @@ def test_what_was_told_is_there_after_a_restart(how: str) -> None:
 
 
 def test_a_restored_copy_of_the_disk_never_forks() -> None:
-    """What it wrote later is taken back from the others, and what it writes then is later still."""
+    """It gets its later entries back from peers, and writes still later ones after that."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "early", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         await one.stop()
-        old = await swarm.node(one.identity)  # another disk: as if all were lost
+        old = await swarm.node(one.identity)  # another disk, as if all data were lost
         swarm.connect(old, two)
         old.state.set("models", "late", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 5)
@@ -226,7 +226,7 @@ def test_a_restored_copy_of_the_disk_never_forks() -> None:
     run(body)
 
 
-def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
+def test_two_processes_with_one_key_are_reported_and_do_not_fork() -> None:
     async def body(swarm: Swarm) -> None:
         one, between = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -247,7 +247,7 @@ def test_two_processes_with_one_key_are_told_so_and_do_not_fork() -> None:
     run(body)
 
 
-def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
+def test_a_full_disk_holds_back_own_facts_only() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         await trio.sleep(defaults.WRITE_HOLD + 3)
@@ -255,7 +255,7 @@ def test_a_full_disk_holds_own_facts_back_and_others_go_on() -> None:
         one.state.set("models", "tiny", MODEL)
         two.state.set("models", "other", MODEL)
         await trio.sleep(10)
-        assert two.names(one) == [], "not on disk, so nobody hears of it"
+        assert two.names(one) == [], "not on disk, so no peer learns of it"
         assert one.names(two) == ["other"]
         assert one.troubles[DISK].code == "disk-full"
         one.empty()
@@ -290,7 +290,7 @@ def test_a_damaged_store_is_fetched_again() -> None:
     run(body)
 
 
-def test_a_disk_that_opens_nothing_leaves_a_member() -> None:
+def test_a_disk_that_opens_no_store_leaves_a_working_member() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
         await one.stop()
@@ -309,7 +309,7 @@ def test_a_disk_that_opens_nothing_leaves_a_member() -> None:
 
 
 def test_vouching_is_quiet() -> None:
-    """A link that comes and goes is nothing that everybody has to hear of."""
+    """A link that comes and goes is not announced to all nodes."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -328,7 +328,7 @@ def test_vouching_is_quiet() -> None:
 
 
 def test_a_small_node_that_writes_jobs_keeps_jobs_and_claims() -> None:
-    """Also after a restart without anybody to fetch them from."""
+    """Also after a restart without any peer to fetch them from."""
 
     async def body(swarm: Swarm) -> None:
         one, small = await swarm.node(), await swarm.node(keeps=())
@@ -357,7 +357,7 @@ def test_a_small_node_that_writes_jobs_keeps_jobs_and_claims() -> None:
     run(body)
 
 
-def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
+def test_needed_feeds_are_fetched_and_later_deleted() -> None:
     async def body(swarm: Swarm) -> None:
         one, small = await swarm.node(), await swarm.node(keeps=())
         swarm.connect(one, small)
@@ -378,13 +378,13 @@ def test_what_is_needed_is_fetched_and_goes_from_the_disk_later() -> None:
         }
         small.state.need([("usage", 0)])
         await trio.sleep(5)
-        assert small.state.replica.head(key, ("usage", 0)), "it can be had again"
+        assert small.state.replica.head(key, ("usage", 0)), "it can be fetched again"
 
     run(body)
 
 
-def test_who_comes_new_is_vouched_for_by_a_few() -> None:
-    """A node that vouches for enough others already does so for whom nobody else would."""
+def test_a_new_node_is_vouched_for_by_a_few() -> None:
+    """A node that vouches for enough others already only vouches for peers that lack vouchers."""
 
     async def body(swarm: Swarm) -> None:
         nodes = [await swarm.node() for _ in range(12)]
@@ -400,13 +400,14 @@ def test_who_comes_new_is_vouched_for_by_a_few() -> None:
         await trio.sleep(20)
         assert far.names(new) == ["new"]
         authors = far.state.replica.authors
-        assert authors.vouchers(new.identity.public_key) < 8, "not by all who could"
+        assert authors.vouchers(new.identity.public_key) < 8, "not by all possible nodes"
 
     run(body)
 
 
-def test_strangers_one_after_the_other_are_told_of_slowly() -> None:
-    """Each vouching goes to everybody: one peer with ever new keys must not bring it about."""
+def test_vouches_for_one_new_peer_after_the_other_are_rate_limited() -> None:
+    """Each change of vouches reaches all nodes, so one peer with ever new keys must not cause
+    many."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -448,17 +449,17 @@ def test_links_of_the_first_seconds_are_vouched_for_together() -> None:
     run(body)
 
 
-def test_nobody_sets_what_has_no_room() -> None:
+def test_a_fact_that_is_too_large_is_refused() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
-        with pytest.raises(StateError, match="has over"):
+        with pytest.raises(StateError, match="exceeds"):
             one.state.set("models", "x", {"long": "y" * defaults.FACT_BYTES})
 
     run(body)
 
 
-def test_a_forked_feed_of_its_own_ends_nothing() -> None:
-    """Its key was used twice: what it says of itself goes nowhere, the node goes on."""
+def test_a_forked_own_feed_does_not_stop_the_node() -> None:
+    """Its key was used twice. Its facts reach no peer, but the node keeps running."""
 
     async def body(swarm: Swarm) -> None:
         one, two = [await swarm.node() for _ in range(2)]
@@ -473,7 +474,7 @@ def test_a_forked_feed_of_its_own_ends_nothing() -> None:
     run(body)
 
 
-def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
+def test_lost_feeds_of_others_are_fetched_again() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         two.state.set("models", "other", MODEL)
@@ -490,8 +491,8 @@ def test_others_feeds_that_the_store_lost_are_fetched_again() -> None:
     run(body)
 
 
-def test_what_only_peers_remember_is_not_said_again() -> None:
-    """The store is gone, and what an earlier run said comes back before this one writes."""
+def test_own_facts_that_only_peers_have_are_not_restored() -> None:
+    """The store is lost, and the facts of an earlier run come back before this one writes."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -508,7 +509,7 @@ def test_what_only_peers_remember_is_not_said_again() -> None:
     run(body)
 
 
-def test_what_has_no_room_is_told_and_tried_again() -> None:
+def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         one.state.say(Said("models", {(0, "x" * 300): MODEL, (0, "short"): MODEL}))
@@ -517,15 +518,15 @@ def test_what_has_no_room_is_told_and_tried_again() -> None:
         assert one.names() == ["short"]
         kept = one.state._own_facts._said["models"].facts
         assert isinstance(kept, dict)
-        del kept[0, "x" * 300]  # as if there were room now
+        del kept[0, "x" * 300]  # as if it fitted now
         await trio.sleep(defaults.SETTLE_AGAIN)
         assert one.troubles == {}
 
     run(body)
 
 
-def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
-    """The store is gone and the new disk is full: what this node once wrote is with the others."""
+def test_own_entries_that_the_disk_refuses_to_store_again() -> None:
+    """The store is lost and the new disk is full, but peers have this node's earlier entries."""
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
@@ -550,8 +551,8 @@ def test_own_entries_that_the_disk_refuses_to_take_back() -> None:
 
 
 @pytest.mark.parametrize("good", range(8))
-def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many reads of entries it gives none: the node begins without memory."""
+def test_a_disk_that_fails_at_the_start(good: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails after `good` reads of entries, and the node starts without memory."""
     reads = 0
 
     def entries(self: Store, *args: Any) -> list[bytes]:
@@ -585,7 +586,7 @@ def test_a_disk_that_fails_while_it_begins(good: int, monkeypatch: pytest.Monkey
     run(body)
 
 
-def test_what_comes_once_it_has_ended_is_refused() -> None:
+def test_calls_after_the_end_are_refused() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -599,12 +600,14 @@ def test_what_comes_once_it_has_ended_is_refused() -> None:
     run(body)
 
 
-def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_damages_each_new_file_does_not_stop_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing, real = False, Store.commit
 
     def commit(self: Store, works: Any) -> Any:
         if failing:
-            raise DatabaseDamaged("a page is not what was written")
+            raise DatabaseDamaged("a page differs from what was written")
         return real(self, works)
 
     monkeypatch.setattr(Store, "commit", commit)
@@ -624,7 +627,7 @@ def test_a_disk_that_damages_each_new_file_ends_nothing(monkeypatch: pytest.Monk
     run(body)
 
 
-def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
+def test_damaged_own_feeds_are_written_again() -> None:
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
         one.state.set("models", "mine", MODEL)
@@ -643,10 +646,10 @@ def test_own_feeds_that_are_found_damaged_are_written_anew() -> None:
     run(body)
 
 
-def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
+def test_objects_loaded_at_a_start_are_garbage_collected_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With hundreds of thousands of objects each look would hold the loop for 0.2 s."""
+    """With hundreds of thousands of objects, each collection would stall the loop for 0.2 s."""
     kept: list[int] = []
 
     async def body(swarm: Swarm) -> None:
@@ -670,7 +673,7 @@ def test_what_is_loaded_at_a_start_is_looked_at_for_garbage_once(
     assert len(kept) > 2 and kept[-1] == 1
 
 
-def test_what_was_stored_is_in_the_views_when_it_says_so() -> None:
+def test_stored_facts_are_in_the_views_once_shown_is_set() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
         one.state.set("models", "tiny", MODEL)

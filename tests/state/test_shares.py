@@ -1,4 +1,4 @@
-"""What falls to whom is spread evenly, and changes little when somebody comes or goes."""
+"""Jobs are spread evenly over workers, and few move when a worker comes or goes."""
 
 import hashlib
 from collections import Counter
@@ -21,13 +21,13 @@ def firsts(shares: Shares) -> list[PeerId]:
     return [next(shares.heirs(job)) for job in JOBS]
 
 
-def test_everybody_has_a_share() -> None:
+def test_every_worker_has_a_share() -> None:
     counts = Counter(firsts(shares_of(PEERS)))
     assert set(counts) == set(PEERS)
     assert max(counts.values()) < 2.5 * len(JOBS) / len(PEERS)
 
 
-def test_all_who_know_the_same_workers_agree() -> None:
+def test_nodes_that_know_the_same_workers_agree() -> None:
     one, other = shares_of(PEERS), shares_of([*reversed(PEERS), *PEERS])
     other.remove(PEERS[3])
     other.remove(PEERS[3])
@@ -35,7 +35,7 @@ def test_all_who_know_the_same_workers_agree() -> None:
     assert firsts(one) == firsts(other) and len(one) == len(other) == 20
 
 
-def test_who_goes_leaves_to_its_heirs_and_nothing_else_moves() -> None:
+def test_only_the_jobs_of_a_removed_worker_move() -> None:
     shares, gone = shares_of(PEERS), PEERS[7]
     before = firsts(shares)
     heirs = [
@@ -50,6 +50,6 @@ def test_who_goes_leaves_to_its_heirs_and_nothing_else_moves() -> None:
     assert moved == heirs and len(set(heirs)) > 3
 
 
-def test_nobody() -> None:
+def test_a_ring_without_workers() -> None:
     assert list(Shares().heirs(JOBS[0])) == []
     assert set(shares_of(PEERS).heirs(JOBS[0])) == set(PEERS)

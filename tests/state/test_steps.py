@@ -1,11 +1,11 @@
-"""steps: when a step ends."""
+"""A step ends after many values or many bytes."""
 
 from shoal.state import defaults
 from shoal.state.steps import Steps
 
 
 def lengths(*values: bytes | None) -> list[int]:
-    """How many values each step takes."""
+    """Return the number of values in each step."""
     steps, found, count = Steps(), [], 0
     for value in values:
         count += 1

@@ -1,4 +1,4 @@
-"""The store: chains grow by what follows, damaged rows are noticed, space is given back."""
+"""The store extends chains only in order, notices damaged rows, and gives space back."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ class Place:
             store.close()
 
     def change(self, statement: str, *values: int | bytes | str) -> None:
-        """Behind the store's back."""
+        """Change the database without the store."""
         database = self.files.database(PLACE)
         assert database.run(statement, *values) > 0
         database.close()
@@ -91,7 +91,7 @@ def test_entries_come_back_after_a_restart() -> None:
         assert store.entries(name(1), 1, 2, 1) == sealed(first[2:]), "one at least"
 
 
-def test_only_what_follows_is_taken() -> None:
+def test_only_entries_that_follow_are_stored() -> None:
     place = Place()
     entries, other = chain(1, 3), chain(1, 3, salt=b"other")
     later = chain(1, 2, epoch=5)
@@ -103,7 +103,7 @@ def test_only_what_follows_is_taken() -> None:
         done(store, Put(entries))
         done(store, Put(entries[1:]))  # a second time
         (error,) = store.commit([Put(other[1:2])])
-        assert isinstance(error, BadOrder), "a fork is not written over what is there"
+        assert isinstance(error, BadOrder), "a fork does not overwrite the stored entry"
         done(store, Put(later[:1]))
         (error,) = store.commit([Put(entries[:1])])
         assert isinstance(error, BadOrder), "an epoch that was replaced does not come back"
@@ -111,7 +111,7 @@ def test_only_what_follows_is_taken() -> None:
         assert feed.entries == tuple(sealed(later[:1]))
 
 
-def test_a_bad_change_spoils_no_other_of_its_transaction() -> None:
+def test_a_bad_change_does_not_affect_others_in_its_transaction() -> None:
     place = Place()
     with place.opened() as store:
         results = store.commit([Put(chain(1, 2)), Put(chain(2, 2)[1:]), Put(chain(3, 1))])
@@ -119,7 +119,7 @@ def test_a_bad_change_spoils_no_other_of_its_transaction() -> None:
         assert [feed.name for feed in everything(store)] == [name(1), name(3)]
 
 
-def test_a_fork_leaves_the_proof_alone() -> None:
+def test_a_fork_leaves_only_the_proof() -> None:
     place = Place()
     entries, other = chain(1, 3), chain(1, 3, salt=b"other")
     proof = Proof.of(entries[2], other[2])
@@ -141,7 +141,7 @@ def test_a_fork_leaves_the_proof_alone() -> None:
         assert store.proof(name(1)) == proof
 
 
-def test_a_cut_leaves_what_leads_to_it() -> None:
+def test_a_cut_leaves_the_entries_up_to_it() -> None:
     place, entries = Place(), chain(1, 5)
     with place.opened() as store:
         done(store, Put(entries), Cut(name(1), entries[2].head))
@@ -155,7 +155,7 @@ def test_a_cut_leaves_what_leads_to_it() -> None:
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_a_cut_at_what_is_not_stored_leaves_nothing(forked: bool) -> None:
+def test_a_cut_at_a_missing_entry_leaves_nothing(forked: bool) -> None:
     place, entries, others = Place(), chain(1, 3), chain(1, 3, salt=b"x")
     with place.opened() as store:
         done(store, Put(entries))
@@ -265,8 +265,9 @@ def test_without_the_sums_damage_is_not_noticed(monkeypatch: pytest.MonkeyPatch)
         assert len(everything(store)) == 1
 
 
-def test_a_page_from_an_earlier_time_is_noticed() -> None:
-    """As where a write never reached the disk: each row is sound, but not of this feed's epoch."""
+def test_an_outdated_page_is_noticed() -> None:
+    """As if a write never reached the disk: each row is sound, but from another epoch of the
+    feed."""
     place, old, new = Place(), chain(1, 3, epoch=1), chain(1, 3, epoch=2)
     with place.opened() as store:
         done(store, Put(old))
@@ -281,7 +282,7 @@ def test_a_page_from_an_earlier_time_is_noticed() -> None:
 
 
 def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -> None:
-    """Red where what was read before is answered from memory."""
+    """Fails if earlier reads are answered from the cache."""
     path, entries = tmp_path / "state.db", chain(1, 3)
     store = Store(RealHost().files.database(path))
     done(store, Put(entries))
@@ -289,7 +290,7 @@ def test_damage_of_the_disk_is_noticed_while_the_store_is_open(tmp_path: Path) -
     store = Store(RealHost().files.database(path))
     assert len(everything(store)) == 1
     data = path.read_bytes()
-    piece = entries[1].sealed[48:80]  # of its signature
+    piece = entries[1].sealed[48:80]  # part of its signature
     assert data.count(piece) == 1
     path.write_bytes(data.replace(piece, bytes(32)))
     assert store.feeds().damaged == [name(1)]
@@ -305,7 +306,7 @@ def test_a_damaged_proof_is_noticed() -> None:
         store.proof(name(1))
 
 
-def test_a_reader_notices_entries_that_are_gone() -> None:
+def test_a_reader_notices_missing_entries() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 3)))
@@ -315,7 +316,7 @@ def test_a_reader_notices_entries_that_are_gone() -> None:
         assert len(store.entries(name(1), 1, 0, 1)) == 1
 
 
-def test_what_later_versions_wrote_is_left_alone() -> None:
+def test_a_store_of_a_later_version_is_left_alone() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -326,7 +327,7 @@ def test_what_later_versions_wrote_is_left_alone() -> None:
         pass
 
 
-def test_a_kind_that_is_not_kept_any_more_goes() -> None:
+def test_feeds_of_a_removed_kind_are_deleted() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)), Put(chain(1, 1, kind="jobs")))
@@ -348,7 +349,7 @@ def test_a_store_without_its_tables_is_damaged() -> None:
         pass
 
 
-def test_what_earlier_versions_noted_of_their_end_is_passed_over() -> None:
+def test_the_end_note_of_earlier_versions_is_ignored() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -359,7 +360,7 @@ def test_what_earlier_versions_noted_of_their_end_is_passed_over() -> None:
         assert [feed.name for feed in everything(store)] == [name(1), name(2)]
 
 
-def test_a_store_that_is_closed_has_written_nothing_more() -> None:
+def test_closing_a_store_writes_nothing_more() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
@@ -367,7 +368,7 @@ def test_a_store_that_is_closed_has_written_nothing_more() -> None:
         assert store._database.rows("SELECT name FROM meta LIMIT 2") == []
 
 
-def test_feeds_are_read_some_at_a_time() -> None:
+def test_feeds_are_read_in_batches() -> None:
     place = Place()
     with place.opened() as store:
         for number in range(1, 40):
@@ -379,7 +380,7 @@ def test_feeds_are_read_some_at_a_time() -> None:
         assert batches == 2
 
 
-def test_space_is_given_back() -> None:
+def test_free_space_is_given_back() -> None:
     place = Place()
     with place.opened() as store:
         for number in range(1, 101):
@@ -397,8 +398,8 @@ def test_space_is_given_back() -> None:
 
 
 def cut_short(log: list[Operation], seed: int) -> set[int] | None:
-    """Authors whose three entries are there after the disk did all of a log and lost power; None
-    where the store is damaged."""
+    """Replay a log of disk operations and cut the power. Return the authors whose three entries are
+    stored, or None if the store is damaged."""
     disk = Disk(Events(), Random(seed))
     mount = Mount(disk)
     replay(mount, log)
@@ -414,7 +415,7 @@ def cut_short(log: list[Operation], seed: int) -> set[int] | None:
     return None if batch.damaged or len(whole) < len(batch.feeds) else whole
 
 
-def test_every_commit_is_there_wherever_the_power_goes() -> None:
+def test_every_commit_survives_a_power_loss_at_any_point() -> None:
     place, when = Place(), list[int]()
     log = place.mount.log = list[Operation]()
     with place.opened() as store:
@@ -428,4 +429,4 @@ def test_every_commit_is_there_wherever_the_power_goes() -> None:
         assert acknowledged <= (cut_short(log[:at], seed) or set())
         unsynced = [item for item in log[:at] if "sync" not in item[0]]
         lost += not acknowledged <= (cut_short(unsynced, seed) or set())
-    assert lost > 20, "the twin: without the syncs it is not"
+    assert lost > 20, "control: without the syncs some are lost"

@@ -1,4 +1,4 @@
-"""Verifying a whole feed as it is stored."""
+"""Verification of a whole stored feed."""
 
 from shoal.state.entry import FORKED, Entry, Head
 from shoal.state.stored import StoredFeed, checked, entry_sum, feed_sum, verify
@@ -16,7 +16,7 @@ def test_a_sound_feed_is_verified() -> None:
     assert verify(StoredFeed(name(1), FORKED, 0, ()))
 
 
-def test_anything_else_is_not() -> None:
+def test_any_other_feed_is_not_verified() -> None:
     entries, other = chain(1, 4), chain(1, 4, salt=b"other")
     assert not verify(stored([*entries[:2], other[2], entries[3]])), "the chain is broken"
     assert not verify(stored(entries[:3], entries[3].head)), "the last one is missing"
@@ -30,7 +30,7 @@ def test_anything_else_is_not() -> None:
     assert not verify(feed._replace(entries=(spoilt, *feed.entries[1:])))
 
 
-def test_sums_say_of_what_a_row_is() -> None:
+def test_sums_cover_the_identity_of_a_row() -> None:
     entries, key = chain(1, 2), identity(1).public_key
     head, size = entries[-1].head, sum(entry.size for entry in entries)
     rows = [(n, e.sealed, entry_sum(key, 5, 1, n, e.sealed)) for n, e in enumerate(entries)]

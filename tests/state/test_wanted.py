@@ -1,4 +1,4 @@
-"""Whom to ask for what, however some lie."""
+"""Which peers are asked for which feeds, even if several of them lie."""
 
 from collections.abc import Callable
 from math import inf
@@ -24,7 +24,7 @@ def place(author: int) -> tuple[bytes, tuple[str, int]]:
 
 
 class Lacking:
-    """Which sequence number of each author is here."""
+    """A scheduler of pulls, with the sequence number of each author that is known here."""
 
     def __init__(self, draw: Callable[[int], int] = lambda n: 0) -> None:
         self.have: dict[bytes, int] = {}
@@ -38,13 +38,13 @@ class Lacking:
         return {pull.peer: list(pull.places) for pull in found}
 
     def ended(self, peer: PeerId, vain: bool, now: float) -> None:
-        """The first pull from this one that is under way, which brought something, or did not."""
+        """End the first pull in flight from this peer, with or without a result."""
         pull = next(pull for pull in self.pulls if pull.peer == peer)
         self.pulls.remove(pull)
         self.wanted.ended(pull, pull.places if vain else (), now)
 
 
-def test_each_is_asked_of_one_at_a_time_and_then_of_the_next() -> None:
+def test_a_feed_is_pulled_from_one_peer_at_a_time() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.wanted.heard(B, [head(1)], 0.0)
@@ -59,7 +59,7 @@ def test_each_is_asked_of_one_at_a_time_and_then_of_the_next() -> None:
     assert it.wanted.next_at(0.3) == inf
 
 
-def test_who_is_slow_is_not_waited_for() -> None:
+def test_another_peer_is_asked_if_one_is_slow() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.wanted.heard(B, [head(1)], 0.0)
@@ -68,8 +68,8 @@ def test_who_is_slow_is_not_waited_for() -> None:
     assert it.next(defaults.PULL_PATIENCE[1]) == {B: [place(1)]}
 
 
-def test_for_who_is_slow_two_others_are_asked_at_once() -> None:
-    """Over far links each that brings nothing costs a second."""
+def test_two_other_peers_are_asked_if_one_is_slow() -> None:
+    """Over far links each useless pull costs a second."""
     it = Lacking()
     for peer in (A, B, C, PeerId("D")):
         it.wanted.heard(peer, [head(1)], 0.0)
@@ -92,7 +92,7 @@ def test_the_same_peer_is_not_asked_for_the_same_twice_at_once() -> None:
     assert it.next(20.0) == {A: [place(1)]}
 
 
-def test_that_one_had_nothing_is_no_reason_to_ask_another_again() -> None:
+def test_a_failed_pull_does_not_repeat_pending_ones() -> None:
     it = Lacking()
     for peer in (A, B, C):
         it.wanted.heard(peer, [head(1)], 0.0)
@@ -100,11 +100,11 @@ def test_that_one_had_nothing_is_no_reason_to_ask_another_again() -> None:
     late = defaults.PULL_PATIENCE[1]
     it.next(late)
     it.ended(A, True, late + 0.1)
-    assert it.next(late + 0.1) == {}  # of B and C an answer is waited for
+    assert it.next(late + 0.1) == {}  # replies of B and C are pending
 
 
-def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
-    """Those that bring nothing say nothing of how long it takes."""
+def test_if_pulls_are_quick_the_next_peer_is_asked_sooner() -> None:
+    """Pulls without a result do not count for the average duration."""
     it = Lacking()
     for number in range(40):
         now = 10.0 * number
@@ -124,7 +124,7 @@ def test_where_pulls_are_quick_the_next_is_asked_sooner() -> None:
     assert it.wanted.next_at(700.0) < 700.5
 
 
-def test_only_so_many_pulls_are_under_way() -> None:
+def test_concurrent_pulls_are_limited() -> None:
     it = Lacking()
     peers = [PeerId(f"p{number}") for number in range(2 * defaults.PULLS + 1)]
     for number, peer in enumerate(peers):
@@ -134,7 +134,7 @@ def test_only_so_many_pulls_are_under_way() -> None:
     assert len(it.next(defaults.PULL_PATIENCE[1])) == defaults.PULLS  # the others are slow
 
 
-def test_who_is_far_away_does_not_wait_for_each_answer() -> None:
+def test_a_far_link_has_several_pulls_in_flight() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(number) for number in range(8 * defaults.PULL_FEEDS)], 0.0)
     asked: list[Place] = []
@@ -148,7 +148,7 @@ def test_who_is_far_away_does_not_wait_for_each_answer() -> None:
     assert len(it.next(0.5)[A]) == defaults.PULL_FEEDS
 
 
-def test_those_who_are_told_the_same_ask_for_other_parts_of_it_first() -> None:
+def test_nodes_told_the_same_pull_different_parts_first() -> None:
     count = 8 * defaults.PULL_FEEDS
     asked: set[Place] = set()
     for seed in range(8):
@@ -158,7 +158,7 @@ def test_those_who_are_told_the_same_ask_for_other_parts_of_it_first() -> None:
     assert len(asked) > count / 2
 
 
-def test_those_who_hold_all_pulls_they_can_leave_room_for_others() -> None:
+def test_peers_with_all_their_pulls_leave_capacity_for_others() -> None:
     it = Lacking()
     liars = [PeerId(f"p{number}") for number in range(5)]
     for number, peer in enumerate(liars):
@@ -171,13 +171,13 @@ def test_those_who_hold_all_pulls_they_can_leave_room_for_others() -> None:
     assert it.next(0.1) == {A: [place(9_999)]}
 
 
-def test_twin_without_that_room_they_hold_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_that_capacity_they_take_all_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "PULLS_MORE", defaults.PULLS)
     with pytest.raises(AssertionError):
-        test_those_who_hold_all_pulls_they_can_leave_room_for_others()
+        test_peers_with_all_their_pulls_leave_capacity_for_others()
 
 
-def test_a_link_that_went_and_came_has_nothing_to_do_with_pulls_from_before() -> None:
+def test_a_new_link_is_independent_of_earlier_pulls() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.next(0.0)
@@ -187,8 +187,9 @@ def test_a_link_that_went_and_came_has_nothing_to_do_with_pulls_from_before() ->
     assert it.next(0.2) == {A: [place(1)]}
 
 
-def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
-    """It promises ever higher heads and delivers nothing, at once: the other is asked in turn."""
+def test_a_liars_offers_do_not_block_an_honest_peer() -> None:
+    """It offers ever higher heads and delivers nothing at once. The honest peer still gets its
+    turn."""
     it = Lacking()
     it.wanted.heard(B, [head(1)], 0.0)
     for number in range(5):
@@ -200,7 +201,7 @@ def test_a_liar_s_promises_do_not_stand_in_the_way() -> None:
     raise AssertionError("the honest one was never asked")
 
 
-def test_what_was_not_given_is_not_asked_for_again_soon() -> None:
+def test_feeds_that_were_not_given_are_not_asked_for_again_soon() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(1)], 0.0)
     it.next(0.0)
@@ -221,17 +222,17 @@ def test_an_author_that_floods_waits_and_no_other() -> None:
     assert it.next(defaults.AUTHOR_BURST_S) == {A: [place(1)]}
 
 
-def test_a_teller_has_room_for_so_much() -> None:
+def test_offers_of_one_peer_are_limited() -> None:
     it = Lacking()
     it.wanted.heard(A, [head(number) for number in range(defaults.TOLD + 10)], 0.0)
     assert it.wanted.room(A) == 0
-    assert len(it.wanted.tellers(place(0))) == 0  # the oldest went
+    assert len(it.wanted.tellers(place(0))) == 0  # the oldest was evicted
     it.wanted.lost(A)
     assert it.wanted.room(A) == defaults.TOLD
 
 
-def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -> None:
-    """Nothing that stands first, and cannot be asked for, hides what stands behind it."""
+def test_a_choice_is_quick_and_reaches_all_offers() -> None:
+    """Offers that cannot be asked for do not hide the offers after them."""
     it, looks = Lacking(), 0
     lacks = it.wanted._lacks
 
@@ -260,7 +261,7 @@ def test_however_much_is_told_a_choice_takes_a_moment_and_comes_to_all_of_it() -
     assert found == {tellers[-1]: [((1).to_bytes(32), (told.kind, 0)) for told in flood]}
 
 
-def test_no_room_is_no_reason_to_look() -> None:
+def test_without_capacity_no_offers_are_checked() -> None:
     it = Lacking()
     for number in range(defaults.PULLS_MORE + 1):
         it.wanted.heard(PeerId(f"p{number}"), [head(number)], 0.0)
@@ -274,7 +275,7 @@ def member(author: int, seq: int = 1) -> Told:
 
 
 def asked_by(it: Lacking, until: float, now: float = 0.0) -> dict[Place, float]:
-    """Pull all that may be pulled, each at once, and return when each feed was asked for."""
+    """Pull all feeds that may be pulled, each at once, and return when each was asked for."""
     found: dict[Place, float] = {}
     while now <= until:
         while pulls := it.wanted.next(now):
@@ -290,8 +291,8 @@ def asked_by(it: Lacking, until: float, now: float = 0.0) -> dict[Place, float]:
     return found
 
 
-def test_of_many_that_join_at_once_each_is_asked_for_in_its_turn() -> None:
-    """In a small swarm that is at once; feeds of other kinds never wait."""
+def test_feeds_of_many_joining_members_are_pulled_in_turn() -> None:
+    """In a small swarm that is at once. Feeds of other kinds never wait."""
     it = Lacking()
     burst, per_s = (defaults.PATIENT_LOT * rate for rate in defaults.PATIENT_LOTS)
     for peer in (A, B):
@@ -306,7 +307,7 @@ def test_of_many_that_join_at_once_each_is_asked_for_in_its_turn() -> None:
     assert it.next(1061.0) == {C: [place(1_000)]}  # the others wait until they are a lot
 
 
-def test_what_was_superseded_while_it_waited_is_never_asked_for() -> None:
+def test_superseded_offers_are_never_asked_for() -> None:
     it = Lacking()
     it.wanted.heard(A, [member(number) for number in range(300)], 0.0)
     asked = asked_by(it, 30.0)
@@ -317,7 +318,7 @@ def test_what_was_superseded_while_it_waited_is_never_asked_for() -> None:
     assert it.wanted.room(A) == defaults.TOLD - len(waiting)
 
 
-def test_promises_spend_no_budget() -> None:
+def test_empty_offers_spend_no_budget() -> None:
     it = Lacking()
     it.wanted.heard(A, [member(number) for number in range(1_000)], 0.0)
     for _ in range(100):
@@ -327,7 +328,7 @@ def test_promises_spend_no_budget() -> None:
     assert len(asked_by(it, 0.0)) == 96
 
 
-def test_eight_that_spend_the_budget_leave_the_ninth_its_turn() -> None:
+def test_eight_peers_that_spend_the_budget_leave_the_ninth_its_turn() -> None:
     it = Lacking()
     it.wanted.heard(A, [member(number) for number in range(100)], 0.0)
     asked_by(it, 0.1)  # it is spent
@@ -350,7 +351,7 @@ def test_eight_that_spend_the_budget_leave_the_ninth_its_turn() -> None:
     raise AssertionError("the honest one was never asked")
 
 
-def test_who_gave_much_to_others_rests_and_another_is_asked() -> None:
+def test_a_peer_with_a_spent_giving_budget_rests() -> None:
     it = Lacking()
     it.wanted.heard(A, [member(1), head(2)], 0.0)
     (pull,) = it.wanted.next(0.0)

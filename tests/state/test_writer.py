@@ -1,4 +1,4 @@
-"""Facts become entries that others take, and no number is ever given twice."""
+"""Facts become entries that peers accept, and no number is ever used twice."""
 
 import random
 
@@ -42,7 +42,7 @@ class Node:
         assert copy.admit(open_entry(entry.sealed)).outcome is Outcome.NEWS
 
     def flush(self) -> list[Entry]:
-        """What is written after the pause, stored and followed."""
+        """Return the entries written after the pause, which are stored and replicated."""
         self.now += defaults.WRITE_PAUSE
         self.wall += 250
         entries = self.writer.flush(self.now, self.wall)
@@ -78,7 +78,7 @@ def test_facts_reach_a_replica() -> None:
     assert node.seen(MEMBER) == {"version": {"v": "1"}}
 
 
-def test_changes_travel_together_and_nothing_goes_out_for_nothing() -> None:
+def test_changes_share_entries_and_no_empty_entry_is_written() -> None:
     node = Node()
     writer = node.writer
     assert writer.wake(0.0) is None
@@ -86,7 +86,7 @@ def test_changes_travel_together_and_nothing_goes_out_for_nothing() -> None:
     assert writer.wake(0.0) == 0.0
     node.flush()
     writer.set("jobs", 0, "a", {"n": 1})
-    assert writer.wake(node.now) is None, "it says so already"
+    assert writer.wake(node.now) is None, "the fact is written already"
     writer.set("jobs", 0, "a", {"n": 2})
     writer.set("jobs", 0, "b", {"n": 1})
     assert writer.flush(node.now + 0.1, node.wall) == []
@@ -99,7 +99,7 @@ def test_changes_travel_together_and_nothing_goes_out_for_nothing() -> None:
     assert node.flush() == [] and writer.wake(node.now) is None
 
 
-def test_a_thousand_changes_are_one_entry_and_more_than_an_update_holds_are_several() -> None:
+def test_many_changes_are_written_in_as_few_entries_as_possible() -> None:
     node = Node()
     node.writer.set("jobs", 0, "first", {})
     node.flush()
@@ -119,7 +119,7 @@ def test_a_thousand_changes_are_one_entry_and_more_than_an_update_holds_are_seve
     assert len(node.seen()) == 16
 
 
-def test_history_gives_way_to_a_snapshot() -> None:
+def test_a_long_history_is_replaced_by_a_snapshot() -> None:
     node = Node()
     epochs = set()
     for turn in range(300):
@@ -134,7 +134,7 @@ def test_history_gives_way_to_a_snapshot() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_number_of_writes_stays_within_the_limits(kind: str) -> None:
-    """Twin: without its limits in mind the writer's entries would be refused at the end."""
+    """Control: a writer that ignores the limits would in the end have its entries refused."""
     node = Node()
     name = FeedName(ALICE.peer, kind, 0)
     full = KINDS[kind].keys
@@ -147,7 +147,7 @@ def test_any_number_of_writes_stays_within_the_limits(kind: str) -> None:
     assert feed.head == node.feeds[name].head and len(node.seen(name)) <= 51
 
 
-def test_a_feed_that_is_full_refuses_and_takes_again() -> None:
+def test_a_full_feed_refuses_facts_until_it_has_space() -> None:
     node = Node()
     writer = node.writer
     with pytest.raises(FeedFull) as refusal:
@@ -169,13 +169,13 @@ def test_a_fact_as_large_as_the_feed_is_written() -> None:
     for turn in range(3):
         room = KINDS["member"].live_bytes - 39 - turn
         node.writer.set("member", 0, "k", {"b": bytes(room)})
-        assert numbers(node.flush()) == [0], "no update has room for it, a snapshot has"
+        assert numbers(node.flush()) == [0], "it fits into a snapshot, but not into an update"
         assert node.seen(MEMBER) == {"k": {"b": bytes(room)}}
     with pytest.raises(FeedFull):
         node.writer.set("member", 0, "k", {"b": bytes(room + 9)})
 
 
-def test_entries_of_feeds_that_were_never_touched_are_taken() -> None:
+def test_entries_of_untouched_feeds_are_admitted() -> None:
     node, other = Node(), Node()
     other.writer.set("jobs", 0, "a", {})
     (entry,) = other.flush()
@@ -183,7 +183,7 @@ def test_entries_of_feeds_that_were_never_touched_are_taken() -> None:
     assert node.writer.takes(entry, 0.0)
 
 
-def test_so_many_keys_and_no_more() -> None:
+def test_keys_of_a_feed_are_limited() -> None:
     node = Node()
     for number in range(KINDS["member"].keys):
         node.writer.set("member", 0, f"{number}", {})
@@ -207,13 +207,15 @@ def test_so_many_keys_and_no_more() -> None:
         ("k", {"n": 2**70}, "bad-fact"),
     ],
 )
-def test_facts_that_cannot_be_sent(key: str, value: dict[str, object], code: str) -> None:
+def test_facts_that_cannot_be_encoded_are_refused(
+    key: str, value: dict[str, object], code: str
+) -> None:
     with pytest.raises(FeedFull) as refusal:
         Node().writer.set("jobs", 0, key, value)
     assert refusal.value.code == code
 
 
-def test_each_run_begins_an_epoch_with_what_it_had() -> None:
+def test_each_run_begins_an_epoch_with_the_stored_facts() -> None:
     first = Node()
     for number in range(3):
         first.writer.set("jobs", 0, f"{number}", {"n": number})
@@ -221,7 +223,7 @@ def test_each_run_begins_an_epoch_with_what_it_had() -> None:
     again = Node(first.entries)
     again.wall = first.wall
     again.writer.set("jobs", 0, "0", {"n": 0})
-    assert again.flush() == [], "it says so already: nothing to write, no epoch"
+    assert again.flush() == [], "the facts are written already: no entry, no epoch"
     again.writer.set("jobs", 0, "3", {"n": 3})
     (entry,) = again.flush()
     assert entry.seq == 0 and entry.epoch > first.entries[-1].epoch
@@ -230,9 +232,9 @@ def test_each_run_begins_an_epoch_with_what_it_had() -> None:
     assert numbers(again.flush()) == [1]
 
 
-def test_a_copy_from_yesterday_forks_nothing() -> None:
-    """The store was copied, entries were written, the copy was put back: a twin that goes on
-    in the copy's epoch has forked its feed."""
+def test_a_restored_old_copy_does_not_fork() -> None:
+    """The store was copied, entries were written, and the copy was put back. A writer that
+    continues in the copy's epoch (control) forks its feed."""
     first = Node()
     first.writer.set("jobs", 0, "a", {"n": 1})
     first.flush()
@@ -257,7 +259,7 @@ def test_a_copy_from_yesterday_forks_nothing() -> None:
     assert other.compare(first.entries[1], wrong).outcome is Outcome.FORK
 
 
-def test_what_was_lost_comes_back_from_the_swarm_before_it_writes() -> None:
+def test_lost_facts_come_back_from_peers_before_a_write() -> None:
     first = Node()
     for key in "ab":
         first.writer.set("jobs", 0, key, {"n": 1})
@@ -280,14 +282,14 @@ def test_what_was_lost_comes_back_from_the_swarm_before_it_writes() -> None:
     assert sorted(lost.seen()) == ["a", "b", "c"]
 
 
-def test_fewer_peers_than_three_are_enough_when_there_are_no_more() -> None:
+def test_fewer_than_three_peers_are_enough_if_there_are_no_more() -> None:
     node = Node(held_until=defaults.WRITE_HOLD)
     node.writer.set("jobs", 0, "c", {"n": 2})
     node.writer.reported(Identity.from_seed(b"p" * 32).peer, linked=1)
     assert numbers(node.flush()) == [0]
 
 
-def test_a_clock_that_was_set_back_still_names_a_later_epoch() -> None:
+def test_a_clock_set_back_still_gives_a_later_epoch() -> None:
     first = Node()
     first.writer.set("jobs", 0, "a", {})
     first.flush()
@@ -318,7 +320,7 @@ def test_another_process_with_this_key_is_answered_with_a_later_epoch() -> None:
     assert node.writer.wake(node.now) is None
 
 
-def test_own_entries_that_come_back_change_nothing() -> None:
+def test_returning_own_entries_change_nothing() -> None:
     node = Node()
     node.writer.set("jobs", 0, "a", {})
     (entry,) = node.flush()
@@ -326,8 +328,8 @@ def test_own_entries_that_come_back_change_nothing() -> None:
     assert node.feed(JOBS).admit(entry).outcome is Outcome.KNOWN
 
 
-def test_what_could_not_be_stored_is_written_again_under_another_number() -> None:
-    """It may have been stored nonetheless: the same number with other words would be a fork."""
+def test_a_failed_entry_is_written_again_with_another_number() -> None:
+    """It may have been stored nonetheless, so another entry with its number would be a fork."""
     node = Node()
     node.writer.set("jobs", 0, "a", {"n": 1})
     node.flush()
@@ -343,7 +345,7 @@ def test_what_could_not_be_stored_is_written_again_under_another_number() -> Non
     assert node.seen() == {"a": {"n": 1}, "b": {"n": 2}, "c": {"n": 1}}
 
 
-def test_a_snapshot_that_could_not_be_stored_does_not_give_its_number_again() -> None:
+def test_the_number_of_a_failed_snapshot_is_not_reused() -> None:
     node = Node()
     node.writer.set("jobs", 0, "a", {"n": 1})
     (lost,) = node.writer.flush(1.0, node.wall)
@@ -352,7 +354,7 @@ def test_a_snapshot_that_could_not_be_stored_does_not_give_its_number_again() ->
     assert entry.epoch > lost.epoch
 
 
-def test_a_forked_feed_takes_no_more() -> None:
+def test_a_forked_feed_is_not_written() -> None:
     node = Node()
     node.writer.set("jobs", 0, "a", {"n": 1})
     (mine,) = node.flush()
@@ -370,7 +372,7 @@ def test_a_forked_feed_takes_no_more() -> None:
 
 
 @pytest.mark.parametrize("update", [b"", bytes(200), bytes(defaults.UPDATE_BYTES)], ids=len)
-def test_the_overhead_is_a_bound(update: bytes) -> None:
+def test_the_overhead_constant_is_an_upper_bound(update: bytes) -> None:
     most = 2**53 - 1
     entry = seal_entry(
         ALICE, "member", 0, epoch=most, seq=most, parent=bytes(32), made=most, update=update
@@ -379,12 +381,12 @@ def test_the_overhead_is_a_bound(update: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
+def test_no_number_is_used_twice(seed: int) -> None:
     """Crashes, lost stores, old copies, full disks and clocks that jump by an hour."""
     rng = random.Random(seed)
-    disk: list[Entry] = []  # what a start would find
+    disk: list[Entry] = []  # the entries that a start would find
     backup: list[Entry] = []
-    given: dict[tuple[int, int], bytes] = {}  # told to somebody, or perhaps stored
+    given: dict[tuple[int, int], bytes] = {}  # told to a peer, or perhaps stored
 
     def started(entries: list[Entry]) -> Node:
         node = Node()
@@ -412,7 +414,7 @@ def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
             else:
                 node.writer.failed([entry])
                 if rng.random() < 0.5:
-                    keep(entry)  # it got there nonetheless
+                    keep(entry)  # it was stored nonetheless
                     node = started(disk)
         elif event == "copy":
             backup = list(disk)
@@ -423,8 +425,8 @@ def test_no_number_is_given_twice_whatever_happens(seed: int) -> None:
     assert len(given) > 60
 
 
-def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> None:
-    """The twin of the above: the copy's epoch continued."""
+def test_a_writer_that_continues_its_store_uses_numbers_twice() -> None:
+    """Control for the test above: the copy's epoch is continued."""
     first = Node()
     first.writer.set("jobs", 0, "a", {})
     (begun,) = first.flush()
@@ -438,8 +440,8 @@ def test_a_writer_that_goes_on_where_its_store_ends_gives_numbers_twice() -> Non
     assert len(set(numbers_given)) == 1
 
 
-def test_what_is_about_to_be_said_can_be_asked_for() -> None:
-    """Before it is written, when it is, and what an earlier run wrote."""
+def test_pending_facts_can_be_read() -> None:
+    """This holds before a fact is written, after that, and for facts of an earlier run."""
     node = Node()
     node.writer.set("jobs", 0, "one", {"a": 1})
     node.writer.set("jobs", 0, "two", {"a": 2})

@@ -1,4 +1,4 @@
-"""What was stored of own feeds is lost: all of them are written again, and nothing else is."""
+"""After a loss of stored own feeds, all of them are written again, and nothing else."""
 
 import pytest
 import trio
@@ -11,19 +11,19 @@ from tests.state.test_writer import ALICE, JOBS, MEMBER, Node
 
 
 def earlier() -> Node:
-    """A run that finds two feeds, and has said nothing in one of them."""
+    """Return a run that finds two feeds, and has written nothing to one of them."""
     before = Node()
     before.writer.set("member", 0, "version", {"v": "1"})
     before.writer.set("jobs", 0, "one", {"a": 1})
     before.flush()
     again = Node(before.entries)
     again.wall = before.wall
-    again.writer.set("member", 0, "version", {"v": "1"})  # it says so already
+    again.writer.set("member", 0, "version", {"v": "1"})  # written already
     assert again.flush() == []
     return again
 
 
-def test_feeds_to_which_a_run_had_nothing_to_add_are_written_again() -> None:
+def test_unchanged_feeds_are_written_again() -> None:
     node = earlier()
     before = {name: feed.head for name, feed in node.feeds.items()}
     node.writer.renew()
@@ -39,7 +39,7 @@ def test_feeds_to_which_a_run_had_nothing_to_add_are_written_again() -> None:
     assert [entry.seq for entry in node.flush()] == [1]
 
 
-def test_what_this_run_wrote_is_written_again_in_an_epoch() -> None:
+def test_facts_of_this_run_are_written_again_in_a_new_epoch() -> None:
     node = Node()
     node.writer.set("jobs", 0, "one", {"a": 1})
     (first,) = node.flush()
@@ -48,7 +48,7 @@ def test_what_this_run_wrote_is_written_again_in_an_epoch() -> None:
     assert again.seq == 0 and again.epoch > first.epoch and node.seen() == {"one": {"a": 1}}
 
 
-def test_what_is_lost_while_it_is_being_stored_is_written_again() -> None:
+def test_facts_lost_while_being_stored_are_written_again() -> None:
     node = Node()
     node.writer.set("jobs", 0, "one", {"a": 1})
     (flying,) = node.writer.flush(1.0, node.wall)
@@ -60,8 +60,8 @@ def test_what_is_lost_while_it_is_being_stored_is_written_again() -> None:
     assert again.epoch > flying.epoch and node.seen() == {"one": {"a": 1}}
 
 
-def test_it_is_written_again_until_it_is_stored() -> None:
-    """A disk that damages rows may refuse as well. Red where the first try is the last."""
+def test_lost_feeds_are_written_again_until_they_are_stored() -> None:
+    """A disk that damages rows may refuse as well. Fails if the first attempt is the last."""
     node = earlier()
     node.writer.renew()
     for _ in range(3):
@@ -85,8 +85,8 @@ def test_a_feed_that_has_forked_or_is_empty_is_not_written_again() -> None:
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_own_feeds_outlive_damage_to_what_was_stored(runs: int) -> None:
-    """2: in a run that had nothing to add to what the first one wrote."""
+def test_own_feeds_survive_damage_of_the_store(runs: int) -> None:
+    """With 2 runs, the second one has nothing to add to the entries of the first."""
 
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()

@@ -33,7 +33,7 @@ OWNER, OPERATOR, CLIENT = Role.OWNER, Role.OPERATOR, Role.CLIENT
 
 
 class Person(Writer):
-    """Writes a `group` feed by hand, whatever it is entitled to."""
+    """Writer of a `group` feed with any facts, allowed or not."""
 
     @property
     def box(self) -> bytes:
@@ -57,7 +57,7 @@ def charter_of(founder: Person) -> Charter:
 
 
 class Follower(FakeNode):
-    """A node that keeps everybody's feeds and applies the rule to them."""
+    """A node that keeps all feeds and applies the rule to them."""
 
     def __init__(self, net: FakeNetwork, number: int, founder: Person) -> None:
         super().__init__(net, number)
@@ -68,7 +68,7 @@ class Follower(FakeNode):
         self.upkeep = Upkeep(none, none, self.writer.identity, self.group, cast(Any, parts), none)
 
     async def take(self, *entries: Entry) -> None:
-        """As if a peer had handed them on; then what follows from them."""
+        """Take in entries as from a peer, then apply their consequences."""
         await self.replica.take([(entry.sealed,) for entry in entries])
         await self.settle()
 
@@ -77,13 +77,13 @@ class Follower(FakeNode):
         await self.upkeep.settle()
 
     def heads(self, of: Writer) -> dict[Plot, Head]:
-        """What it would name if it revoked that one now."""
+        """Return the ends that it would name if it revoked that author now."""
         found = ((plot, self.replica.head(of.key, plot)) for plot in all_parts())
         return {plot: head for plot, head in found if head is not None and head != FORKED}
 
 
 def said(facts: Mapping[str, Mapping[str, Any]]) -> Said:
-    """What a feed with these facts says."""
+    """Return the content of a feed with these facts."""
     found = Said()
     for key, value in facts.items():
         found.change(key, msgpack.packb(value))

@@ -1,4 +1,4 @@
-"""The door of a private group: a secret, and a place in this node's own list."""
+"""Admission to a private group needs a secret and membership by this node's own list."""
 
 import pytest
 
@@ -26,7 +26,7 @@ OLD, NEW, NEXT = b"o" * 32, b"n" * 32, b"x" * 32
 
 
 def node(number: int = 90, *secrets: bytes, members: tuple[Person, ...] = (ME, FRIEND)) -> Follower:
-    """A member that knows these secrets, the newest last."""
+    """Return a member that knows these secrets, the newest last."""
     founder = Person(1)
     it = Follower(FakeNetwork(), number, founder)
     at_once(it.replica.linked(founder.peer))
@@ -47,7 +47,7 @@ def hello(admission: Admission, binding: Binding) -> Hello:
 
 
 def meet(dialler: Admission, listener: Admission, who: Person = FRIEND) -> Admitted | str:
-    """What the listener says to a dialler."""
+    """Return the listener's reply to a dialler."""
     binding = Binding(b"e" * 32, who.peer, ME.peer)
     judged = admit(listener, hello(dialler, binding), binding)
     return judged if isinstance(judged, str) else judged[0]
@@ -69,17 +69,17 @@ class Book:
         self.uses.append(ident)
 
 
-def test_a_member_with_the_newest_secret_is_let_in() -> None:
+def test_a_member_with_the_newest_secret_is_admitted() -> None:
     admitted = meet(door(node(3)), door(node()))
     assert admitted == Admitted(SWARM, mark_of(OLD))
 
 
-def test_a_secret_alone_opens_nothing() -> None:
-    """Red without the look at the list."""
+def test_a_secret_alone_is_not_enough() -> None:
+    """Fails without the check of the list."""
     assert meet(door(node(4)), door(node()), STRANGER) == "not-a-member"
 
 
-def test_a_place_in_the_list_alone_opens_nothing() -> None:
+def test_membership_alone_is_not_enough() -> None:
     assert meet(door(node(3, NEXT)), door(node())) == "not-admitted"
 
 
@@ -92,12 +92,12 @@ def test_another_group_is_another_swarm() -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ([OLD], [OLD, NEW]),  # it was away
-        ([OLD, NEW], [OLD]),  # we were
-        ([OLD, NEW], [OLD, NEXT]),  # both rotated behind a cut
+        ([OLD], [OLD, NEW]),  # the peer was away
+        ([OLD, NEW], [OLD]),  # this node was away
+        ([OLD, NEW], [OLD, NEXT]),  # both rotated during a partition
     ],
 )
-def test_who_knows_another_newest_secret_proves_an_older_one(
+def test_a_peer_with_another_newest_secret_proves_an_older_one(
     theirs: list[bytes], ours: list[bytes]
 ) -> None:
     assert isinstance(meet(door(node(3, *theirs)), door(node(90, *ours))), Admitted)
@@ -119,15 +119,15 @@ def test_the_dialler_checks_the_same_of_the_listener() -> None:
     assert confirm(dialler, forged, stranger) == "not-a-member"
 
 
-def test_a_token_is_worth_nothing_on_another_connection() -> None:
-    """Red without the binding in the proof."""
+def test_a_token_is_invalid_on_another_connection() -> None:
+    """Fails without the binding in the proof."""
     binding = Binding(b"e" * 32, FRIEND.peer, ME.peer)
     told = hello(door(node(3)), binding)
     other = Binding(b"f" * 32, FRIEND.peer, ME.peer)
     assert admit(door(node()), told, other) == "not-admitted"
 
 
-def test_a_revoked_peer_is_told_so_whatever_it_proves() -> None:
+def test_a_revoked_peer_is_told_so_with_any_proof() -> None:
     it, key = node(), b"k" * 32
     friend = it.founder  # type: ignore[attr-defined]
     at_once(it.take(friend.revoke(FRIEND, {})))
@@ -138,7 +138,7 @@ def test_a_revoked_peer_is_told_so_whatever_it_proves() -> None:
     assert at.words(FRIEND.peer, "full") == ""
 
 
-def test_an_invitation_lets_a_stranger_in() -> None:
+def test_an_invitation_admits_a_stranger() -> None:
     book = Book(b"k" * 32)
     at = door(node(), book)
     admitted = meet(Invited(book.key), at, STRANGER)
@@ -150,7 +150,7 @@ def test_an_invitation_lets_a_stranger_in() -> None:
     assert meet(Invited(b"z" * 32), at, STRANGER) == "not-admitted"
 
 
-def test_until_a_node_sees_itself_in_the_list_the_secret_is_enough() -> None:
+def test_for_a_new_node_the_secret_is_enough() -> None:
     young = Follower(FakeNetwork(), 90, Person(1))
     young.group.secrets.add(1, OLD)
     assert meet(door(node(4)), door(young), STRANGER) == "not-ready"
@@ -158,7 +158,7 @@ def test_until_a_node_sees_itself_in_the_list_the_secret_is_enough() -> None:
     assert isinstance(meet(door(node(4)), door(young), STRANGER), Admitted)
 
 
-def test_so_many_secrets_fit_a_hello() -> None:
+def test_the_proven_secrets_fit_into_a_hello() -> None:
     many = [number.to_bytes(32) for number in range(1, 65)]
     at = door(node(3, *many))
     assert len(at.further) < FURTHER
@@ -166,12 +166,12 @@ def test_so_many_secrets_fit_a_hello() -> None:
     assert len(hello(at, binding).encode()) < 1024
 
 
-def test_twin_without_the_list_a_secret_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_list_a_secret_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupAdmission, "refusal", lambda self, peer, kind: None)
     assert isinstance(meet(door(node(4)), door(node()), STRANGER), Admitted)
 
 
-def test_twin_with_the_newest_secret_alone_two_sides_of_a_cut_stay_apart(
+def test_with_only_the_newest_secret_two_sides_of_a_partition_stay_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(GroupAdmission, "further", ())

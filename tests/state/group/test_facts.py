@@ -1,4 +1,4 @@
-"""What a `group` feed may say, and that nothing else counts."""
+"""Valid facts of a `group` feed are read, and anything else is ignored."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ END = Head(9, 2, b"h" * 32)
 SEALED = Sealed(b"m" * 8, b"e" * 32, b"boxes")
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_facts_are_read() -> None:
     found = said(
         {
             ABOUT: about_fact("ours", b"n" * 16, BOX),
@@ -46,7 +46,7 @@ def test_what_is_written_is_read() -> None:
     assert found.bad == 0
 
 
-def test_a_fact_that_is_taken_back_is_no_more() -> None:
+def test_a_deleted_fact_is_removed() -> None:
     found = said({grant_key(SOMEBODY.peer): grant_fact(Role.OWNER, BOX, 0)})
     found.change(grant_key(SOMEBODY.peer), None)
     assert found == Said()
@@ -77,7 +77,7 @@ HEAD = ["jobs", 0, 1, 0, b"h" * 32]
         (KEY, {"mark": b"m" * 8, "from": b"e" * 32, "boxes": b"x" * (defaults.FACT_BYTES + 1)}),
     ],
 )
-def test_what_is_none_counts_as_not_there(key: str, value: dict[str, Any]) -> None:
+def test_malformed_facts_count_as_missing(key: str, value: dict[str, Any]) -> None:
     found = said({key: value})
     assert found.bad == 1
     found.bad = 0
@@ -87,22 +87,22 @@ def test_what_is_none_counts_as_not_there(key: str, value: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     "key", ["key/0/0", "key/01/0", "key/1", "key/1/0/0", "key/9999999999/0", "key/1/256", "key/x/0"]
 )
-def test_a_key_s_number_has_bounds_and_one_spelling(key: str) -> None:
+def test_key_numbers_are_bounded_and_canonical(key: str) -> None:
     assert said({key: key_fact(SEALED)}) == Said()
 
 
-def test_what_is_no_map_replaces_what_was() -> None:
+def test_a_malformed_fact_replaces_the_earlier_one() -> None:
     found = said({GRANT: grant_fact(Role.OWNER, BOX, 0)})
     found.change(GRANT, b"\xc1")
     assert (found.grants, found.bad) == ({}, 1)
 
 
-def test_feeds_of_later_kinds_are_passed_over() -> None:
+def test_feeds_of_later_kinds_are_skipped() -> None:
     found = said({REVOKED: {"heads": [["dreams", 0, 1, 0, b"h" * 32], HEAD], "since": 1}})
     assert found.revoked[SOMEBODY.peer].ends == {("jobs", 0): Head(1, 0, b"h" * 32)}
 
 
-def test_a_charter_s_name_is_the_founder_s_and_the_nonce_s() -> None:
+def test_a_charters_id_depends_on_founder_and_nonce() -> None:
     idents = {
         Charter(SOMEBODY.peer, b"n" * 16).ident,
         Charter(Person(6).peer, b"n" * 16).ident,

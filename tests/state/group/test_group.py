@@ -1,4 +1,4 @@
-"""One group as a node has it: the rule next to the feeds, and feeds that end."""
+"""One node's view of a group: the rule together with the feeds, and feeds that end."""
 
 import time
 from dataclasses import replace
@@ -42,7 +42,8 @@ JOBS: Plot = ("jobs", 0)
 
 
 def crew() -> tuple[Follower, Person, list[Person]]:
-    """A node that keeps everybody, the founder, and others in the order of their keys."""
+    """Return a node that keeps all feeds, the founder, and other members in the order of their
+    keys."""
     founder, others = Person(1), in_order([Person(number) for number in range(2, 8)])
     it = Follower(FakeNetwork(), 90, founder)
     for person in (founder, *others):
@@ -55,7 +56,7 @@ def facts(it: Follower, of: Person, plot: Plot = JOBS) -> dict[str, Any]:
     return facts_of(at_once(it.replica.facts(of.key, plot)))
 
 
-def test_what_came_after_a_revocation_counts_nowhere() -> None:
+def test_entries_after_a_revocation_do_not_count() -> None:
     it, founder, (a, *_) = crew()
     at_once(it.take(founder.grant(a, OWNER), a.write(JOBS, one={"n": 1})))
     ends = it.heads(a)
@@ -69,7 +70,7 @@ def test_what_came_after_a_revocation_counts_nowhere() -> None:
     assert facts(it, a) == {"one": {"n": 1}}
 
 
-def test_what_came_before_it_was_heard_is_let_go_of() -> None:
+def test_entries_beyond_the_end_are_dropped() -> None:
     it, founder, (a, *_) = crew()
     at_once(it.take(founder.grant(a, OWNER), a.write(JOBS, one={"n": 1})))
     ends = it.heads(a)
@@ -85,7 +86,7 @@ def test_what_came_before_it_was_heard_is_let_go_of() -> None:
     assert feed is not None and feed.size == size
 
 
-def test_of_a_later_epoch_nothing_stays_and_the_earlier_is_fetched() -> None:
+def test_a_later_epoch_is_dropped_and_the_earlier_one_fetched() -> None:
     net = FakeNetwork()
     founder, a = Person(1), Person(2)
     left, right = Follower(net, 91, founder), Follower(net, 92, founder)
@@ -109,8 +110,8 @@ def test_of_a_later_epoch_nothing_stays_and_the_earlier_is_fetched() -> None:
     assert left.replica.digest.of({a.key}).top() == right.replica.digest.of({a.key}).top()
 
 
-def test_a_fork_after_the_end_takes_nothing_back() -> None:
-    """A revoked owner who forks its feed does not undo what it had granted."""
+def test_a_fork_after_the_end_undoes_nothing() -> None:
+    """A revoked owner that forks its feed does not undo its earlier grants."""
     it, founder, (a, b, *_) = crew()
     twin = Person(next(n for n in range(2, 8) if Person(n).peer == a.peer))
     at_once(it.take(founder.grant(a, OWNER), a.grant(b, OPERATOR)))
@@ -125,7 +126,7 @@ def test_a_fork_after_the_end_takes_nothing_back() -> None:
     assert it.group.order.role(b.peer) is OPERATOR
 
 
-def test_of_two_branches_that_one_counts_which_leads_to_the_end() -> None:
+def test_only_the_branch_that_leads_to_the_end_counts() -> None:
     net = FakeNetwork()
     founder, a, twin = Person(1), Person(2), Person(2)
     left, right = Follower(net, 91, founder), Follower(net, 92, founder)
@@ -149,9 +150,9 @@ def test_of_two_branches_that_one_counts_which_leads_to_the_end() -> None:
     assert left.replica.head(a.key, JOBS) != FORKED
 
 
-def test_a_feed_that_is_at_its_end_is_not_emptied_by_other_branches() -> None:
-    """Red where the stored entry is compared all the same: the revoked one would have everybody
-    fetch its feeds again, and be without what it granted, as often as it liked."""
+def test_a_feed_at_its_end_is_not_emptied_by_other_branches() -> None:
+    """Fails if the stored entry is compared nevertheless: the revoked member could make all nodes
+    fetch its feeds again, and miss its grants meanwhile, as often as it likes."""
     it, founder, (a, b, c, *_) = crew()
     twin = Person(int.from_bytes(a.identity.seed))
     at_once(it.take(founder.grant(a, OWNER), a.grant(b, OPERATOR), a.grant(c, CLIENT)))
@@ -163,7 +164,7 @@ def test_a_feed_that_is_at_its_end_is_not_emptied_by_other_branches() -> None:
     assert it.group.order.role(b.peer) is OPERATOR
 
 
-def test_a_revocation_that_is_taken_back_lets_everything_in_again() -> None:
+def test_after_an_undone_revocation_all_entries_count_again() -> None:
     it, founder, (a, *_) = crew()
     at_once(it.take(founder.grant(a, OPERATOR), a.write(JOBS, one={"n": 1})))
     ends = it.heads(a)
@@ -187,7 +188,7 @@ def sealed_by(person: Person, head: Head, update: bytes) -> Entry:
     )  # fmt: skip
 
 
-def test_what_a_revoked_owner_granted_before_stays_and_after_does_not() -> None:
+def test_only_earlier_grants_of_a_revoked_owner_stay() -> None:
     it, founder, (a, b, c, *_) = crew()
     at_once(it.take(founder.grant(a, OWNER), a.grant(b, OPERATOR)))
     ends = it.heads(a)
@@ -197,7 +198,7 @@ def test_what_a_revoked_owner_granted_before_stays_and_after_does_not() -> None:
     assert (it.group.order.role(b.peer), it.group.order.role(c.peer)) == (OPERATOR, None)
 
 
-def test_two_owners_who_revoke_each_other_end_alike_everywhere() -> None:
+def test_two_owners_that_revoke_each_other_agree_at_every_node() -> None:
     results = set()
     for turn in range(2):
         it, founder, (a, b, *_) = crew()
@@ -218,7 +219,7 @@ def rotation(number: int, secret: bytes, *people: Person) -> dict[str, Any]:
     return {key_key(number, at): key_fact(part) for at, part in enumerate(parts)}
 
 
-def test_the_highest_of_two_rotations_is_used_and_both_are_known() -> None:
+def test_the_higher_of_two_rotations_is_used_and_both_are_known() -> None:
     it, founder, (a, *_) = crew()
     me = Person(90)
     at_once(it.take(founder.grant(a, OWNER), founder.grant(me, CLIENT)))
@@ -229,7 +230,7 @@ def test_the_highest_of_two_rotations_is_used_and_both_are_known() -> None:
     assert it.group.newest == max(marks)
 
 
-def test_who_is_no_owner_rotates_nothing() -> None:
+def test_only_owners_can_rotate() -> None:
     it, founder, (a, b, *_) = crew()
     me = Person(90)
     at_once(it.take(founder.grant(a, OPERATOR), founder.grant(me, CLIENT)))
@@ -240,7 +241,7 @@ def test_who_is_no_owner_rotates_nothing() -> None:
     assert len(it.group.secrets) == 1
 
 
-def test_a_revoked_owner_s_rotation_is_not_used() -> None:
+def test_a_rotation_of_a_revoked_owner_is_not_used() -> None:
     it, founder, (a, *_) = crew()
     me, high = Person(90), defaults.KEY_NUMBER
     at_once(it.take(founder.grant(a, OWNER), founder.grant(me, CLIENT)))
@@ -251,8 +252,9 @@ def test_a_revoked_owner_s_rotation_is_not_used() -> None:
     assert it.group.newest == Mark(1, mark_of(b"1" * 32))
 
 
-def test_a_revoked_owner_s_many_high_rotations_hide_none_that_follows() -> None:
-    """Red where secrets with the highest numbers stay: an owner that rotates would end."""
+def test_high_rotations_of_a_revoked_owner_hide_no_later_ones() -> None:
+    """Fails if secrets with the highest numbers are kept: the node of a rotating owner would
+    end."""
     it, founder, (a, *_) = crew()
     me, high = Person(90), defaults.KEY_NUMBER - 100
     at_once(it.take(founder.grant(a, OWNER), founder.grant(me, CLIENT)))
@@ -276,7 +278,7 @@ def test_thousands_of_keys_and_bad_boxes_cost_little() -> None:
     assert it.group.secrets.known() == [(1000, b"1" * 32)]
 
 
-def test_what_is_shown_follows_from_the_role() -> None:
+def test_the_role_decides_which_facts_are_shown() -> None:
     it, founder, (a, b, c, *_) = crew()
     group = it.group
     assert group.young and group.shows(a.peer, "shards")
@@ -289,15 +291,15 @@ def test_what_is_shown_follows_from_the_role() -> None:
     assert shown == {"shards": [False, True, False], "jobs": [True, True, False]}
     at_once(it.take(founder.revoke(b, {})))
     assert [group.shows(b.peer, kind) for kind in ("member", "jobs")] == [False, True]
-    assert not any(group.shows(a.peer, kind) for kind in ("claims", "usage")), "it only asks"
+    assert not any(group.shows(a.peer, kind) for kind in ("claims", "usage")), "it is only a client"
 
 
 # Any order of deliveries.
 
 
 class Trial:
-    """People who grant, revoke, rotate and write at random; what they say comes to the followers
-    by parts and in any order."""
+    """Members that grant, revoke, rotate and write at random. Their entries reach the followers in
+    parts and in any order."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
@@ -364,14 +366,14 @@ class Trial:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_comes_first_all_end_alike(seed: int) -> None:
+def test_all_nodes_agree_in_any_order_of_arrival(seed: int) -> None:
     trial = Trial(seed)
     trial.heal()
     assert len(trial.orders) == 1
     assert len(trial.digests) == 1
 
 
-def test_twin_without_going_back_they_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cutting_feeds_nodes_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stays(self: Replica, key: bytes) -> None: ...
 
     monkeypatch.setattr(Replica, "_end_feeds", stays)
@@ -383,7 +385,7 @@ def test_twin_without_going_back_they_stay_apart(monkeypatch: pytest.MonkeyPatch
     assert apart
 
 
-def test_a_storm_of_revocations_is_decided_in_one_pass() -> None:
+def test_many_revocations_are_decided_in_one_pass() -> None:
     it, founder, others = crew()
     at_once(it.take(*(founder.grant(each, OWNER) for each in others)))
     for _ in range(3):
@@ -394,7 +396,7 @@ def test_a_storm_of_revocations_is_decided_in_one_pass() -> None:
     assert roles == [OWNER, *[None] * (len(others) - 1)]
 
 
-def test_twin_without_ends_what_came_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ends_later_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ends, "of", lambda self, key, plot: None)
     it, founder, (a, *_) = crew()
     at_once(it.take(founder.grant(a, OWNER), a.write(JOBS, one={"n": 1})))
@@ -403,7 +405,7 @@ def test_twin_without_ends_what_came_later_counts(monkeypatch: pytest.MonkeyPatc
     assert facts(it, a) == {"one": {"n": 1}, "two": {"n": 2}}
 
 
-def test_twin_without_ends_a_fork_takes_back_what_was_granted(
+def test_without_ends_a_fork_undoes_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Ends, "of", lambda self, key, plot: None)
@@ -415,7 +417,9 @@ def test_twin_without_ends_a_fork_takes_back_what_was_granted(
     assert it.group.order.role(b.peer) is None
 
 
-def test_twin_where_anybody_s_rotation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_any_rotation_counted_revoked_owners_would_rotate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Order, "members", lambda self: self.standings.values())
     it, founder, (a, *_) = crew()
     me, high = Person(90), defaults.KEY_NUMBER
@@ -425,8 +429,8 @@ def test_twin_where_anybody_s_rotation_counts(monkeypatch: pytest.MonkeyPatch) -
     assert it.group.newest == Mark(high, mark_of(b"9" * 32))
 
 
-def test_those_who_speak_are_kept_and_clients_only_as_anybody_is() -> None:
-    """Red where an operator could fill everybody's disk by its grants."""
+def test_owners_and_operators_are_kept_but_not_clients() -> None:
+    """Fails if an operator could fill all disks by its grants."""
     founder, (a, b) = Person(1), in_order([Person(2), Person(3)])
     it = Follower(FakeNetwork(), 90, founder)
     at_once(it.settle())
@@ -438,7 +442,7 @@ def test_those_who_speak_are_kept_and_clients_only_as_anybody_is() -> None:
     assert b.key in it.replica.authors
 
 
-def test_a_place_that_the_revoked_gave_away_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_granted_by_revoked_members_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "GROUP_MEMBERS", 6)
     founder, a, b = Person(90), Person(2), Person(3)
     group = Follower(FakeNetwork(), 90, founder).group
@@ -446,14 +450,16 @@ def test_a_place_that_the_revoked_gave_away_is_free(monkeypatch: pytest.MonkeyPa
     group.read(founder.peer, packed({grant_key(a.peer): grant_fact(OWNER, a.box, 1)}))
     group.read(a.peer, packed({grant_key(peer): grant_fact(OPERATOR, a.box, 1) for peer in low}))
     assert group.decide() and len(group.order.standings) == 6
-    assert not group.would_place(b.peer, Grant(CLIENT, b.box, 1)), "a's are in, as far as is known"
+    assert not group.would_place(b.peer, Grant(CLIENT, b.box, 1)), (
+        "a's members are in, as far as is known"
+    )
     mine = {grant_key(a.peer): grant_fact(OWNER, a.box, 1)}
     group.read(founder.peer, packed(mine | {revocation_key(a.peer): revocation_fact({}, 2)}))
     assert group.decide() and len(group.order.standings) == 6
     assert group.would_place(b.peer, Grant(OPERATOR, b.box, 1))
 
 
-def test_who_may_say_something_no_more_is_not_remembered() -> None:
+def test_peers_that_no_longer_count_are_forgotten() -> None:
     it, founder, (a, *_) = crew()
     at_once(it.take(founder.grant(a, OWNER)))
     for number in range(100, 180, 4):
@@ -464,7 +470,7 @@ def test_who_may_say_something_no_more_is_not_remembered() -> None:
     assert len(it.group._said) == 2
 
 
-def test_who_may_say_something_again_is_read_again() -> None:
+def test_peers_that_count_again_are_read_again() -> None:
     it, founder, (a, b, *_) = crew()
     at_once(it.take(founder.grant(a, OPERATOR), a.grant(b, CLIENT)))
     assert it.group.order.role(b.peer) is CLIENT
@@ -474,10 +480,9 @@ def test_who_may_say_something_again_is_read_again() -> None:
     assert it.group.order.role(b.peer) is CLIENT
 
 
-def test_boxes_that_open_nothing_cost_little() -> None:
-    """Each of six owners has 256 boxes with this node's tag: where all are tried, again whenever
-    anything of the group changes, it takes 0.15 s each time, and 1.3 s for as many owners as there
-    may be."""
+def test_boxes_that_do_not_open_cost_little() -> None:
+    """Each of six owners has 256 boxes with this node's tag. If all were tried at each change of
+    the group, it would take 0.15 s each time, and 1.3 s with the maximum number of owners."""
     it, founder, owners = crew()
     me = Person(90)
     at_once(it.take(founder.grant(me, CLIENT), *(founder.grant(each, OWNER) for each in owners)))
@@ -494,7 +499,7 @@ def test_boxes_that_open_nothing_cost_little() -> None:
         assert time.process_time() - began < 0.04
     assert len(it.group.secrets) == 0
     at_once(it.take(owners[0].tell(rotation(8, b"2" * 32, me))))
-    assert it.group.secrets.known() == [(8, b"2" * 32)], "what says something else is looked at"
+    assert it.group.secrets.known() == [(8, b"2" * 32)], "a changed rotation is tried again"
 
 
 def packed(facts: dict[str, Any]) -> dict[str, bytes]:

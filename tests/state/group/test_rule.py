@@ -1,4 +1,4 @@
-"""Who is in, in which order, and who can take whom out."""
+"""The rule decides the members, their seniority, and the allowed revocations."""
 
 import time
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ END = Head(5, 3, b"h" * 32)
 
 
 def grants(**roles: Role) -> dict[str, dict[str, object]]:
-    """Of people by their letters."""
+    """Return the facts that grant roles to members by their letters."""
     people: Mapping[str, Person] = globals()
     return {
         grant_key(people[name].peer): grant_fact(role, people[name].box, 7)
@@ -44,12 +44,12 @@ def group(feeds: Mapping[Person, Mapping[str, object]]) -> Order:
     return decide(FOUNDER.peer, {who.peer: said(facts) for who, facts in feeds.items()})  # type: ignore[arg-type]
 
 
-def test_the_founder_stands_by_itself() -> None:
+def test_the_founder_is_a_member_by_itself() -> None:
     order = group({})
     assert [(each.peer, each.role) for each in order.members()] == [(FOUNDER.peer, OWNER)]
 
 
-def test_each_role_grants_what_it_may() -> None:
+def test_each_role_grants_only_what_it_may() -> None:
     order = group(
         {
             FOUNDER: grants(A=OWNER, B=OPERATOR, C=CLIENT),
@@ -73,7 +73,7 @@ def test_the_highest_role_counts_whoever_granted_it() -> None:
     assert order.standings[C.peer].by == A.peer
 
 
-def test_a_revocation_takes_the_role_and_not_what_was_granted_before() -> None:
+def test_a_revocation_removes_the_role_and_not_earlier_grants() -> None:
     order = group(
         {
             FOUNDER: {**grants(A=OWNER), **revokes(A, ends={("group", 0): END})},
@@ -85,12 +85,12 @@ def test_a_revocation_takes_the_role_and_not_what_was_granted_before() -> None:
     assert order.ends() == {A.key: {("group", 0): END}}
 
 
-def test_two_owners_who_revoke_each_other_need_no_clock() -> None:
+def test_two_owners_that_revoke_each_other_need_no_clock() -> None:
     order = group({FOUNDER: grants(A=OWNER, B=OWNER), A: revokes(B), B: revokes(A)})
     assert (order.role(A.peer), order.role(B.peer)) == (OWNER, None)
 
 
-def test_nobody_revokes_whom_it_stands_behind() -> None:
+def test_no_member_revokes_a_senior_one() -> None:
     order = group(
         {
             FOUNDER: grants(A=OWNER, C=OPERATOR),
@@ -102,13 +102,13 @@ def test_nobody_revokes_whom_it_stands_behind() -> None:
     assert dict(order.revoked) == {}
 
 
-def test_a_stranger_can_be_revoked_before_anybody_grants_it_something() -> None:
+def test_a_stranger_can_be_revoked_before_any_grant() -> None:
     order = group({FOUNDER: {**grants(A=OPERATOR), **revokes(B)}, A: grants(B=CLIENT)})
     assert order.role(B.peer) is None
     assert B.peer in order.revoked
 
 
-def test_the_most_senior_revocation_says_where_a_feed_ends() -> None:
+def test_the_most_senior_revocation_sets_the_end() -> None:
     ends: dict[Plot, Head] = {("jobs", 0): END}
     order = group(
         {
@@ -120,7 +120,7 @@ def test_the_most_senior_revocation_says_where_a_feed_ends() -> None:
     assert order.ends() == {C.key: ends}
 
 
-def test_who_is_not_reached_grants_nothing() -> None:
+def test_grants_of_non_members_do_not_count() -> None:
     order = group({FOUNDER: grants(A=CLIENT), B: grants(C=OWNER), A: grants(D=OWNER)})
     assert [each.peer for each in order.members()] == peers(FOUNDER, A)
 
@@ -129,7 +129,7 @@ def crowd(count: int) -> list[PeerId]:
     return [Identity.from_seed((1000 + number).to_bytes(32)).peer for number in range(count)]
 
 
-def test_one_operator_lets_in_so_many_clients_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_one_operator_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "OPERATOR_CLIENTS", 5)
     many = {grant_key(peer): grant_fact(CLIENT, b"b" * 32, 0) for peer in crowd(9)}
     order = group({FOUNDER: grants(A=OPERATOR), A: many})
@@ -139,7 +139,7 @@ def test_one_operator_lets_in_so_many_clients_at_most(monkeypatch: pytest.Monkey
 
 
 def test_no_key_is_decoded_for_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red where ids are decoded to be sorted: what 100 operators can write would take a second."""
+    """Fails if ids are decoded for sorting: the grants of 100 operators would take a second."""
     some = [Person(number) for number in range(100, 400)]
     assert sorted(each.peer for each in some) == [each.peer for each in in_order(some)]
 
@@ -151,7 +151,7 @@ def test_no_key_is_decoded_for_the_order(monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(order.standings) == [each.peer for each in (FOUNDER, B, D, A, C)]
 
 
-def test_a_group_has_so_many_places_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_of_a_group_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "GROUP_MEMBERS", 6)
     monkeypatch.setattr(defaults, "GROUP_OWNERS", 3)
     owners = {grant_key(peer): grant_fact(OWNER, b"b" * 32, 0) for peer in crowd(4)}
@@ -161,7 +161,7 @@ def test_a_group_has_so_many_places_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(order.standings) == 6
 
 
-def test_who_fills_the_group_keeps_nobody_out_once_it_is_revoked(
+def test_a_revoked_owner_that_filled_the_group_blocks_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(defaults, "GROUP_MEMBERS", 12)
@@ -176,15 +176,17 @@ def test_who_fills_the_group_keeps_nobody_out_once_it_is_revoked(
     }
     order = group(feeds)
     assert len(order.standings) == 12
-    assert order.role(C.peer) is OPERATOR, "whom the founder lets in stays whatever others do"
+    assert order.role(C.peer) is OPERATOR, (
+        "a member admitted by the founder stays whatever others do"
+    )
     feeds[FOUNDER] = {**feeds[FOUNDER], **revokes(A)}
     order = group(feeds)
     assert [order.role(each.peer) for each in (D, E)] == [OWNER, OPERATOR]
-    assert len(order.standings) == 12, "its own come behind, as far as there is room"
+    assert len(order.standings) == 12, "its own members come last, as far as they fit"
 
 
-def test_all_that_owners_can_grant_is_decided_in_no_time() -> None:
-    """64 feeds full of grants. Where all are looked at and sorted, it takes a third of a second."""
+def test_the_maximum_of_grants_is_decided_quickly() -> None:
+    """64 feeds are full of grants. To read and sort all of them would take a third of a second."""
     keys = [peer_id_of(number.to_bytes(32)) for number in range(1, 64 * 2200)]
     owners, rest = keys[:63], keys[63:]
     feeds = {FOUNDER.peer: Said(grants=dict.fromkeys(owners, Grant(OWNER, b"b" * 32, 0)))}
@@ -199,7 +201,7 @@ def test_all_that_owners_can_grant_is_decided_in_no_time() -> None:
     assert min(took) < 0.05
 
 
-def test_twin_without_the_order_both_of_two_owners_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_order_both_owners_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class Anybody(rule._Pass):
         def _owners_after(
             self, level: list[PeerId], placed: set[PeerId], most: int
@@ -215,5 +217,5 @@ def test_twin_without_the_order_both_of_two_owners_are_out(monkeypatch: pytest.M
     assert order.role(A.peer) is order.role(B.peer) is None
 
 
-def test_nothing_said_is_nothing() -> None:
+def test_no_facts_make_an_empty_group() -> None:
     assert decide(FOUNDER.peer, {FOUNDER.peer: Said()}).role(A.peer) is None

@@ -1,4 +1,4 @@
-"""Secrets sealed for members: each opens its own box, and nobody another's."""
+"""Each member opens the box that was sealed for it, and no other one."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def seal(*people: Person, number: int = 4, group: bytes = GROUP) -> list[Sealed]
     return list(seal_secret(group, number, SECRET, members, [b"e" * 32] * -(-len(people) // 256)))
 
 
-def test_members_open_it_and_others_do_not() -> None:
+def test_only_members_open_a_sealed_secret() -> None:
     parts = seal(ONE, TWO)
     assert open_secret(ONE.identity, GROUP, 4, parts) == SECRET
     assert open_secret(TWO.identity, GROUP, 4, parts) == SECRET
@@ -28,7 +28,7 @@ def test_members_open_it_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("change", ["group", "number"])
-def test_what_is_sealed_for_one_place_opens_in_no_other(change: str) -> None:
+def test_a_sealed_secret_opens_in_no_other_context(change: str) -> None:
     parts = seal(ONE)
     group, number = (b"o" * 16, 4) if change == "group" else (GROUP, 5)
     assert open_secret(ONE.identity, group, number, parts) is None
@@ -50,20 +50,20 @@ def test_bad_boxes_open_nothing(boxes: bytes) -> None:
     assert open_secret(ONE.identity, GROUP, 4, [replace(part, ephemeral=bytes(32))]) is None
 
 
-def test_a_secret_that_is_not_the_marked_one_counts_not() -> None:
+def test_a_secret_with_another_mark_does_not_count() -> None:
     (part,) = seal(ONE)
     assert open_secret(ONE.identity, GROUP, 4, [replace(part, mark=b"m" * 8)]) is None
 
 
-def test_a_box_that_is_no_key_keeps_nobody_else_out() -> None:
-    """Red where a point of low order ends the rotation."""
+def test_an_invalid_box_key_affects_no_other_member() -> None:
+    """Fails if a point of low order stops the rotation."""
     members = {ONE.peer: bytes(32), TWO.peer: TWO.box}
     parts = list(seal_secret(GROUP, 4, SECRET, members, [b"e" * 32]))
     assert open_secret(TWO.identity, GROUP, 4, parts) == SECRET
     assert boxed(GROUP, 4, members, parts) == {TWO.peer}
 
 
-def test_parts_fit_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_fit_into_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert defaults.KEY_PART_MEMBERS * 56 + 200 < defaults.FACT_BYTES
     monkeypatch.setattr(defaults, "KEY_PART_MEMBERS", 2)
     members = {person.peer: person.box for person in (ONE, TWO, THREE)}
@@ -73,6 +73,6 @@ def test_parts_fit_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({part.ephemeral for part in parts}) == 2
 
 
-def test_a_box_follows_from_the_identity() -> None:
+def test_a_box_is_derived_from_the_identity() -> None:
     assert box_of(ONE.identity) == ONE.box != TWO.box
     assert ONE.box != ONE.identity.public_key

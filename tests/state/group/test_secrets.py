@@ -1,4 +1,4 @@
-"""Which secrets are known, kept, and proven at doors."""
+"""Which secrets a node keeps, and which ones it proves to peers."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def known(*numbers: int) -> Secrets:
     return made
 
 
-def test_what_is_new_is_told_once() -> None:
+def test_a_new_secret_is_reported_once() -> None:
     it, told = known(1), list[int]()
     it.on_change = lambda: told.append(len(it))
     it.add(2, secret(2))
@@ -33,13 +33,15 @@ def test_what_is_new_is_told_once() -> None:
     assert it.find(b"unknown!") is None
 
 
-def test_of_two_of_one_number_both_are_known() -> None:
+def test_two_secrets_of_one_number_are_both_known() -> None:
     it = Secrets([(3, b"a" * 32), (3, b"b" * 32)])
     assert len(it) == 2
     assert it.find(mark_of(b"a" * 32)) == b"a" * 32
 
 
-def test_so_many_are_kept_the_oldest_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_secrets_is_limited_and_the_oldest_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(defaults, "KEYS_KEPT", 4)
     it = known(*range(1, 10))
     assert [number for number, _ in it.known()] == [9, 8, 7, 1]
@@ -50,8 +52,8 @@ def test_so_many_are_kept_the_oldest_among_them(monkeypatch: pytest.MonkeyPatch)
     assert len(storm) == 4
 
 
-def test_what_was_heard_of_last_stays_whatever_numbers_others_have() -> None:
-    """Red where the highest numbers stay: an owner that was revoked has named them."""
+def test_the_latest_secrets_stay_whatever_their_numbers() -> None:
+    """Fails if the highest numbers are kept, because a revoked owner may have used them."""
     high = defaults.KEY_NUMBER - 100
     it = known(1, 2, *range(high, high + 2 * defaults.KEYS_KEPT), 3, 4)
     assert {mark(1), mark(3), mark(4)} <= set(it.marks())
@@ -62,7 +64,7 @@ def test_what_was_heard_of_last_stays_whatever_numbers_others_have() -> None:
     assert len(again) == defaults.KEYS_KEPT
 
 
-def test_those_from_near_to_far_are_proven() -> None:
+def test_secrets_at_growing_distances_are_proven() -> None:
     it = known(*range(1, 61))
     assert [each.number for each in it.shown(mark(60))] == [60, 59, 58, 57, 53, 45, 29, 1]
     assert [each.number for each in it.shown(mark(58))][:3] == [58, 60, 59]
@@ -71,8 +73,9 @@ def test_those_from_near_to_far_are_proven() -> None:
     assert known().shown(None) == []
 
 
-def test_an_owner_cannot_let_the_first_secret_be_forgotten() -> None:
-    """Number 1 again, with a mark that is lower by trial: then who was away knows none any more."""
+def test_an_owner_cannot_make_nodes_forget_the_first_secret() -> None:
+    """It reuses number 1 with a lower mark found by trial, so that returning nodes know no
+    secret."""
     first = bytes(range(32))
     tries = (number.to_bytes(32) for number in range(10_000))
     lower = next(secret for secret in tries if mark_of(secret) < mark_of(first))
@@ -80,8 +83,8 @@ def test_an_owner_cannot_let_the_first_secret_be_forgotten() -> None:
     secrets.add(1, lower)
     for number in range(2 * defaults.KEYS_KEPT):
         secrets.add(2**31 + number, b"x" * 31 + bytes((number,)))
-    assert secrets.find(mark_of(first)) == first, "it opens this node to whoever was away"
-    assert Mark(1, mark_of(first)) in secrets.shown(None), "and others to this node"
+    assert secrets.find(mark_of(first)) == first, "a returning node can prove it to this node"
+    assert Mark(1, mark_of(first)) in secrets.shown(None), "and this node to others"
     again = Secrets(secrets.known())
     for number in range(defaults.KEYS_KEPT):
         again.add(2**20 + number, b"y" * 31 + bytes((number,)))

@@ -1,4 +1,4 @@
-"""A group over links and on disks: admitting, revoking, handing keys on, restarts."""
+"""A group over links and with disks: admission, revocation, distribution of keys, restarts."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -59,7 +59,7 @@ class Member(Node):
 
     @property
     def key(self) -> int:
-        """The number of the newest secret, where it is known here."""
+        """Return the number of the newest secret, if it is known here."""
         newest = self.upkeep.group.newest
         return newest.number if newest in self.upkeep.group.secrets and newest else 0
 
@@ -74,7 +74,7 @@ async def member(
     role: Role = Role.OPERATOR,
     keeps: tuple[Plot, ...] | None = None,
 ) -> Member:
-    """One more, let in by the first of the others and linked with all."""
+    """Return a new member, admitted by the first of the others and linked with all."""
     swarm.count += 1
     who = Identity.from_seed(swarm.count.to_bytes(32))
     made = Member(swarm, swarm.world.host(f"n{swarm.count}"), who)
@@ -102,7 +102,7 @@ async def group(swarm: Swarm, *roles: Role) -> list[Member]:
     return nodes
 
 
-def test_who_is_let_in_is_known_to_all() -> None:
+def test_an_admitted_member_is_known_to_all() -> None:
     async def body(swarm: Swarm) -> None:
         nodes = await group(swarm, Role.OPERATOR, Role.CLIENT)
         assert list(nodes[2].roles.values()) == ["owner", "operator", "client"]
@@ -112,7 +112,7 @@ def test_who_is_let_in_is_known_to_all() -> None:
     run(body)
 
 
-def test_a_revoked_one_loses_its_links_and_its_say() -> None:
+def test_a_revoked_member_loses_its_links_and_rights() -> None:
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.OPERATOR)
         third.state.set("models", "tiny", MODEL)
@@ -133,17 +133,17 @@ def test_a_revoked_one_loses_its_links_and_its_say() -> None:
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_restart_shows_nothing_that_was_said_later(
+def test_a_restart_shows_no_entries_beyond_the_end(
     cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the store had not been cut yet."""
+    """Also if the store had not been cut yet."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.OPERATOR)
         usage = {"requests": 1, "in": 1, "out": 1, "busy": 1}
         third.state.set("jobs", "00" * 32, {"kind": "early"})
         await until(lambda: second.state.replica.head(third.identity.public_key, ("jobs", 0)))
-        for peer in list(first.endpoint.all_links):  # behind a cut
+        for peer in list(first.endpoint.all_links):  # during a partition
             first.endpoint.cut(peer, "cut")
         third.state.set("jobs", "11" * 32, {"kind": "late"})
         third.state.set("usage", "x", usage)
@@ -169,7 +169,7 @@ def test_a_restart_shows_nothing_that_was_said_later(
     run(body)
 
 
-def test_strangers_stay_a_while_and_who_was_invited_stays() -> None:
+def test_strangers_stay_a_while_and_invited_peers_stay() -> None:
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
         late, guest = await swarm.node(), await swarm.node()
@@ -185,7 +185,7 @@ def test_strangers_stay_a_while_and_who_was_invited_stays() -> None:
     run(body)
 
 
-def test_who_lost_its_store_comes_back_by_the_secret() -> None:
+def test_a_member_without_its_store_comes_back_by_the_secret() -> None:
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
         await second.stop()
@@ -199,8 +199,8 @@ def test_who_lost_its_store_comes_back_by_the_secret() -> None:
     run(body)
 
 
-def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
-    """Red where it begins its feed anew: all that it granted would be gone everywhere."""
+def test_a_founder_without_its_store_gets_its_group_from_peers() -> None:
+    """Fails if it starts a new feed: all its grants would be lost at every node."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
@@ -224,7 +224,7 @@ def test_a_founder_that_lost_its_store_has_its_group_back_from_others() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_only_who_invited_nobody_begins_a_group_unasked(alone: bool) -> None:
+def test_only_a_founder_without_members_begins_a_group_at_once(alone: bool) -> None:
     async def body(swarm: Swarm) -> None:
         made = Member(swarm, swarm.world.host("n1"), Identity.from_seed(b"f" * 32))
         made.founder, made.hold, made.alone = made.identity, defaults.WRITE_HOLD, alone
@@ -235,8 +235,9 @@ def test_only_who_invited_nobody_begins_a_group_unasked(alone: bool) -> None:
     run(body)
 
 
-def test_the_key_is_handed_to_whom_another_let_in() -> None:
-    """An operator lets a client in who knows the first secret only; the owner makes up for it."""
+def test_the_key_is_sent_to_members_that_others_admitted() -> None:
+    """An operator admits a client that knows only the first secret. The owner sends it the
+    newest."""
 
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
@@ -247,8 +248,8 @@ def test_the_key_is_handed_to_whom_another_let_in() -> None:
     run(body)
 
 
-def test_many_who_come_one_by_one_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red where the parts of a rotation run out."""
+def test_many_members_that_come_one_by_one_get_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the parts of a rotation run out."""
     monkeypatch.setattr(defaults, "KEY_PARTS", 2)
 
     async def body(swarm: Swarm) -> None:
@@ -272,7 +273,7 @@ def test_owners_that_rotate_at_once_agree() -> None:
     run(body)
 
 
-def test_what_a_role_does_not_allow_is_refused_with_whom_to_ask() -> None:
+def test_a_refusal_names_the_owners_to_ask() -> None:
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OPERATOR, Role.CLIENT)
         peer = first.identity.peer
@@ -293,7 +294,7 @@ def test_what_a_role_does_not_allow_is_refused_with_whom_to_ask() -> None:
     run(body)
 
 
-def test_an_operator_s_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_an_operator_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "OPERATOR_CLIENTS", 1)
 
     async def body(swarm: Swarm) -> None:
@@ -310,10 +311,10 @@ def test_an_operator_s_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     run(body)
 
 
-def test_a_group_without_a_place_says_so_and_puts_nobody_out(
+def test_a_full_group_refuses_and_removes_no_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red where the fact is written all the same: whom it was to make an owner would be out."""
+    """Fails if the fact is written nevertheless: the peer that it makes an owner would be out."""
     monkeypatch.setattr(defaults, "GROUP_OWNERS", 2)
     monkeypatch.setattr(defaults, "GROUP_MEMBERS", 3)
 
@@ -331,7 +332,7 @@ def test_a_group_without_a_place_says_so_and_puts_nobody_out(
     run(body)
 
 
-def test_a_role_is_lowered_by_whom_it_was_granted() -> None:
+def test_a_role_is_lowered_by_its_granter() -> None:
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
         with pytest.raises(GroupRefused) as raised:
@@ -345,8 +346,8 @@ def test_a_role_is_lowered_by_whom_it_was_granted() -> None:
     run(body)
 
 
-def test_a_rotation_with_the_highest_number_ends_nothing() -> None:
-    """Red where nobody looks at the number: an owner's node would end."""
+def test_a_rotation_with_the_highest_number_is_refused() -> None:
+    """Fails if the number is not checked: the owner's node would end."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.CLIENT)
@@ -365,7 +366,7 @@ def test_a_rotation_with_the_highest_number_ends_nothing() -> None:
     run(body)
 
 
-def test_a_full_feed_is_told_and_nothing_ends() -> None:
+def test_a_full_feed_is_reported_and_the_node_continues() -> None:
     async def body(swarm: Swarm) -> None:
         (first,) = await group(swarm)
         with pytest.raises(FeedFull):
@@ -378,10 +379,10 @@ def test_a_full_feed_is_told_and_nothing_ends() -> None:
     run(body)
 
 
-def test_a_rotation_without_room_is_told_and_changes_nothing(
+def test_a_rotation_that_does_not_fit_is_reported_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red where a part of it is said: some get the secret and some never do."""
+    """Fails if a part of it is published: only part of the members would get the secret."""
     monkeypatch.setattr(defaults, "KEY_PART_MEMBERS", 1)
 
     async def body(swarm: Swarm) -> None:
@@ -433,7 +434,7 @@ def test_a_founder_always_stays_an_owner() -> None:
     run(body)
 
 
-def test_only_owners_who_stand_before_are_to_be_asked() -> None:
+def test_only_senior_owners_are_named_to_ask() -> None:
     async def body(swarm: Swarm) -> None:
         nodes = await group(swarm, Role.OWNER, Role.OWNER)
         order = [*nodes[0].roles]
@@ -447,7 +448,7 @@ def test_only_owners_who_stand_before_are_to_be_asked() -> None:
     run(body)
 
 
-def test_a_revoked_one_is_told_that_it_is() -> None:
+def test_a_revoked_member_is_told_that_it_is() -> None:
     async def body(swarm: Swarm) -> None:
         first, second = await group(swarm, Role.OPERATOR)
         peer, seen = second.identity.peer, second.upkeep.group

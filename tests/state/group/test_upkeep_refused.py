@@ -1,4 +1,4 @@
-"""What a group refuses changes nothing; and what is not here yet is not named as somebody's end."""
+"""A refused operation changes nothing, and a revocation waits until all entries have arrived."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def revocation(seen: Member, of: Member) -> Revocation:
 
 
 async def lose(node: Member, of: Member) -> None:
-    """As after a damaged row: all of an author goes, to be fetched again."""
+    """Drop all feeds of an author, to be fetched again, as after a damaged row."""
     node.state._lost([FeedName(of.identity.peer, *GROUP)])
     while any(node.state.replica.head(of.identity.public_key, plot) for plot in all_parts()):
         await trio.lowlevel.checkpoint()
@@ -32,10 +32,8 @@ async def lose(node: Member, of: Member) -> None:
 
 
 @pytest.mark.parametrize("why", ["group-full", "feed-full"])
-def test_a_role_that_is_refused_leaves_the_revocation(
-    why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red where the revocation is taken back first: the peer would be in again."""
+def test_a_refused_role_leaves_the_revocation(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the revocation is undone first: the peer would be a member again."""
     monkeypatch.setattr(defaults, "GROUP_OWNERS", 2)
 
     async def body(swarm: Swarm) -> None:
@@ -67,8 +65,8 @@ def test_a_role_that_is_refused_leaves_the_revocation(
     run(body)
 
 
-def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
-    """Red where this node's revocation is looked at alone: it would be taken back for nothing."""
+def test_a_peer_revoked_by_another_owner_too_stays_out() -> None:
+    """Fails if only this node's revocation is checked: it would be undone without effect."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
@@ -88,9 +86,9 @@ def test_whom_another_owner_has_revoked_as_well_stays_out() -> None:
 # Ends.
 
 
-def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
-    """Red where the ends are those of what is here: whom the revoked one had let in would be out,
-    everywhere."""
+def test_a_peer_whose_feed_is_being_fetched_is_not_revoked() -> None:
+    """Fails if the ends are those of the entries here: the revoked peer's members would be out at
+    every node."""
 
     async def body(swarm: Swarm) -> None:
         first, second, fourth = await group(swarm, Role.OWNER, Role.OPERATOR)
@@ -99,7 +97,7 @@ def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
         await until(lambda: all(len(node.roles) == 4 for node in nodes))
         peer = second.identity.peer
         await lose(first, second)
-        with pytest.raises(GroupRefused, match="not all that") as raised:
+        with pytest.raises(GroupRefused, match="not all entries") as raised:
             await first.upkeep.management.revoke(peer)
         assert raised.value.code == "not-ready"
         assert f"`shoal group revoke {peer}`" in (raised.value.hint or "")
@@ -113,8 +111,9 @@ def test_nobody_is_revoked_whose_feed_is_being_fetched() -> None:
     run(body)
 
 
-def test_who_is_revoked_once_more_keeps_its_ends() -> None:
-    """Red where they are named anew: what leads there may be on its way."""
+def test_a_peer_revoked_again_keeps_its_ends() -> None:
+    """Fails if the ends are set again, because the entries that lead to them may not have
+    arrived."""
 
     async def body(swarm: Swarm) -> None:
         first, second, third = await group(swarm, Role.OWNER, Role.OPERATOR)
@@ -134,8 +133,9 @@ def test_who_is_revoked_once_more_keeps_its_ends() -> None:
     run(body)
 
 
-def test_an_owner_that_did_not_keep_all_revokes_once_it_does() -> None:
-    """Red where it names the ends of what it keeps: all jobs of the revoked one would go."""
+def test_an_owner_revokes_only_once_it_keeps_all_kinds() -> None:
+    """Fails if it names only the ends of the feeds that it keeps: all jobs of the peer would be
+    lost."""
 
     async def body(swarm: Swarm) -> None:
         first = await member(swarm, keeps=())
@@ -150,7 +150,7 @@ def test_an_owner_that_did_not_keep_all_revokes_once_it_does() -> None:
             with pytest.raises(GroupRefused) as raised:
                 await first.upkeep.management.revoke(third.identity.peer)
             assert raised.value.code == "not-ready" and raised.value.hint
-            first.state.need(all_parts())  # nothing of it is here yet
+            first.state.need(all_parts())  # no such feed has arrived yet
         await trio.sleep(defaults.WRITE_HOLD)
         await first.upkeep.management.revoke(third.identity.peer)
         await until(lambda: third.identity.peer not in second.roles)

@@ -1,4 +1,4 @@
-"""A stranger's fact is typed, bounded and clamped before anything is made of it."""
+"""Facts from peers are checked for types and bounds before they are used."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_a_fact_is_a_map() -> None:
         b"\x81\xa2\xff\xfe\x01",  # no UTF-8
     ],
 )
-def test_what_is_no_map(value: bytes) -> None:
+def test_values_that_are_no_map_are_refused(value: bytes) -> None:
     with pytest.raises(BadFact):
         read_fields(value)
 
@@ -75,12 +75,14 @@ WRONG: list[tuple[Callable[[Any], object], tuple[object, ...]]] = [
 @pytest.mark.parametrize(
     ("read", "value"), [(read, value) for read, values in WRONG for value in values]
 )
-def test_what_is_of_a_wrong_type_or_too_large(read: Callable[[Any], object], value: object) -> None:
+def test_values_of_a_wrong_type_or_size_are_refused(
+    read: Callable[[Any], object], value: object
+) -> None:
     with pytest.raises(BadFact):
         read(value)
 
 
-def test_what_is_right() -> None:
+def test_valid_values_are_read() -> None:
     assert read_text("äb c", 5) == "äb c" and read_bytes(b"abcd", 4) == b"abcd"
     assert read_root("0f" * 32) == "0f" * 32 and read_peer(PEER) == PEER
     assert read_each(["00" * 32, "11" * 32], 2, read_root) == ("00" * 32, "11" * 32)

@@ -1,4 +1,4 @@
-"""The jobs of all, merged with all claims: alike for all, in whatever order they come."""
+"""All jobs merged with all claims, which is equal at every node in any order of arrival."""
 
 import random
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ JOB = job_of()
 LOW, HIGH = sorted(PEERS[1:3], key=lambda peer: claim_hash(JOB.id, peer))
 
 
-def test_a_job_from_open_to_done() -> None:
+def test_a_job_goes_from_open_to_done() -> None:
     view = Jobs()
     view.changed(*a_job())
     assert standing(view, JOB.id) == Standing(JOB.id, JOB, None)
@@ -60,7 +60,7 @@ def test_a_job_from_open_to_done() -> None:
     assert not view.all_in(State.CLAIMED)
 
 
-def test_who_is_ahead_goes_and_the_next_one_is() -> None:
+def test_the_next_claim_wins_when_the_winner_is_removed() -> None:
     view = Jobs()
     low, high = new_claim(LOW, JOB.id, 1), new_claim(HIGH, JOB.id, 1)
     for fact in (a_job(), a_claim(high), a_claim(low)):
@@ -87,14 +87,14 @@ def test_claims_may_come_before_their_job_and_stay_after() -> None:
     assert not any(view.all_in(state) for state in KNOWN)
 
 
-def test_nobody_writes_another_s_job() -> None:
+def test_no_author_writes_the_job_of_another() -> None:
     view = Jobs()
     _, key, value = a_job()
     view.changed(FeedName(HIGH, "jobs", 0), key, value)
     assert view.bad == 1 and view.get(JOB.id) is None
 
 
-def test_twin_an_id_that_is_not_checked_is_anybody_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_check_any_author_could_write_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.state.views.jobs.job_id", lambda author, nonce: JOB.id)
     view = Jobs()
     _, key, value = a_job()
@@ -104,7 +104,7 @@ def test_twin_an_id_that_is_not_checked_is_anybody_s(monkeypatch: pytest.MonkeyP
 
 
 def test_refused_claims_do_not_count() -> None:
-    """Else who says that a job is done, and lies, has taken it for good."""
+    """Otherwise a liar that says a job is done would have it for good."""
     view = Jobs()
     lie, work = new_claim(LOW, JOB.id, 1, done=True), new_claim(HIGH, JOB.id, 2)
     for fact in (a_job(), a_claim(lie), a_claim(work)):
@@ -134,7 +134,7 @@ def test_refused_claims_do_not_count() -> None:
         {"refused": [b"k" * 32]},
     ],
 )
-def test_what_is_no_job(change: dict[str, Any]) -> None:
+def test_malformed_jobs_are_refused(change: dict[str, Any]) -> None:
     name, key, value = a_job()
     view = Jobs()
     view.changed(name, key, {**(value or {}), **change})
@@ -153,7 +153,7 @@ def test_what_is_no_job(change: dict[str, Any]) -> None:
         (JOB.id[1:], {"attempt": 1}),
     ],
 )
-def test_what_is_no_claim(key: str, value: dict[str, Any]) -> None:
+def test_malformed_claims_are_refused(key: str, value: dict[str, Any]) -> None:
     view = Jobs()
     view.changed(FeedName(LOW, "claims", 0), key, value)
     assert view.bad == 1 and not view._entries
@@ -173,7 +173,7 @@ def test_numbers_are_clamped() -> None:
 
 
 def shown(view: Jobs) -> dict[str, tuple[State, PeerId | None, int]]:
-    """What a view shows, of all jobs; its indexes agree with it."""
+    """Return the state of all jobs in a view, after checking that its indexes agree."""
     found = {}
     for job in view._entries:
         one = standing(view, job)
@@ -203,8 +203,8 @@ def random_fact(rng: random.Random) -> Fact:
     return no_more(fact) if rng.random() < 0.3 else fact
 
 
-def test_views_that_saw_the_same_are_alike_whatever_the_order() -> None:
-    """Each author's changes in their order, the authors' mixed at random; forgotten feeds too."""
+def test_views_are_equal_in_any_order_of_arrival() -> None:
+    """Each author's changes are in order, and authors are mixed at random, with forgotten feeds."""
     for seed in range(30):
         rng = random.Random(seed)
         facts = [random_fact(rng) for _ in range(300)]
@@ -227,15 +227,15 @@ def test_views_that_saw_the_same_are_alike_whatever_the_order() -> None:
 
 
 def least(view: Jobs, job: str) -> Claim | None:
-    """The first by the rule of all claims that count."""
+    """Return the first valid claim by the rule."""
     one = standing(view, job).job
     refused = one.refused if one else frozenset()
     counting = [claim for claim in view.claims_of(job) if claim.claimant not in refused]
     return min(counting, default=None)
 
 
-def test_a_crowd_at_one_job_costs_each_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands claim one job, and each that is ahead goes: no change looks at all of them."""
+def test_a_change_is_cheap_with_many_claims_on_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands claim one job, and each winner is removed. No change reads all claims."""
     view, compared = Jobs(), [0]
     crowd = [new_claim(PeerId(f"liar {number}"), JOB.id, 1) for number in range(3_000)]
     for fact in (a_job(), *map(a_claim, crowd)):
@@ -252,8 +252,8 @@ def test_a_crowd_at_one_job_costs_each_change_little(monkeypatch: pytest.MonkeyP
     assert compared[0] < 2_000 * 40
 
 
-def test_twin_looking_at_all_claims_at_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin of the crowd: with a minimum over all claims the bound above is missed by far."""
+def test_reading_all_claims_at_each_change_is_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: with a minimum over all claims, the bound of the test above is far exceeded."""
     compared = [0]
 
     def less(one: Claim, other: Claim) -> bool:
@@ -273,7 +273,7 @@ def test_twin_looking_at_all_claims_at_each_change(monkeypatch: pytest.MonkeyPat
     assert compared[0] > 200 * 40
 
 
-def test_who_changes_its_claim_all_the_time_takes_no_room() -> None:
+def test_frequent_changes_of_a_claim_take_no_memory() -> None:
     view = Jobs()
     view.changed(*a_job(refused=frozenset([HIGH])))
     for turn in range(5_000):
@@ -283,7 +283,7 @@ def test_who_changes_its_claim_all_the_time_takes_no_room() -> None:
     assert len(entry.heap) + len(entry.refused) <= 2 * 2 + 8 + 1
 
 
-def test_a_change_tells_of_its_job_and_one_behind_does_not() -> None:
+def test_only_changes_of_the_winning_claim_are_reported() -> None:
     view = Jobs()
     view.changed(*a_job())
     view.changed(*a_claim(new_claim(LOW, JOB.id, 1)))
@@ -295,7 +295,7 @@ def test_a_change_tells_of_its_job_and_one_behind_does_not() -> None:
     assert change is not None and change.subject == JOB.id and change.value is view.get(JOB.id)
 
 
-def test_what_waits_is_known_by_author() -> None:
+def test_waiting_jobs_are_listed_by_author() -> None:
     view, other = Jobs(), PEERS[7]
     mine = [a_job(nonce) for nonce in range(3)]
     theirs = a_job(0, other)
@@ -316,8 +316,8 @@ def test_what_waits_is_known_by_author() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_waits_is_what_is_not_done(seed: int) -> None:
-    """Whatever comes and goes."""
+def test_waiting_jobs_are_those_not_done(seed: int) -> None:
+    """Holds for any changes."""
     rng, view = random.Random(seed), Jobs()
     facts = [a_job(nonce, author) for nonce in range(6) for author in PEERS[:3]]
     jobs = [fact[1] for fact in facts]

@@ -1,4 +1,4 @@
-"""Members are listed once each, as they describe themselves, within bounds."""
+"""Each member is listed once, as it describes itself, within bounds."""
 
 from shoal.state import defaults
 from shoal.state.entry import FeedName
@@ -20,7 +20,7 @@ HERS = FeedName(ALICE, "member", 0)
 BIG = Capacity(cores=8, memory_bytes=2**34, engine=True, flops=1e12, bandwidth=2e10)
 
 
-def test_a_member_is_put_together_from_its_facts() -> None:
+def test_a_member_is_assembled_from_its_facts() -> None:
     view = Members()
     assert view.get(ALICE) is None and ALICE not in view
     view.changed(HERS, CAPACITY, capacity_fact(BIG))
@@ -34,7 +34,7 @@ def test_a_member_is_put_together_from_its_facts() -> None:
     assert view.get(ALICE) is None and not len(view)
 
 
-def test_what_it_says_is_bounded() -> None:
+def test_facts_of_a_member_are_bounded() -> None:
     view = Members()
     told = {"cores": 2**60, "memory": -1, "engine": 1, "flops": 1e300, "bandwidth": -5}
     view.changed(HERS, CAPACITY, told)
@@ -45,7 +45,7 @@ def test_what_it_says_is_bounded() -> None:
     )
 
 
-def test_what_this_version_does_not_know_makes_no_member() -> None:
+def test_unknown_facts_make_no_member() -> None:
     view = Members()
     view.changed(HERS, "later", {"keys": [b"k" * 32]})
     view.changed(HERS, ABOUT, {"version": "x\x1b[2J"})
@@ -53,7 +53,7 @@ def test_what_this_version_does_not_know_makes_no_member() -> None:
     assert view.get(ALICE) is None and view.bad == 3
 
 
-def test_a_change_tells_of_its_author() -> None:
+def test_a_change_reports_its_author() -> None:
     view = Members()
     watch = view.watch()
     view.changed(HERS, ABOUT, {"version": "0.2"})
@@ -61,7 +61,7 @@ def test_a_change_tells_of_its_author() -> None:
     assert change is not None and change.subject == ALICE and change.value == view.get(ALICE)
 
 
-def test_which_jobs_a_member_does() -> None:
+def test_the_job_kinds_of_a_member() -> None:
     view = Members()
     view.changed(HERS, JOBS, jobs_fact(["prompt", "sum"]))
     assert view.get(ALICE) == Member(ALICE, jobs=("prompt", "sum"))
@@ -70,8 +70,8 @@ def test_which_jobs_a_member_does() -> None:
         assert view.get(ALICE) is None, kinds
 
 
-def test_whom_a_member_vouches_for_is_no_bad_fact() -> None:
-    """Red where the view reads it: healthy nodes were told of unreadable facts."""
+def test_the_fact_vouches_does_not_count_as_malformed() -> None:
+    """Fails if the view reads it: healthy nodes would report malformed facts."""
     view = Members()
     view.changed(HERS, VOUCHES, write_vouches([b"k" * 32]))
     view.changed(HERS, VOUCHES, None)

@@ -1,4 +1,4 @@
-"""What strangers' facts take in memory is what their author's weight counts for them."""
+"""The weight of an author covers the memory that its facts take in the views."""
 
 import gc
 import linecache
@@ -62,15 +62,15 @@ def pickiest_job(author: PeerId) -> Fact:
 
 
 def is_table(trace: tracemalloc.Trace) -> bool:
-    """Whether it is the interpreter's own table of all texts that are kept once: it grows in leaps,
-    by what the whole process has."""
+    """Whether it is the interpreter's table of interned strings, which grows in leaps for the whole
+    process."""
     (frame,) = trace.traceback
     line = linecache.getline(frame.filename, frame.lineno)
     return trace.size > 2**16 and "sys.intern" in line
 
 
 def full(kind: str, author: PeerId, make: Callable[[PeerId], Fact]) -> Document:
-    """A feed with as many such facts as it may hold."""
+    """Return a feed with as many such facts as it may hold."""
     limits, facts = KINDS[kind], dict[str, bytes]()
     room = limits.live_bytes - 2_000
     while room > 0 and len(facts) < limits.keys:

@@ -1,4 +1,4 @@
-"""A name means what most say it means, and everybody can see who says so."""
+"""A name refers to the model that most members say, and the members that say so are shown."""
 
 from shoal.state.entry import FeedName
 from shoal.state.record import ModelName
@@ -30,7 +30,7 @@ def test_the_root_with_the_most_vouchers_comes_first() -> None:
     assert view.get("unknown") is None
 
 
-def test_ties_go_by_root_whoever_came_first() -> None:
+def test_ties_are_sorted_by_root() -> None:
     views = Models(), Models()
     for view, order in zip(views, ((0, 1), (1, 0)), strict=True):
         for number in order:
@@ -38,7 +38,7 @@ def test_ties_go_by_root_whoever_came_first() -> None:
     assert views[0].get("tiny") == views[1].get("tiny")
 
 
-def test_who_can_name_a_root() -> None:
+def test_members_that_name_a_root() -> None:
     view = Models()
     first, second = says(view, 0, "tiny", ONE), says(view, 0, "small", ONE)
     third = says(view, 1, "tiny", ONE)
@@ -49,7 +49,7 @@ def test_who_can_name_a_root() -> None:
     assert set(view.names()) == {"tiny", "small"} and set(view.roots()) == {ONE}
 
 
-def test_a_feed_that_is_gone_leaves_nothing() -> None:
+def test_a_removed_feed_leaves_no_trace() -> None:
     view = Models()
     says(view, 0, "tiny", ONE)
     says(view, 0, "small", OTHER)
@@ -57,7 +57,7 @@ def test_a_feed_that_is_gone_leaves_nothing() -> None:
     assert view.get("tiny") is None and not list(view.names()) and not list(view.roots())
 
 
-def test_what_is_no_model() -> None:
+def test_malformed_models_are_refused() -> None:
     view = Models()
     for name, fact in (
         ("bell\a", {"root": ONE, "layers": 1, "bytes": 1}),

@@ -1,4 +1,4 @@
-"""Who serves which layers, by model, as placement and routing ask."""
+"""The view of shards by model, which placement and routing use."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def serve(view: Placements, peer: PeerId, number: int, what: ShardRecord) -> Non
     view.changed(name, shard_key(what.root, number), shard_fact(what))
 
 
-def test_who_serves_what() -> None:
+def test_members_that_serve_a_model() -> None:
     view = Placements()
     low, high, whole = shard(ROOT, 0, 11), shard(ROOT, 11, 22), shard(OTHER, 0, 22)
     serve(view, ALICE, 1, high)
@@ -34,7 +34,7 @@ def test_who_serves_what() -> None:
     assert view.of(BOB) == (high, whole) and view.of(ALICE) == (low, high)
 
 
-def test_a_shard_that_moves_and_one_that_goes() -> None:
+def test_a_moved_and_a_removed_shard() -> None:
     view = Placements()
     watch = view.watch()
     serve(view, ALICE, 0, shard(ROOT, 0, 11))
@@ -61,7 +61,7 @@ def test_a_shard_that_moves_and_one_that_goes() -> None:
         (1, shard_key(ROOT, 0), {"dtype": "x" * 17}),
     ],
 )
-def test_what_is_no_shard(part: int, key: str, change: dict[str, object]) -> None:
+def test_malformed_shards_are_refused(part: int, key: str, change: dict[str, object]) -> None:
     view = Placements()
     view.changed(FeedName(ALICE, "shards", part), key, shard_fact(shard(ROOT, 0, 11)) | change)
     assert view.bad == 1 and not list(view.roots()) and view.of(ALICE) == ()

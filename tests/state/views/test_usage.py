@@ -1,4 +1,4 @@
-"""Usage is what each provider counted, added up by client, exact through every change."""
+"""Usage is summed by client over all providers, and stays exact through every change."""
 
 import random
 
@@ -31,7 +31,7 @@ def test_counts_by_client_provider_and_model() -> None:
     assert view.get(client) is None and view.of(client) == {} and not list(view.clients())
 
 
-def test_totals_are_what_adding_up_again_gives() -> None:
+def test_totals_equal_a_fresh_sum() -> None:
     view, rng = Usage(), random.Random(5)
     held: dict[tuple[int, str, str], Count] = {}
     for _ in range(2_000):
@@ -48,7 +48,7 @@ def test_totals_are_what_adding_up_again_gives() -> None:
         assert (view.get(client) or Count()) == sum(mine, Count())
 
 
-def test_what_is_no_count() -> None:
+def test_malformed_counts_are_refused() -> None:
     view = Usage()
     good = usage_fact(Count(1))
     for key, fact in (

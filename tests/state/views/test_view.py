@@ -1,4 +1,4 @@
-"""A view follows each fact, and tells whoever watches; it never needs more memory than it must."""
+"""A view follows each fact, informs its watchers, and bounds their memory."""
 
 import gc
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from shoal.transport.identity import PeerId
 
 
 class Sums(View[str, int, int]):
-    """What all authors say of a key, added up; how often it was asked to derive."""
+    """A view with the sum of all authors' values of a key, which counts its updates."""
 
     kinds = ("sums",)
 
@@ -51,7 +51,7 @@ def test_a_view_follows_each_fact() -> None:
     assert view.get("a") == 5 and not view.keys(BOB) and set(view.keys(ALICE)) == {"a"}
 
 
-def test_what_changes_nothing_derives_nothing() -> None:
+def test_an_equal_fact_causes_no_update() -> None:
     view = Sums()
     for _ in range(3):
         view.changed(ALICE, "a", {"n": 1, "unknown": "field"})
@@ -59,7 +59,7 @@ def test_what_changes_nothing_derives_nothing() -> None:
     assert view.derived == 1
 
 
-def test_a_bad_fact_is_counted_and_stands_for_none() -> None:
+def test_a_malformed_fact_is_counted_and_skipped() -> None:
     view = Sums()
     view.changed(ALICE, "a", {"n": 1})
     view.changed(ALICE, "a", {"n": "1"})
@@ -67,7 +67,7 @@ def test_a_bad_fact_is_counted_and_stands_for_none() -> None:
     assert view.get("a") == 0 and view.bad == 2 and not view.keys(ALICE)
 
 
-def test_a_forgotten_feed_counts_no_more() -> None:
+def test_a_forgotten_feed_no_longer_counts() -> None:
     view = Sums()
     for name in (ALICE, BOB):
         view.changed(name, "a", {"n": 1})
@@ -86,7 +86,7 @@ def told(watch: Watch[str, int]) -> list[Change[str, int]]:
     return found
 
 
-def test_changes_of_one_subject_are_one() -> None:
+def test_changes_of_one_subject_are_merged() -> None:
     view = Sums()
     early, late = view.watch(), view.watch()
     view.changed(ALICE, "a", {"n": 1})
@@ -98,7 +98,7 @@ def test_changes_of_one_subject_are_one() -> None:
     assert not told(late)
 
 
-def test_a_slow_watcher_holds_little_and_learns_that_it_missed() -> None:
+def test_a_slow_watcher_is_bounded_and_learns_that_it_missed_changes() -> None:
     view = Sums()
     watch = view.watch()
     for number in range(10 * defaults.WATCHED):
@@ -109,7 +109,7 @@ def test_a_slow_watcher_holds_little_and_learns_that_it_missed() -> None:
     assert told(watch) == [Change("a", 3)]
 
 
-def test_twin_a_watch_without_its_bound_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_without_its_bound_holds_all_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "WATCHED", 2**30)
     view = Sums()
     watch = view.watch()
@@ -118,7 +118,7 @@ def test_twin_a_watch_without_its_bound_holds_all(monkeypatch: pytest.MonkeyPatc
     assert len(watch) == 3_000
 
 
-def test_who_stops_watching_costs_nothing_more() -> None:
+def test_an_abandoned_watch_costs_nothing() -> None:
     view = Sums()
     watch = view.watch()
     view.changed(ALICE, "a", {"n": 1})

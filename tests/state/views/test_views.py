@@ -1,4 +1,4 @@
-"""What a replica takes in reaches the views, and what it lets go of leaves them."""
+"""The views get the entries that a replica takes in, and lose the feeds that it drops."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +51,7 @@ def packed(facts: Facts) -> dict[str, bytes | None]:
 
 
 class Author:
-    """Writes feeds, and a node's feeds and views follow."""
+    """An author whose entries go to a node's feeds and views."""
 
     def __init__(self, views: Views) -> None:
         self.views = views
@@ -85,7 +85,7 @@ class Author:
 
 
 def is_full(views: Views) -> bool:
-    """Whether every view shows what was said; False: whether none shows anything."""
+    """Whether every view shows the facts. If not, checks that no view shows any."""
     shows = {
         PEER in views.members,
         views.models.get("tiny") is not None,
@@ -97,7 +97,7 @@ def is_full(views: Views) -> bool:
     return shows.pop()
 
 
-def test_what_is_taken_in_reaches_every_view() -> None:
+def test_admitted_entries_reach_every_view() -> None:
     views = Views()
     Author(views).say_all()
     assert is_full(views) and views.bad == 0
@@ -106,8 +106,8 @@ def test_what_is_taken_in_reaches_every_view() -> None:
     assert [model.name for model in record.models] == ["tiny"] and len(record.shards) == 1
 
 
-def test_what_a_writer_writes_is_what_views_read() -> None:
-    """The values that own facts are made of are within what others take."""
+def test_views_read_what_a_writer_writes() -> None:
+    """Values of own facts are within the bounds of every reader."""
     views, feeds = Views(), dict[FeedName, Feed]()
     writer = Writer(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
     for (kind, part), facts in SAID.items():
@@ -123,7 +123,7 @@ def test_what_a_writer_writes_is_what_views_read() -> None:
     assert record.capacity == CAN and views.usage.get(PEER) == USED
 
 
-def test_a_later_epoch_leaves_only_what_it_says() -> None:
+def test_a_later_epoch_leaves_only_its_own_facts() -> None:
     views = Views()
     author = Author(views)
     author.say("models", 0, {name: model_fact(ModelName(name, ROOT, 4, 1)) for name in "abc"})
@@ -133,7 +133,7 @@ def test_a_later_epoch_leaves_only_what_it_says() -> None:
     assert set(views.models.names()) == {"d"}
 
 
-def test_a_fork_takes_all_of_the_feed_out() -> None:
+def test_a_fork_removes_all_facts_of_the_feed() -> None:
     views = Views()
     author = Author(views)
     author.say_all()
@@ -149,7 +149,7 @@ def test_a_fork_takes_all_of_the_feed_out() -> None:
     assert not is_full(views) and views.record(PEER) == MemberRecord(PEER, seq=0)
 
 
-def test_an_author_that_is_dropped_leaves_nothing() -> None:
+def test_a_dropped_author_leaves_no_facts() -> None:
     views = Views()
     Author(views).say_all()
     views.dropped(BOB)
@@ -158,7 +158,7 @@ def test_an_author_that_is_dropped_leaves_nothing() -> None:
     assert not is_full(views)
 
 
-def test_what_was_stored_is_there_after_a_start() -> None:
+def test_stored_facts_are_shown_after_a_start() -> None:
     views = Views()
     for (kind, part), facts in SAID.items():
         held = {key: msgpack.packb(value) for key, value in facts.items()}
@@ -168,7 +168,7 @@ def test_what_was_stored_is_there_after_a_start() -> None:
     assert views.usage.get(PEER) is None
 
 
-def test_what_nobody_can_read_is_counted_and_passed_over() -> None:
+def test_malformed_facts_are_counted_and_skipped() -> None:
     views = Views()
     author = Author(views)
     author.say_all()
@@ -180,8 +180,8 @@ def test_what_nobody_can_read_is_counted_and_passed_over() -> None:
     assert views.bad == 2
 
 
-def test_of_whom_nothing_counts_nothing_is_shown() -> None:
-    """Red where a view is told before it is asked who counts."""
+def test_facts_of_authors_that_do_not_count_are_not_shown() -> None:
+    """Fails if a view is updated before the check whether the author counts."""
     views = Views()
     author = Author(views)
     hidden: set[str] = {"shards"}
@@ -204,8 +204,8 @@ def test_of_whom_nothing_counts_nothing_is_shown() -> None:
 MANY = {f"model {number}": model_fact(MODEL) for number in range(3 * defaults.SHOWN_AT_ONCE)}
 
 
-def test_a_feed_of_many_facts_is_followed_in_steps() -> None:
-    """Between them others run; what stays is shown all the while."""
+def test_a_feed_of_many_facts_is_shown_in_steps() -> None:
+    """Other tasks run between the steps, and unchanged facts are visible all the time."""
     views, name = Views(), FeedName(PEER, "models", 0)
     facts = {key: value for key, value in packed(MANY).items() if value is not None}
     seen = [len(set(views.models.names())) for _ in views.restoring(name, facts)]
@@ -215,7 +215,7 @@ def test_a_feed_of_many_facts_is_followed_in_steps() -> None:
     assert seen[0] == 2 * defaults.SHOWN_AT_ONCE and set(views.models.names()) == set(kept)
 
 
-def test_a_feed_of_facts_that_take_long_is_followed_in_shorter_steps() -> None:
+def test_slow_facts_are_shown_in_shorter_steps() -> None:
     """A snapshot of 4 KiB facts full of empty maps took 67 ms in one step."""
     slow = msgpack.packb({"a": [{}] * 4_000})
     most = defaults.SNAPSHOT_BYTES // len(slow)
@@ -224,7 +224,7 @@ def test_a_feed_of_facts_that_take_long_is_followed_in_shorter_steps() -> None:
     assert steps >= most * len(slow) // (defaults.SHOWN_BYTES + len(slow))
 
 
-def test_what_is_hidden_meanwhile_is_not_shown() -> None:
+def test_facts_hidden_meanwhile_are_not_shown() -> None:
     views, name = Views(), FeedName(PEER, "models", 0)
     facts = {key: value for key, value in packed(MANY).items() if value is not None}
     for _ in views.restoring(name, facts):
@@ -234,7 +234,7 @@ def test_what_is_hidden_meanwhile_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL_BOMBS)
-def test_a_bomb_is_a_bad_fact(name: str) -> None:
+def test_a_bomb_is_a_malformed_fact(name: str) -> None:
     views = Views()
     feed = FeedName(PEER, "models", 0)
     views.restored(feed, {"bomb": SMALL_BOMBS[name], "b": msgpack.packb(model_fact(MODEL))})
