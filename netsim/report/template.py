@@ -1,4 +1,4 @@
-"""The HTML of a report. No scripts, nothing from the network."""
+"""The HTML template of a report. No scripts, no external resources."""
 
 from typing import Final
 

@@ -330,7 +330,7 @@ def test_a_file_beside_a_scenario_lies_there(
     (here / "rtt.txt").unlink()
     (here / "rtt.txt").write_text("0 40\n40\n")
     run("run", "places.toml", code=CANNOT_SIMULATE)
-    assert "places.toml:7: rtt.txt:2: 1 values where" in capsys.readouterr().err
+    assert "places.toml:7: rtt.txt:2: 1 values, expected" in capsys.readouterr().err
 
 
 def test_a_disk_that_fills_ends_a_run_in_order(

@@ -69,9 +69,9 @@ def test_where_packets_leave() -> None:
 def test_a_program_starts_crashes_and_starts_again() -> None:
     async def main(host: Host, program: Counting) -> None:
         assert await host.start(program) == 1
-        with pytest.raises(SimError, match="alice runs a program already"):
+        with pytest.raises(SimError, match="alice already runs a program"):
             await host.start(program)
-        with pytest.raises(SimError, match="alice still runs"):
+        with pytest.raises(SimError, match="alice is still running"):
             await host.restart()
         stack = dict(host.protocols)
         assert stack == host.protocols  # who was refused has changed nothing
@@ -99,7 +99,7 @@ def test_nothing_starts_outside_of_a_run_or_without_a_program() -> None:
     host = World().host("alice")
     with pytest.raises(SimError, match="the world is not running"):
         trio.run(host.start, Counting())
-    with pytest.raises(SimError, match="no program to run again"):
+    with pytest.raises(SimError, match="no program to restart"):
         trio.run(host.restart)
 
 

@@ -41,7 +41,7 @@ def test_what_was_written_is_read() -> None:
 def test_a_file_that_was_cut_off() -> None:
     data = written(*SAME).getvalue()
     whole = len(data) // 20
-    with pytest.raises(BadTrace, match="run7 is cut off: it ends 5 bytes into record 3\nhint: "):
+    with pytest.raises(BadTrace, match="run7 is truncated: it ends 5 bytes into record 3\nhint: "):
         list(read(BytesIO(data[: 3 * whole + 5]), "run7"))
     assert len(list(read(BytesIO(data[: 3 * whole])))) == 3
 

@@ -44,9 +44,9 @@ def test_names_are_of_one_host_or_gateway() -> None:
     world = World()
     world.host("a")
     world.gateway("g")
-    with pytest.raises(ValueError, match="a host `a`"):
+    with pytest.raises(ValueError, match="the host `a` already exists"):
         world.gateway("a")
-    with pytest.raises(ValueError, match="a gateway `g`"):
+    with pytest.raises(ValueError, match="the gateway `g` already exists"):
         world.host("g")
 
 

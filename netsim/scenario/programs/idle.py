@@ -1,4 +1,4 @@
-"""`idle`: a host that is there and does nothing."""
+"""`idle`: a host that does nothing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ class IdleSettings:
 
 
 class Idle:
-    """Waits for its end."""
+    """Program that waits until it is cancelled."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
         task_status.started()

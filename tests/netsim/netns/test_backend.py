@@ -50,7 +50,7 @@ def test_a_host_behind_two_gateways_is_seen_as_the_outer_one(kernel: None) -> No
 def test_what_cannot_be_is_refused(kernel: None) -> None:
     with KernelWorld() as world:
         world.gateway("home")
-        with pytest.raises(SimError, match="alice is behind `home` and shares that one's link"):
+        with pytest.raises(SimError, match="alice is behind `home` and shares its link"):
             world.host("alice", behind="home", link=SLOW)
         with pytest.raises(SimError, match="there is a `home` already"):
             world.host("home")
@@ -62,7 +62,7 @@ def test_a_daemon_that_ends_is_quoted(kernel: None) -> None:
     with KernelWorld() as world:
         world.host("a")
         world.start("a", "--layers", "nonsense")
-        with pytest.raises(SimError, match="a runs a daemon already"):
+        with pytest.raises(SimError, match="a already runs a daemon"):
             world.start("a")
         with pytest.raises(KernelRefused, match=r"daemon on a has ended; it said: .*nonsense"):
             world.wait(lambda: world.status("a") is not None)

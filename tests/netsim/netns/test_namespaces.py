@@ -170,4 +170,4 @@ def test_it_says_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(shutil, "which", lambda tool: tool)
     monkeypatch.setattr(Namespaces, "ask", refuse)
     said = available.__wrapped__()
-    assert said == "this kernel does not let us: new: [Errno 1] Operation not permitted"
+    assert said == "this kernel does not permit it: new: [Errno 1] Operation not permitted"

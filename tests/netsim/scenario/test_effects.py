@@ -263,9 +263,9 @@ program = "idle"
         ("eim-apdf", "block_size = 64", "no effect without `ports"),
         ("eim-apdf", 'ports = "block"\nblock_size = 99999', "block_size"),
         ("linux-drop", 'inside = "no network"', "no network"),
-        ("eim-apdf", "hairpin = true", "none of external"),
+        ("eim-apdf", "hairpin = true", "not one of external"),
         ("linux-drop", 'hairpin = "off"', "neither true nor false"),
-        ("linux-drop", 'udp_new = "-1s"', "not negative"),
+        ("linux-drop", 'udp_new = "-1s"', "cannot be negative"),
     ],
 )
 def test_what_a_gateway_cannot_be_is_refused(kind: str, text: str, says: str) -> None:

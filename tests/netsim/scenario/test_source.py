@@ -30,14 +30,14 @@ def test_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("[t]\nname = 3", 2, "name: `3` is no text"),
+        ("[t]\nname = 3", 2, "name: `3` is not a text"),
         ('[t]\nname = "x"\nkind = "rund"', 3, "no kind `rund`"),
         ('[t]\nname = "x"\nline = 3', 3, "[t] has no key `line`"),
         ('[t]\nname = "x"\norigins = "a"', 3, "[t] has no key `origins`"),
         ('\n\n[t]\nkind = "round"', 3, "[t] needs `name`"),
-        ("t = 3", 1, "`t` is a table"),
-        ('[t]\nname = "x\n', 2, "this is no TOML"),
-        ("[t]\nname = ", 2, "this is no TOML"),
+        ("t = 3", 1, "`t` has to be a table"),
+        ('[t]\nname = "x\n', 2, "not valid TOML"),
+        ("[t]\nname = ", 2, "not valid TOML"),
     ],
 )
 def test_what_is_refused(text: str, line: int, says: str) -> None:
