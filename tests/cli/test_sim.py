@@ -177,7 +177,7 @@ def test_a_worker_that_dies_is_a_line(here: Path, monkeypatch: pytest.MonkeyPatc
 ARGUMENTS = [
     (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
     (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
-    (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: no program `udp-ecko`"),
+    (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: there is no program `udp-ecko`"),
     (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
     (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
     (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),

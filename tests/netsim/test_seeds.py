@@ -53,7 +53,9 @@ def test_other_settings_are_another_measurement(tmp_path: Path) -> None:
     assert work.done == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("text", "where"), [("dear diary\n", "line 1"), ("dear diary", "its last line")])
+@pytest.mark.parametrize(
+    ("text", "where"), [("dear diary\n", "line 1"), ("dear diary", "its last")]
+)
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)

@@ -52,7 +52,7 @@ def test_what_cannot_be_is_refused(kernel: None) -> None:
         world.gateway("home")
         with pytest.raises(SimError, match="alice is behind `home` and shares its link"):
             world.host("alice", behind="home", link=SLOW)
-        with pytest.raises(SimError, match="there is a `home` already"):
+        with pytest.raises(SimError, match="`home` already exists"):
             world.host("home")
         with pytest.raises(ValueError, match="no gateway of kind `cisco`"):
             world.gateway("office", "cisco")

@@ -105,7 +105,7 @@ def test_the_examples_are_right(path: Path) -> None:
             "[[nat]] of kind `linux-drop` has no key",
             "",
         ),
-        ('kind = "linux-drop"', 'kind = "linux-drop"\ninput = "maybe"', "`maybe` is not one of", ""),
+        ('kind = "linux-drop"', 'kind = "linux-drop"\ninput = "maybe"', "`maybe` is not one", ""),
         ('kind = "linux-drop"', 'kind = "linux-drop"\nbehind = "x"', "no earlier [[nat]] `x`", ""),
         ('link = "slow"', 'link = "slwo"', "no link `slwo`", "`slow`"),
         ('nat = "shared"', 'nat = "shred"', "no kind of gateway or [[nat]] `shred`", "`shared`"),
@@ -178,7 +178,7 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ("hosts = 3", "`hosts` needs a `population`"),
         ('population = "home-volunteers-2026"\n[[host]]\nname = "a"', "`population` has no effect"),
         ('latency = "croe"\n[[host]]\nname = "a"', "no latency matrix"),
-        ('latency = "planetlab:/nowhere"\n[[host]]\nname = "a"', "not the name of a file in this folder"),
+        ('latency = "planetlab:/nowhere"\n[[host]]\nname = "a"', "not the name of a file"),
         (
             'hosts = 2\npopulation = "home-volunteers-2026"\nprogram = "udp-echo"\n'
             'settings = { to = "a" }\n[[host]]\nname = "a"',
@@ -192,8 +192,8 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
             '[[host]]\nname = "a"\ncount = 60000\nprogram = "idle"',
             "at most 100000 hosts",
         ),
-        ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "not the name of a file in this folder"),
-        ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "not the name of a file in this folder"),
+        ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "not the name of a file"),
+        ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "not the name of a file"),
         ('latency = "planetlab:rtt.txt"\n[[host]]\nname = "a"', "there is no file `rtt.txt`"),
         ('latency = "planet:rtt.txt"\n[[host]]\nname = "a"', "no form of latencies `planet`"),
         ('[[host]]\nname = "a"\nsettings = { port = 70000 }', "at most 65535"),
