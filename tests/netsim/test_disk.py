@@ -1,4 +1,4 @@
-"""The simulated disk: what a crash leaves, what faults do, how long things take."""
+"""The simulated disk: the remains after a crash, the effects of faults, and durations."""
 
 import errno
 from pathlib import Path
@@ -24,7 +24,7 @@ def pass_time(disk: Disk, seconds: float) -> None:
 
 
 def finish(disk: Disk) -> None:
-    """Until the disk has done everything."""
+    """Run until the disk has done everything."""
     disk.events.run_until(disk.busy_until)
 
 

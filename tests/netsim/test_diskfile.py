@@ -1,4 +1,4 @@
-"""Files of a simulated disk that are written in place: what a crash leaves of each write."""
+"""Files of a simulated disk that are written in place: the remains of each write after a crash."""
 
 from random import Random
 
@@ -13,7 +13,9 @@ A, B, C = (letter * PAGE for letter in (b"a", b"b", b"c"))
 
 
 def written(seed: int) -> tuple[Disk, BlockFile]:
-    """A synced file of two pages, then a write to each and one behind them, not synced."""
+    """Return a synced file of two pages, with a write to each and one after them that are not
+    synced.
+    """
     disk = Disk(Events(), Random(seed))
     handle = Mount(disk).open_blocks("/file", make=True)
     handle.write(0, A + A)

@@ -67,7 +67,7 @@ def test_a_name_without_addresses_of_the_family() -> None:
     assert caught.value.errno == stdlib.EAI_NONAME
 
 
-def test_a_service_nobody_knows() -> None:
+def test_an_unknown_service() -> None:
     with pytest.raises(stdlib.gaierror) as caught:
         looked_up(World(), "peer.example", "no-such-service")
     assert caught.value.errno == stdlib.EAI_SERVICE

@@ -1,4 +1,4 @@
-"""A computer: what it knows of its network, and the life of its program."""
+"""A computer: its view of the network, and the life cycle of its program."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from shoal.netsim.world import World
 
 
 class Counting:
-    """A program that counts its starts and ends, and waits for ever or for so long."""
+    """Program that counts its starts and ends, and waits forever or for a given time."""
 
     def __init__(self, seconds: float = float("inf")) -> None:
         self.starts = self.ends = 0
@@ -74,7 +74,7 @@ def test_a_program_starts_crashes_and_starts_again() -> None:
         with pytest.raises(SimError, match="alice is still running"):
             await host.restart()
         stack = dict(host.protocols)
-        assert stack == host.protocols  # who was refused has changed nothing
+        assert stack == host.protocols  # the refused program has changed nothing
         await host.crash()
         assert (host.running, host.up, program.ends) == (False, False, 1)
         with pytest.raises(SimError, match="alice has no power"):

@@ -1,4 +1,4 @@
-"""Collections come at counts of work, at the same ones in every run."""
+"""Collections happen at counts of work, at the same ones in every run."""
 
 import gc
 from collections import Counter
@@ -13,7 +13,7 @@ from shoal.netsim.world import World
 
 
 def collections(monkeypatch: pytest.MonkeyPatch, work: int, step: int) -> list[tuple[int, int]]:
-    """(work done, generation) of each collection."""
+    """Return (work done, generation) of each collection."""
     seen: list[tuple[int, int]] = []
     done = 0
     monkeypatch.setattr(gc, "collect", lambda generation: seen.append((done, generation)))
@@ -55,7 +55,7 @@ def test_garbage_of_a_run_goes_in_the_run() -> None:
         return sum(isinstance(item, Cycle) for item in gc.get_objects(generation=0))
 
     alive.append(world.run(main))
-    assert alive[0] == 3 * memory.YOUNG  # nothing by itself
+    assert alive[0] == 3 * memory.YOUNG  # nothing is collected without the collector
     with deterministic_collection() as collector:
         Cycle()
         assert gc.get_objects(generation=0) and not gc.isenabled()

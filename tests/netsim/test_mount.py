@@ -1,4 +1,4 @@
-"""System calls on a simulated disk, and the end of the life that made them."""
+"""System calls on a simulated disk, and the end of the run that made them."""
 
 import errno
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def make() -> Disk:
 
 
 def number(call: Callable[[], object]) -> int:
-    """The errno that a call fails with."""
+    """Return the errno with which a call fails."""
     with pytest.raises(OSError) as raised:
         call()
     assert raised.value.errno is not None

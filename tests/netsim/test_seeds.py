@@ -1,4 +1,4 @@
-"""A long measurement goes on where it stopped, and mixes with nothing else."""
+"""A long measurement resumes where it stopped, and does not mix with another."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from shoal.netsim.seeds import Figures, measure
 
 
 class Work:
-    """Counts what it is asked to do; stops at a seed."""
+    """Counts its calls; stops at a seed."""
 
     def __init__(self, stop: int = -1) -> None:
         self.done: list[int] = []

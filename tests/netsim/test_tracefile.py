@@ -1,4 +1,4 @@
-"""Reading traces, and finding where two part."""
+"""Reading traces, and finding the first difference of two."""
 
 from io import BytesIO
 from typing import Any
@@ -84,7 +84,9 @@ def test_one_is_longer() -> None:
 
 
 def test_what_led_to_a_record_without_a_task() -> None:
-    """A segment that an acknowledgement let out: the task is found on the way back."""
+    """For a segment that an acknowledgement released, the task is found in the opposite
+    direction.
+    """
     led = record(3, src=B, dst=A, cause="g:writer")
     other_flow = record(4, src=("10.0.0.9", 1), cause="h:other")
     same = [led, other_flow, record(5, cause="")]

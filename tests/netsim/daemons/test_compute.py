@@ -1,4 +1,4 @@
-"""The numbers of a simulated engine under the rules of the real one's core."""
+"""The numbers of a simulated engine under the rules of the real engine core."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ class Stage:
 
 
 class Chain:
-    """Stages one behind the other, all with one session."""
+    """Stages in a row, all with one session."""
 
     def __init__(self, ends: Sequence[int], **more: Any) -> None:
         pairs = zip((0, *ends), ends, strict=False)
@@ -95,7 +95,7 @@ class Chain:
             stage.open()
 
     def next(self, tokens: Sequence[int], start: int = 0, *, epoch: int = 0, **more: Any) -> int:
-        """The token that follows."""
+        """Return the next token."""
         span = Span(NAME, epoch, start, len(tokens), tokens=tuple(tokens))
         for stage in self.stages[:-1]:
             (event,) = stage.run(span)
@@ -113,7 +113,7 @@ class Chain:
 
 
 def text(count: int = 12, tokens: Sequence[int] = TOKENS) -> list[int]:
-    """What one engine with all layers says."""
+    """Return the tokens of one engine with all layers."""
     stage = Stage()
     stage.open()
     span = Span(NAME, 0, 0, len(tokens), tokens=tuple(tokens), want="token", steps=count)
@@ -287,5 +287,5 @@ def test_times_follow_the_machine() -> None:
         timed.advance(list(range(256)), 0, 256, state, 1)
         spent[name] = one, watch.take()
     for one, many in spent.values():
-        assert one < many < 256 * one, "a prompt is cheaper by the token than decoding"
+        assert one < many < 256 * one, "a prompt costs less per token than decoding"
     assert spent["raspberry"][0] > 2 * spent["desktop"][0]

@@ -1,4 +1,4 @@
-"""The seam to the world on a simulated computer."""
+"""The daemon's interface to the world on a simulated computer."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -56,17 +56,17 @@ def test_offloaded_work_takes_the_disks_time() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await host.offload(host.files.write, Path("/other"), b"x")
-        assert host.files.size(Path("/other")) is None, "nothing begins after a cancellation"
+        assert host.files.size(Path("/other")) is None, "no work begins after a cancellation"
         before = host.now()
         with trio.move_on_after(0.001) as scope:
             await host.offload(host.files.write, Path("/other"), b"x")
-        assert host.now() - before > 2 * spec.sync_s, "and what has begun is not interrupted"
+        assert host.now() - before > 2 * spec.sync_s, "and work that has begun is not interrupted"
 
     on_host(body)
 
 
 class Writing:
-    """A program that writes all the time."""
+    """Program that writes all the time."""
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[SimulatedHost]") -> None:
         async with trio.open_nursery() as nursery:
@@ -120,7 +120,7 @@ def test_a_command_reaches_the_control_socket() -> None:
     async def body(host: SimulatedHost) -> bytes:
         path = Path("/shoal/control.sock")
         listener = await host.listen_local(path)
-        listener = await host.listen_local(path)  # a stale one is replaced
+        listener = await host.listen_local(path)  # a stale socket is replaced
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:

@@ -1,6 +1,7 @@
-"""Packets and bytes that a home sends in its first minute. They are the same on every machine.
+"""Packets and bytes that a home sends in its first minute.
 
-Costs only go down. A change that raises a number says in the CHANGELOG what it buys.
+The values are the same on every machine. Costs may only fall: a change that raises a number
+explains in the CHANGELOG what it buys.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ JOINING = {
 """Bounds by number of homes, a quarter above the values of 24 November 2026. Those were 1,301
 packets, 300 kB, 2,162, 557 kB and 6,836 events; for 100 homes 1,850, 573 kB, 3,338, 1,115 kB and
 11,290; for 400 homes 2,918, 952 kB, 5,754, 2,739 kB and 21,545. The day before, 25 homes sent 8,808
-packets, 2,061 kB, 12,560, 4,106 kB, in 34,097 events. The room is wide because a change of timing
+packets, 2,061 kB, 12,560, 4,106 kB, in 34,097 events. The margin is wide because a change of timing
 alone moves the values by a third. The goal for 95 % of homes is 2,000 packets and 1 MB.
 """
 

@@ -1,4 +1,4 @@
-"""ringnode: a light node asks and answers as a real one would, over packets that get lost."""
+"""A light node asks and replies as a real one would, over packets that get lost."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def ring() -> Ring:
 
 
 def ask(ring: Ring, by: int, to: int, request: Find | Store) -> tuple[object, float]:
-    """The answer, and how long it took."""
+    """Return the reply, and how long it took."""
     answers: list[tuple[object, float]] = []
     began = ring.now
     node, other = ring.nodes[by], ring.nodes[to].contact
@@ -88,7 +88,7 @@ def test_liars_keep_nothing_and_name_their_own_kind_and_ghosts() -> None:
     assert len(authors) == AUTHORS and one.author not in authors
     kin = {other.contact for other in made.liars}
     assert kin < set(found.nearest[0]) and len(found.nearest[0]) == 20
-    assert set(found.nearest[0]) - kin != set(found.nearest[1]) - kin  # others each time
+    assert set(found.nearest[0]) - kin != set(found.nearest[1]) - kin  # different ones each time
 
 
 @pytest.mark.parametrize("puppets", [False, True])

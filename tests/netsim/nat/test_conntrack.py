@@ -34,7 +34,7 @@ def test_second_host_shares_the_port_until_it_clashes() -> None:
 
 
 def test_next_flow_takes_the_latest_port() -> None:
-    """find_appropriate_src: Linux tries the port that the source had last."""
+    """find_appropriate_src: Linux first tries the last port of the source."""
     wire = Wire("linux-drop")
     wire.out(INSIDE, A)
     remapped = wire.out(OTHER, A)
@@ -194,7 +194,7 @@ def test_ended_ports_connect_again() -> None:
 
 
 def test_connection_survives_a_router_that_forgot_it() -> None:
-    """nf_conntrack_tcp_loose: data from inside brings it back."""
+    """nf_conntrack_tcp_loose: data from inside restores it."""
     wire = Wire("linux-drop")
     tcp(wire, ">syn", "<synack", ">ack")
     wire.gate.reboot()

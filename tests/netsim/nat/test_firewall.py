@@ -1,4 +1,4 @@
-"""Firewalls without translation: IPv4, and IPv6 as RFC 6092 has it."""
+"""Firewalls without translation: for IPv4, and for IPv6 by RFC 6092."""
 
 from typing import Any
 

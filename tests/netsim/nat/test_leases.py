@@ -1,4 +1,4 @@
-"""Ports that the inside asked for: who has them, and until when."""
+"""Ports that inside hosts asked for: their owners, and until when they have them."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_renewal_moves_the_end() -> None:
     held.add(UDP, 9000, INSIDE, 60.0)
     wire.at(50.0)
     held.add(UDP, 9000, INSIDE, 60.0)
-    assert len(wire.events) == 1  # one look at a time, however often it is renewed
+    assert len(wire.events) == 1  # one check at a time, however often it is renewed
     assert wire.at(109.0).back(A, (GATE, 9000)) == INSIDE
     wire.at(110.0)
     assert len(held) == 0

@@ -160,7 +160,7 @@ def test_tcp_phase_sets_the_timer(steps: tuple[str, ...], seconds: float) -> Non
 
 
 def test_closed_connection_frees_its_port() -> None:
-    """What is left of a mapping decides how long it lives, even where the filter is open."""
+    """The remaining sessions decide how long a mapping lives, even if the filter is open."""
     for busy, reached in (False, None), (True, INSIDE):
         wire = Wire("eim-eif")
         for remote in (A, B) if busy else (A,):

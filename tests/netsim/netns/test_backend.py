@@ -110,7 +110,7 @@ def test_two_behind_nats_join_by_a_public_one(kernel: None) -> None:
         for name in "alice", "bob":
             rtts: list[float] = []
             deadline = time.monotonic() + 120
-            while not rtts or rtts[-1] > 46:  # where the machine is busy, a later one is better
+            while not rtts or rtts[-1] > 46:  # on a busy machine, a later one is better
                 world.wait(partial(round_trip_known, world, name, me))
                 rtts += [peer["rtt_ms"] for peer in world.peers(name) if peer["peer"] == me]
                 assert time.monotonic() < deadline

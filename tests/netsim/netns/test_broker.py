@@ -1,4 +1,4 @@
-"""The process that enters namespaces: what it answers, when it ends."""
+"""The process that enters namespaces: its replies, and when it ends."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def test_a_socket_is_made_where_it_stands() -> None:
 def test_it_has_not_left_and_so_need_not_come_back() -> None:
     here = os.stat(broker.HERE).st_ino
     home = os.open(broker.HERE, os.O_RDONLY)
-    broker.come_back(home)  # without root too
+    broker.come_back(home)  # works without root too
     os.close(home)
     assert os.stat(broker.HERE).st_ino == here
 

@@ -30,7 +30,7 @@ def test_the_process_answers_and_ends_with_its_socket() -> None:
         switch.counts()  # it still answers
 
 
-def test_a_process_that_has_ended_is_said_so() -> None:
+def test_the_end_of_the_process_is_reported() -> None:
     switch = SwitchProcess()
     switch.counts()
     switch.kill()

@@ -1,4 +1,4 @@
-"""Sessions against their models; and that the driver does what it drew."""
+"""Sessions against their models; and the driver does what it drew."""
 
 import math
 from itertools import islice, pairwise
@@ -92,7 +92,7 @@ def test_an_unknown_model_is_refused() -> None:
 
 
 class Beat:
-    """A program that only is there."""
+    """Program that only runs."""
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[str]") -> None:
         task_status.started("beating")
@@ -100,7 +100,7 @@ class Beat:
 
 
 def lives(seed: int, *, count: int = 15, hours: float = 48.0) -> list[Deed]:
-    """What a driver did to whole hosts."""
+    """Return what a driver did to whole hosts."""
     world = World(seed)
     faults = Faults(world)
     people = populate(world, count)
@@ -124,7 +124,7 @@ def test_the_driver_does_what_was_drawn_and_again_the_same() -> None:
 
 
 class Clockwork:
-    """A core that counts its seconds."""
+    """Core that counts its seconds."""
 
     def __init__(self) -> None:
         self.wake_at = 0.0
@@ -149,7 +149,7 @@ def test_light_hosts_are_there_as_long_as_their_sessions_last() -> None:
         return cores[name]
 
     people = populate(world, 20, core=core)
-    random = Random("3/v0/churn")  # the stream of the first one
+    random = Random("3/v0/churn")  # the stream of the first volunteer
     first = sessions(MODEL, habit_of(MODEL, random), random, people[0].drawn.region.utc_hours)
     expected = sum(
         max(0.0, min(stay.end, 100 * HOUR) - stay.start)

@@ -53,7 +53,7 @@ def result(name: str = "plain") -> dict[str, Any]:
 
 
 class Tags(HTMLParser):
-    """Every tag that has to be closed is, and which there are."""
+    """Parser that checks that every tag is closed, and collects the tags."""
 
     VOID = ("meta", "br")
     OPTIONAL = ("tr", "td", "th", "p")
@@ -136,7 +136,7 @@ def test_plots_are_images() -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every figure that is plotted from now on, drawn."""
+    """Collect every figure that is plotted from now on, drawn."""
     pytest.importorskip("matplotlib")
     found: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Scenarios of whole daemons: each setting reaches the daemon, and what is measured of it."""
+"""Scenarios of whole daemons: each setting reaches the daemon, and its metrics are measured."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +108,7 @@ def test_settings_that_are_refused(run_text: Any, settings: str, says: str) -> N
     assert says in caught.value.message and caught.value.line == 8
 
 
-def test_daemons_that_nobody_can_reach_are_refused(run_text: Any) -> None:
+def test_daemons_without_a_public_one_are_refused(run_text: Any) -> None:
     with pytest.raises(BadScenario, match="no daemon has a public address"):
         run_text(THREE.format(host='nat = "linux-drop"', end=""))
 
@@ -121,7 +121,9 @@ def test_the_least_rate_is_that_of_the_daemon() -> None:
 
 @pytest.mark.ci
 def test_a_relay_links_homes_that_cannot_reach_each_other(run_text: Any) -> None:
-    """Two homes whose gateways give each peer another port: their only way is the public daemon."""
+    """Two homes whose gateways give each peer another port can only meet through the public
+    daemon.
+    """
     homes = '[[host]]\nname = "h"\ncount = 2\nnat = "apdm-apdf"\nsettings = {{ {} }}\n'
     for relay, linked in (('"1MB/s"', 1.0), ('"none"', 2 / 3)):
         settings = f"settings = {{ engine = false, relay = {relay} }}\n"

@@ -88,7 +88,7 @@ def fill(text: str, **given: str) -> str:
 
 
 def fingerprint(text: str) -> Any:
-    """What shows of a run: its packets, its figures, its hosts and their clocks."""
+    """Return all that shows of a run: its packets, its figures, its hosts and their clocks."""
     run = Run(parse(text), 3)
     result = run.go()
     walls = [(host.name, host.wall()) for host in run.world.hosts.values()]
@@ -169,7 +169,8 @@ CASES: dict[tuple[str, str], tuple[str, dict[str, str]]] = {
     ),
     ("cut", "target"): (ECHO, {"end": step("cut", 'target = "a"\nway = "down"')}),
 }  # fmt: skip
-WITHOUT: dict[tuple[str, str], dict[str, str]] = {  # what to compare with, where not with nothing
+# the text to compare with, if not the one without the knob
+WITHOUT: dict[tuple[str, str], dict[str, str]] = {
     ("nat", "site"): {"world": 'latency = "core"'},
     ("host", "site"): {"world": 'latency = "core"'},
     ("host", "behind"): {"host": 'nat = "linux-drop"'},
@@ -225,7 +226,7 @@ def test_a_knob_has_an_effect(case: tuple[str, str]) -> None:
 
 
 def test_the_same_text_gives_the_same_run() -> None:
-    """Or the test above would say nothing."""
+    """Otherwise the test above would say nothing."""
     assert fingerprint(fill(ECHO)) == fingerprint(fill(ECHO))
     assert fingerprint(fill(PUNCH)) == fingerprint(fill(PUNCH))
 

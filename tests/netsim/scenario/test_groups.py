@@ -1,4 +1,4 @@
-"""Groups: which hosts they have, by seed; their links, their settings, and faults on them."""
+"""Groups: their hosts, by seed; their links, their settings, and faults on them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Scenarios: what is read, and that everything else is refused with its line and a hint."""
+"""Scenarios: valid ones are read, and everything else is refused with its line and a hint."""
 
 import random
 import re
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, says: str, h
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
     ],
 )
-def test_what_is_no_scenario(text: str, says: str) -> None:
+def test_files_that_are_not_scenarios(text: str, says: str) -> None:
     assert says in refused(text).message
 
 
@@ -225,7 +225,7 @@ def test_for_ends_what_can_end() -> None:
     assert all(name in UNDO for name, table in ACTIONS.items() if table in NEEDS_FOR)
 
 
-# Whatever is written, the answer is a scenario or a line.
+# Any input gives a scenario or an error with a line.
 
 _LINES = [line for path in EXAMPLES for line in path.read_text().splitlines()] + PLAIN.splitlines()
 
@@ -326,7 +326,7 @@ def test_a_large_file_is_no_scenario() -> None:
 
 
 def test_many_hosts_are_read_in_linear_time() -> None:
-    """Quadratic, these took minutes."""
+    """With quadratic time these took minutes."""
     table = '[[host]]\nname = "h{}"\nprogram = "udp-echo"\n'
     began = time.process_time()
     parse(WORLD + "".join(table.format(number) for number in range(8000)))

@@ -1,4 +1,4 @@
-"""Runs: figures, samples, verdicts, populations and churn; the same twice."""
+"""Runs: figures, samples, verdicts, populations and churn; equal for equal seeds."""
 
 from dataclasses import asdict
 from typing import Any

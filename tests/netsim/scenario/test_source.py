@@ -1,4 +1,4 @@
-"""Tables read into dataclasses: values, defaults, and what is told of a word that is unknown."""
+"""Tables read into dataclasses: values, defaults, and the messages for unknown words."""
 
 from dataclasses import dataclass
 

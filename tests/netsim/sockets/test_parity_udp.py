@@ -1,4 +1,4 @@
-"""What an application can see of UDP sockets, on a real loopback and on a simulated one."""
+"""UDP as a program observes it, on a real loopback and on a simulated one."""
 
 import errno
 from collections.abc import Awaitable, Callable, Iterator
@@ -138,8 +138,8 @@ def test_sizes(world: Any) -> None:
 
 @both
 @families
-def test_refused_where_nobody_listens(world: Any, family: int) -> None:
-    """A connected socket hears of it, once, at its next call; others never do."""
+def test_a_closed_port_refuses(world: Any, family: int) -> None:
+    """A connected socket gets the error once, at its next call; others never do."""
 
     async def program() -> None:
         with await bound(LOOPBACK[family]) as gone:

@@ -1,4 +1,4 @@
-"""The parts of a TCP connection by themselves: no sockets, no packets, no world."""
+"""The parts of a TCP connection alone: no sockets, no packets, no world."""
 
 import errno
 from random import Random
@@ -32,7 +32,7 @@ def test_inbox_puts_segments_in_order(seed: int) -> None:
     data = random.randbytes(20_000)
     pieces = [segment(start + 1, data[start : start + 500]) for start in range(0, 20_000, 500)]
     pieces.append(segment(20_001, b"", fin=True))
-    pieces += random.sample(pieces, 10)  # some come twice
+    pieces += random.sample(pieces, 10)  # some arrive twice
     random.shuffle(pieces)
     inbox = Inbox()
     inbox.start(1)
@@ -134,7 +134,7 @@ def test_scoreboard_loses_what_was_overtaken() -> None:
 
 
 def test_scoreboard_waits_where_segments_may_overtake() -> None:
-    """One segment ahead is no loss yet: a quarter of a round trip later it is."""
+    """One segment ahead is no loss yet; a quarter of a round trip later it is."""
     board = _board(3)
     board.sack(((200, 300),), 0, 0.1, 0.1)
     due = board.overtaken(0.1, board.patience(0.1, False))
@@ -235,7 +235,7 @@ def _shake(now: float = 0.0) -> tuple[Connection, Connection]:
 
 
 def _carry(one: Connection, two: Connection, now: float) -> None:
-    """Deliver what both want to send until neither does."""
+    """Deliver the segments of both until neither sends any more."""
     while one.out or two.out:
         for sender, receiver in ((one, two), (two, one)):
             sent, sender.out = sender.out, []
@@ -289,7 +289,7 @@ def test_an_early_call_of_tick_does_nothing() -> None:
 
 
 def test_reports_of_holes_leave_room_for_less() -> None:
-    """Or a full segment and the report would exceed the path's packets, for ever."""
+    """Otherwise a full segment and the report would exceed the size of packets forever."""
     near, far = _shake()
     near.no_delay = far.no_delay = True
     for _ in range(6):
@@ -301,7 +301,7 @@ def test_reports_of_holes_leave_room_for_less() -> None:
     assert len(far.inbox.sack) == 3
     far.out.clear()
     far.write(bytes(10_000), 1.1)
-    far.tick(3.0)  # nothing is acknowledged: it leaves again
+    far.tick(3.0)  # nothing is acknowledged: it is sent again
     assert len(far.out) > 3
     for item in far.out:
         assert len(item.data) + (4 + 8 * len(item.sack) if item.sack else 0) <= 1448
