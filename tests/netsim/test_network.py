@@ -50,7 +50,7 @@ class Lan:
 
     def why(self) -> list[str]:
         """Return what the trace says about packets that were lost."""
-        self.trace.digest  # writes the batch out
+        self.trace.digest  # noqa: B018  writes the batch out
         return [what for _, what, *_ in self.trace.records if what not in ("sent", "received")]
 
 

@@ -207,9 +207,7 @@ def test_a_long_result_is_a_blob_until_its_author_has_it(
         assert claim is not None
         root = read_outcome(claim.result).blob
         assert root in worker.node.library.blobs.roots()
-        assert root not in asker.node.library.blobs.roots(), (
-            "the fetched text is stored as a result"
-        )
+        assert root not in asker.node.library.blobs.roots(), "it is stored as a result"
         await worker.host.crash()
         again = await worker.host.restart()
         await trio.sleep(60)

@@ -82,7 +82,7 @@ def complete(known: Knowledge) -> bool:
 
 
 class Whole:
-    """The same for whole daemons."""
+    """The same swarm of whole daemons."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.world = World(seed, latency=0.02)

@@ -60,7 +60,7 @@ def test_messages_arrive_whole_and_once_however_many_are_lost() -> None:
     assert one.lost == []
 
 
-def test_a_part_that_others_have_passed_is_sent_again_at_once(
+def test_a_part_that_others_passed_is_sent_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twin: if only the time shows what is lost, it takes longer."""
