@@ -101,7 +101,7 @@ def one(attack: str, seed: int, defended: bool) -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="of each attack (20)")
     args = parser.parse_args()
     table: dict[str, dict[str, float]] = {}

@@ -51,7 +51,7 @@ GROWTH_MIB: Final = 64.0
 UPDATES: Final = 1_000_000
 QUICK: Final = 60_000
 CRASHERS: Final = tuple(map(bytes.fromhex, ("8088debe01", "80c2d72f")))
-WIDE: Final = 500  # one update in so many is as large as its kind allows
+WIDE: Final = 500  # one update of this many is as large as its kind allows
 BOMBS: Final = (
     b"\xdc\x0d\xac" * 1000 + b"\xc0" * 500,
     b"\x91" * 1000 + b"\xc0",
@@ -59,13 +59,13 @@ BOMBS: Final = (
     b"\xdd\xff\xff\xff\xff" * 700,
     b"\xdc\x13\x88" + b"\x80" * 5000,
 )
-"""Nested headers of long lists and maps, whole and cut off; empty maps by the thousand."""
+"""Nested headers of long lists and maps, whole and truncated; thousands of empty maps."""
 BOMBS_AMONG: Final = 0.02
 LIAR: Final = Identity.from_seed(b"l" * 32)
 
 
 class Victim:
-    """One feed of the liar's, as a replica has it, and what would come next in it."""
+    """One feed of the liar's, as a replica has it, and the next updates for it."""
 
     def __init__(self, rng: random.Random, kind: str, keys: int) -> None:
         self.rng = rng
@@ -83,19 +83,21 @@ class Victim:
         return self.feed.document
 
     def renewal(self) -> tuple[bool, bytes]:
-        """A snapshot of some facts, for the next epoch."""
+        """Return a snapshot of some facts, for the next epoch."""
         client = client_of(self.feed.name, self.epoch + 1)
         facts = dict.fromkeys(self.rng.sample(self.keys, len(self.keys) * 9 // 10), b"v")
         return True, snapshot(self.kind, client, facts)
 
     def value(self) -> bytes:
-        """A few bytes; seldom what makes a decoder of facts spend much."""
+        """Return a few bytes; rarely a value that is expensive for a decoder of facts."""
         if self.rng.random() < BOMBS_AMONG:
             return self.rng.choice(BOMBS)
         return self.rng.randbytes(self.rng.choice((0, 1, 3, 9)))
 
     def next_update(self) -> tuple[bool, bytes]:
-        """What an honest author might write next: a few changes, or as many as one may hold."""
+        """Return what an honest author might write next: a few changes, or as many as one update
+        may hold.
+        """
         wide = self.rng.randrange(WIDE) == 0
         most = min(len(self.keys), self.kind.update_bytes // 32 if wide else 6)
         changes: dict[str, bytes | None] = {}
@@ -106,7 +108,9 @@ class Victim:
         return False, self.document.write(changes)
 
     def say(self, fresh: bool, update: bytes) -> Outcome:
-        """The update as an entry by the liar, from its bytes on; notes how long that held."""
+        """Process the update as an entry by the liar, from its bytes on; note how long that
+        took.
+        """
         head = self.feed.head
         parent = NO_PARENT if fresh or head is None else head.hash
         sealed = seal_entry(
@@ -130,7 +134,7 @@ class Victim:
         return Outcome.OLD if verdict.code == "epoch-full" else verdict.outcome
 
     def show(self, verdict: Verdict) -> None:
-        """Let the views follow, step by step; notes the longest."""
+        """Let the views follow, step by step; note the longest step."""
         steps, left = iter(self.views.steps(self.feed.name, verdict)), True
         while left:
             with self.held():
@@ -138,14 +142,14 @@ class Victim:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Note what a step takes, if it is the longest of this entry."""
+        """Note the duration of a step, if it is the longest of this entry."""
         waited, cpu, wall = waited_ms(), time.process_time(), time.perf_counter()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         self.hold_ms = max(self.hold_ms, (wall * 1e3, cpu * 1e3, waited_ms() - waited))
 
     def check(self, changed: Any) -> None:
-        """pycrdt holds what was read, and nothing is pending."""
+        """Check that pycrdt holds what was read, and nothing is pending."""
         for key, value in changed.items():
             assert self.document.get(key) == value, "pycrdt read something else"
         ledger = self.document._ledger
@@ -159,9 +163,9 @@ def _number(value: int) -> bytes:
     return bytes([low | 128]) + _number(rest) if rest else bytes([low])
 
 
-@lru_cache(8)  # and pycrdt keeps a KiB of each nested document for ever
+@lru_cache(8)  # and pycrdt keeps a KiB of each nested document forever
 def others(client: int) -> list[bytes]:
-    """What pycrdt writes that is none of ours: texts, lists, nested ones, other values."""
+    """Return updates of pycrdt with foreign content: texts, lists, nested ones, other values."""
     from pycrdt import Array, Doc, Map, Text
 
     def text(doc: Any) -> None:
@@ -250,7 +254,7 @@ def mutated(rng: random.Random, update: bytes) -> bytes:
 
 
 def waited_ms() -> float:
-    """Return how long this process has waited for a core; 0 where the kernel does not say."""
+    """Return how long this process has waited for a core; 0 if the kernel does not tell."""
     try:
         return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e6
     except OSError:
@@ -263,7 +267,7 @@ def rss_mib() -> float:
 
 
 def attack(count: int, seed: int) -> dict[str, Any]:
-    """The child's part: every update, one after another."""
+    """Apply every update, one after another, in the child."""
     rng = random.Random(seed)
     victims = [Victim(rng, *of) for of in (("member", 20), ("models", 300), ("jobs", 4096))]
     gc.collect()
@@ -298,10 +302,10 @@ def attack(count: int, seed: int) -> dict[str, Any]:
 
 
 def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float, float]]:
-    """How long each of the heaviest entries holds the loop: three epochs full of them."""
+    """Yield how long each of the heaviest entries holds the loop: three epochs full of them."""
     keys = victim.keys
     full = dict.fromkeys(keys, b"v" * 40)
-    for _ in range(3):  # each lets go of a document with a full history
+    for _ in range(3):  # each releases a document with a full history
         client = client_of(victim.feed.name, victim.epoch + 1)
         outcome = victim.say(True, snapshot(victim.kind, client, full))
         assert outcome is Outcome.NEWS
@@ -313,7 +317,7 @@ def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float,
 
 
 def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
-    """How long snapshots full of bombs hold the loop: as many as fit."""
+    """Yield how long snapshots with as many bombs as fit hold the loop."""
     for bomb in BOMBS:
         facts = dict.fromkeys(victim.keys[: victim.kind.live_bytes // (len(bomb) + 32)], bomb)
         client = client_of(victim.feed.name, victim.epoch + 1)
@@ -322,7 +326,7 @@ def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
 
 
 def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
-    """The update that is mutated next, and whether it is said to begin an epoch."""
+    """Return the update that is mutated next, and whether it claims to begin an epoch."""
     lot = rng.random()
     if turn < 2 * len(CRASHERS):
         return turn < len(CRASHERS), CRASHERS[turn % len(CRASHERS)]
@@ -336,7 +340,7 @@ def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
 
 
 def unread(crasher: bytes) -> dict[str, Any]:
-    """The twin: what becomes of a process that gives a crasher to pycrdt."""
+    """Run the twin: the fate of a process that gives a crasher to pycrdt."""
     code = (
         "import resource, time, pycrdt; doc = pycrdt.Doc();"
         "began = time.process_time()\n"

@@ -54,8 +54,9 @@ GOALS: Final = {"p99_s": 5.0, "most_s": 6.0, "per_node_hour": 0.001}
 
 
 class Member:
-    """A program for a host: an endpoint and its membership; `seen` has every change of whom it
-    lists: when, who, whether it came."""
+    """Program for a host: an endpoint and its membership. `seen` has every change of its list of
+    members: time, peer, whether it was added.
+    """
 
     def __init__(self, number: int, links: int, known: Sequence["Member"]) -> None:
         self.number = number
@@ -68,7 +69,7 @@ class Member:
         self.renew()
 
     def renew(self) -> None:
-        """The next time it runs as another peer."""
+        """Run as another peer from the next start on."""
         self.life += 1
         self.identity = Identity.from_seed((1000 * self.number + self.life).to_bytes(32))
 
@@ -113,7 +114,7 @@ class Member:
 
 
 class Swarm:
-    """`count` members, each of which dials others while it has under `links` links."""
+    """`count` members, each of which dials others while it has fewer than `links` links."""
 
     def __init__(self, seed: int, count: int, links: int, loss: float = 0.0005) -> None:
         self.world = World(seed)
@@ -129,7 +130,7 @@ class Swarm:
             self.members.append(Member(number, links, self.members[:2]))
 
     async def boot(self) -> None:
-        """Until everybody lists everybody."""
+        """Start all members, and wait until all list each other."""
         for member, host in zip(self.members, self.hosts, strict=True):
             await host.start(member)
             await trio.sleep(0.2)
@@ -140,7 +141,7 @@ class Swarm:
         raise SystemExit("not everybody lists everybody")
 
     def linked(self) -> float:
-        """Of the pairs, how many have a link."""
+        """Return the fraction of pairs that have a link."""
         count = len(self.members)
         links = sum(len(member.endpoint.links()) for member in self.members)
         return links / (count * (count - 1))
@@ -182,7 +183,9 @@ async def come_back(swarm: Swarm, member: Member, way: str, back: str) -> None:
 
 
 def listed_for(member: Member, peer: PeerId, since: float, until: float) -> float | None:
-    """For how long after `since` a member listed a peer; None where it did not at that time."""
+    """Return how long after `since` a member listed a peer; None if it did not list it at that
+    time.
+    """
     listed, last = False, None
     for at, who, came in member.seen:
         if who != peer or at > until:
@@ -200,7 +203,7 @@ def listed_for(member: Member, peer: PeerId, since: float, until: float) -> floa
 
 
 def beside(member: Member, old: PeerId, new: PeerId) -> float:
-    """For how long a member listed both."""
+    """Return how long a member listed both peers."""
     total, since, there = 0.0, 0.0, set()
     for at, who, came in member.seen:
         if who not in (old, new):
@@ -213,7 +216,7 @@ def beside(member: Member, old: PeerId, new: PeerId) -> float:
 
 
 def dead(seed: int, count: int, rounds: int) -> Figures:
-    """One after the other ends and comes back."""
+    """Let members end and come back one after the other."""
     began = time.process_time()
     swarm = Swarm(seed, count, ceil(count / 4))
     linked: list[float] = []
@@ -289,7 +292,7 @@ def lossy(seed: int, count: int, hours: float) -> Figures:
     }
 
 
-# What it comes to.
+# Results.
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -330,7 +333,7 @@ def result_of(ends: Sequence[Figures], losses: Sequence[Figures]) -> dict[str, A
 
 
 def measure(work: Any, seeds: int, settings: Figures, path: Path | None, jobs: int) -> Any:
-    """A line a seed, several at a time."""
+    """Return one line per seed, several in parallel."""
     ledger = Ledger(path, settings)
     missing = [seed for seed in range(seeds) if seed not in ledger]
     with ProcessPoolExecutor(jobs) as pool:
@@ -344,7 +347,7 @@ def measure(work: Any, seeds: int, settings: Figures, path: Path | None, jobs: i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one short seed of each part")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="of the dead (20)")
     parser.add_argument("--lossy", type=int, default=30, help="seeds of the healthy (30)")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")

@@ -68,7 +68,7 @@ def one(seed: int, nodes: int) -> Figures:
 
 
 def write(swarm: Swarm) -> int:
-    """Everybody now and then, until the cut is over; how many entries."""
+    """Let random nodes write until the partition is over; return the number of entries."""
     end, written = swarm.now + CUT_S, 0
     pace = WRITE_S / len(swarm.nodes)
     while swarm.now < end:
@@ -82,7 +82,7 @@ def write(swarm: Swarm) -> int:
 
 
 def healed(swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]) -> tuple[float, float]:
-    """Seconds to the first link across, and from there to the same digest."""
+    """Return the seconds to the first link across, and from there to the same digest."""
     start, linked = swarm.now, inf
     far = {node.peer for node in others}
     while swarm.now < start + PATIENCE_S:
@@ -98,9 +98,9 @@ def healed(swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 40 nodes")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=100, help="(100)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (40, 1) if args.quick else (100, args.seeds)
     ledger = Ledger(

@@ -38,13 +38,13 @@ MEASURES = ("state", "netsim")
 
 HONEST, MILLS = 8, 5
 STEP_S, PATIENCE_S, QUIET_S = 5.0, 3_600.0, 240.0
-WRITES: Final = 60  # of each honest node: an epoch's worth
+WRITES: Final = 60  # per honest node: an epoch's worth
 PLOT: Final = ("member", 0)
 MILLION: Final = 1_000_000
 
 
 class ByAge(Authors):
-    """Makes room by dropping who came first."""
+    """Evicts the author that came first."""
 
     def _heaviest(self) -> Any:
         return next((each for each in self._kept.values() if not each.free), None)
@@ -117,7 +117,7 @@ def exceeded(node: ReplicaNode, budget: int) -> bool:
 
 
 def whole(honest: list[ReplicaNode], written: dict[ReplicaNode, dict[str, Any]]) -> bool:
-    """Whether each has all that the others wrote."""
+    """Whether each node has all that the others wrote."""
     return all(
         at_once(node.replica.facts(author.replica.own, PLOT))
         == {key: msgpack.packb(value) for key, value in sorted(facts.items())}
@@ -140,9 +140,9 @@ def run(seeds: int, share: int, defended: bool, path: Path | None, jobs: int) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a sixteenth of everything")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=3, help="(3)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     share, seeds = (16, 1) if args.quick else (1, args.seeds)
     results = run(seeds, share, True, args.out, args.j)

@@ -45,7 +45,7 @@ class Round:
         self.count = count
         self.links = links
         self.daemons: list[DaemonHandle] = []
-        self.received = 0  # bytes, by all
+        self.received = 0  # bytes, by all daemons
         self.world.network.interfere = self._count
 
     def run(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Round:
         return 0.0
 
     async def _until(self, of: DaemonHandle) -> dict[str, float]:
-        """Seconds until each lists a member with shards."""
+        """Return the seconds until each daemon lists a member with shards."""
         began, found = trio.current_time(), dict[str, float]()
         while len(found) < len(self.daemons):
             for daemon in self.daemons:
@@ -112,7 +112,9 @@ class Round:
             await trio.sleep(LOOK_S)
 
     async def _until_after(self, host: Any, server: DaemonHandle) -> dict[str, float]:
-        """Seconds that it is listed with shards it has not, once it is back."""
+        """Return the seconds for which it is listed with shards that it no longer has, once it is
+        back.
+        """
         await host.crash()
         host.program = self._daemon(engine=False)
         await host.restart()
@@ -126,7 +128,7 @@ class Round:
 
 
 def _has_link(one: DaemonHandle, other: DaemonHandle) -> bool:
-    """Over which they exchange what members say."""
+    """Whether two daemons have a link over which they exchange feeds."""
     return other.peer in one.node.state.replication.exchange.peers
 
 

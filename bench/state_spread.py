@@ -9,7 +9,7 @@ Beside it stands the same with 60 bytes for each message's frame; packets' heade
 acknowledgements and what was lost and sent again are never counted.
 
 `value` is the p95 of the seconds over all changes of all seeds; goal: under 2 s, and at most 3
-KiB of lane payload for each node in every one of them. `--out FILE` keeps a line a seed, and goes
+KiB of lane payload for each node in every one of them. `--out FILE` keeps one line per seed, and goes
 on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 250 nodes.
 """
 
@@ -57,7 +57,9 @@ def one(seed: int, nodes: int) -> Figures:
 
 
 def change(swarm: Swarm, number: int) -> tuple[float, float, float]:
-    """Seconds until 99 % have one more change; bytes a node sends meanwhile, bare and framed."""
+    """Return the seconds until 99 % have one more change, and the bytes per node meanwhile, bare
+    and framed.
+    """
     author = swarm.random.choice(swarm.nodes)
     start, before = swarm.now, sent(swarm)
     text = swarm.random.randbytes(1024)
@@ -76,7 +78,7 @@ def change(swarm: Swarm, number: int) -> tuple[float, float, float]:
 
 
 def sent(swarm: Swarm) -> tuple[int, int]:
-    """Bytes of payload, and messages."""
+    """Return the bytes of payload, and the number of messages."""
     lanes = [node.lane for node in swarm.nodes]
     return sum(lane.sent for lane in lanes), sum(lane.messages for lane in lanes)
 
@@ -84,9 +86,9 @@ def sent(swarm: Swarm) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 250 nodes")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="(20)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (250, 1) if args.quick else (1_000, args.seeds)
     ledger = Ledger(args.out, {"bench": "state_spread", "nodes": nodes, "changes": CHANGES})

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Options and set-up for all tests."""
 
 import signal
 from collections.abc import Generator
@@ -8,7 +8,7 @@ import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-# In the background of a script a process ignores interrupts, and so would all that tests start.
+# A process in the background of a script ignores interrupts, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
