@@ -1,19 +1,18 @@
-"""A blob of 256 MiB from one provider, compared with a lower bound and with Lattica 1.0.21's
-Bitswap.
+"""A blob of 256 MiB from one provider, compared with a lower bound and with Lattica's Bitswap.
 
-Loopback, two processes a side, interleaved round by round; each figure is the median over the
-rounds, MiB/s by wall clock. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty library
-on disk, every chunk verified, all of it synced when the clock stops. Bound: the least that a
-verified copy takes over the same link, measured in the same run: the holder reads a file and sends
-it as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a file of
-its own, in threads, while it receives the next, and syncs them at the end. No names, no questions,
-no bookkeeping, one holder. Lattica's: as many blocks of 1 MiB by `get_block` with 1, 4 and 16
-threads in turn, the fastest of which counts. `value` holds the two ratios; goals: 0.9 of the bound,
-and faster than Lattica.
+Loopback, two processes per side, interleaved round by round; each figure is the median over the
+rounds, MiB/s by elapsed time. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
+library on disk, every chunk verified, all of it synced when the clock stops. Bound: the minimum for
+a verified copy over the same link, measured in the same run. The provider reads a file and sends it
+as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a file of its
+own, in threads, while it receives the next, and syncs them at the end. The bound has no names,
+requests, bookkeeping or other providers. Lattica 1.0.21's: as many blocks of 1 MiB by `get_block`
+with 1, 4 and 16 threads in turn; the fastest counts. `value` has the two ratios; goals: 0.9 of the
+bound, and faster than Lattica.
 
-Beside them stand `of_one_file`, the ratio to the same bound with one file instead of one for each
-MiB, which no store that serves single chunks after a crash can have; `of_raw`, that to as many
-bytes over one stream to nowhere; and `sha256_cpu_ms_per_mib`, what verifying alone costs: where
+Further figures: `of_one_file` is the ratio to the same bound with one file instead of one per MiB,
+which no store that serves single chunks after a crash can reach. `of_raw` is the ratio to as many
+bytes over one stream that are dropped. `sha256_cpu_ms_per_mib` is the cost of verifying alone: if
 both processes keep all cores busy, no verified copy can be as fast as the raw stream.
 
 Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:

@@ -315,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 seeds of 300 pairs")
     parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
-    parser.add_argument("--seeds", type=int, help="so many seeds instead")
+    parser.add_argument("--seeds", type=int, help="this number of seeds instead")
     parser.add_argument("--pairs", type=int, help="this number of pairs per seed instead")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
     args = parser.parse_args()

@@ -1,22 +1,22 @@
-"""A thousand nodes at home: joining, publishing a thousand keys, churn, and a third that is gone.
+"""A thousand nodes at home: joining, publishing a thousand keys, churn, and the loss of a third.
 
 Light nodes (`netsim/daemons/ring.py`): the cores of `dht/` over the links of home volunteers and
-the latencies of the core matrix, a link costing four round trips. Parts with seeds of their own:
+the latencies of the core matrix; a link costs four round trips. Parts with seeds of their own:
 
-joined    all nodes join by the protocol, by three that are there; one publishes 100 keys, and 500
-          look-ups are made from random nodes. `ok`: every one found, p95 under 2 s virtual, and no
-          record more than 1.3 x ceil(log2(1000) / b) hops away, with b = 4, the bits by which an
-          answer of the k = 20 nearest gets nearer; the first hop is to an own contact.
+joined    all nodes join by the protocol, through three that are present; one publishes 100 keys,
+          and 500 look-ups start from random nodes. `ok`: all found, p95 under 2 s virtual, and no
+          record more than 1.3 x ceil(log2(1000) / b) hops away, with b = 4, the bits by which a
+          reply with the k = 20 nearest comes closer; the first hop is to an own contact.
 publish   settled nodes; one publishes 1,000 keys. `ok`: under 30 s virtual, and at most 20
-          `dht.store` for 100 keys and a replica set: 20 times the messages a node got for each
-          100 of its records begun; `dht.find` are counted beside. Then 30 % of all nodes are gone
-          at once, and 300 look-ups follow. `ok`: 99.5 % found.
-churn     settled nodes, of whom 30 % go within an hour, one by one, while as many others join by
-          the protocol; ten publishers that stay publish ten keys each every 20 min. 400 look-ups
-          all along. `ok`: 99.5 % found.
+          `dht.store` for 100 keys and a replica set: 20 times the messages per node for each
+          100 of its records, rounded up; `dht.find` are counted separately. Then 30 % of all
+          nodes leave at once, and 300 look-ups follow. `ok`: 99.5 % found.
+churn     settled nodes, of which 30 % leave within an hour, one by one, while as many others join
+          by the protocol; ten publishers that stay publish ten keys each every 20 min. 400
+          look-ups are spread over the hour. `ok`: 99.5 % found.
 
-`value` is the lower of both shares found, goal 0.995. `--out FILE` keeps a line a seed, and goes on
-from there after a stop. `--quick` is one seed of 250 nodes in each part.
+`value` is the lower of both shares found, goal 0.995. `--out FILE` keeps one line per seed, and
+resumes there after a stop. `--quick` is one seed of 250 nodes in each part.
 """
 
 import argparse

@@ -1,23 +1,22 @@
-"""Storing and finding records compared with Lattica 1.0.21 and hivemind 1.1.12, from nodes without
-them.
+"""Storing and finding records compared with Lattica 1.0.21 and hivemind 1.1.12, by remote nodes.
 
-Loopback; each system's nodes in its own fashion (ours and Lattica's in one process, hivemind's in
-two a node), in turns of some stores and gets from nodes drawn at random. A store is over for
-Lattica when one other node has acknowledged (`Quorum::One`), and for hivemind when all replicas
-have: so is ours in each comparison. The get of what was stored begins at that moment, while the
-other replicas are still on their way, and ends with the first record.
+Loopback. Each system's nodes run in their usual form (ours and Lattica's in one process, hivemind's
+in two per node). Stores and gets from random nodes alternate in groups. A store is complete for
+Lattica when one other node has acknowledged it (`Quorum::One`), and for hivemind when all replicas
+have; ours uses the same rule in each comparison. The get of the stored value begins at that moment,
+while the other replicas are still in progress, and ends with the first record.
 
-A node that holds the record itself would answer without a message, so a get is asked of one that
-does not: ours of one of the half of the nodes farthest from the key that has no record under it
-(`get_local` counts those that had one in the end; it has to be 0), hivemind's of one whose storage
-lacks it. Lattica does not say who holds what, so a get may find it there without a question, which
-is to its advantage. Ours are 50 nodes in each comparison, of which about 20 keep a record; Lattica
-has 50 as well, hivemind 8, of which 5 keep one: 50 would be 100 processes. So ours looks for its
-records among six times as many nodes as hivemind does.
+A node that holds the record itself would answer without a message, so a get goes to a node that
+does not hold it. Of ours it is one of the half of the nodes farthest from the key that has no
+record under it (`get_local` counts those that had one in the end; it has to be 0). Of hivemind's it
+is one whose storage lacks it. Lattica does not tell which nodes hold a value, so a get may find it
+locally, which is an advantage for Lattica. Ours are 50 nodes in each comparison, of which about 20
+keep a record. Lattica has 50 as well, hivemind 8, of which 5 keep one: 50 would be 100 processes.
+So ours looks for its records among six times as many nodes as hivemind does.
 
 Then 12 nodes write to one key at the same moment, each its own value, and a reader counts. `value`
-is theirs / ours of the medians, the worst of all: over 1 is faster than both. `all_ms` is the time
-until every node that should keep a record of ours has acknowledged it.
+is theirs / ours of the medians, the worst of all: more than 1 is faster than both. `all_ms` is the
+time until every node that should keep a record of ours has acknowledged it.
 
 The others need environments of their own, named by options or by SHOAL_BENCH_LATTICA and
 SHOAL_BENCH_HIVEMIND:

@@ -1,12 +1,12 @@
-"""The same link in the simulator and between real network namespaces: round trips, loss, rate.
+"""One link in the simulator and between real network namespaces: round trips, loss, rate.
 
-One link specification, one program (UDP through trio), two worlds: `netsim.world` in virtual
-time, `netsim.netns` with TUN devices and a user-space switch that drives the same pipes in real
-time. Goals: quantiles of the round trip within 10 % of the kernel's, losses inside the binomial
-interval of 99 % (and, as both draw from the same stream, of the very same datagrams), a saturated
-link within 5 % of its rate on both sides. The switch forwards 30,000 packets in a reference second
-(`yardstick.py`), half of them at most 0.3 reference ms late. Without root there is nothing to
-compare with: it says so, passes, and is not recorded.
+One link specification and one program (UDP through trio) in two worlds: `netsim.world` in virtual
+time, and `netsim.netns` with TUN devices and a user-space switch that uses the same pipes in real
+time. Goals: quantiles of the round trip within 10 % of the kernel's; losses inside the binomial
+interval of 99 % (and of the very same datagrams, because both draw from the same stream); a
+saturated link within 5 % of its rate on both sides. The switch forwards 30,000 packets in a
+reference second (`yardstick.py`), half of them at most 0.3 reference ms late. Without root there is
+nothing to compare with: the script says so, passes, and is not recorded.
 """
 
 import argparse

@@ -114,12 +114,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="names of scripts, without .py")
     parser.add_argument("--list", action="store_true", help="say what is recorded")
     parser.add_argument("--page", action="store_true", help="write docs/measured.md, run nothing")
-    parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="resume from files in DIR"
-    )
-    parser.add_argument(
-        "-j", type=int, default=1, help="seeds in parallel, where supported (1)"
-    )
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="resume from files in DIR")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel, where supported (1)")
     parser.add_argument("arguments", nargs="*", help="after `--`: for the scripts; not recorded")
     options = parser.parse_args()
     if options.list:

@@ -1,15 +1,15 @@
-"""Ten thousand members for a month: what the store takes on the disk, beside what is alive in it.
+"""Disk space of the store with ten thousand members for a month, compared with its live content.
 
 Each member has five feeds whose documents have sizes drawn once. Every simulated day a tenth of the
-members go for good and as many come, and every feed changes about once: an entry with a part of
+members leave for good and as many join, and every feed changes about once: an entry with a part of
 the document. When more than half of an epoch is dead, the author begins another with a snapshot.
-Entries are put into a real store in the order in which gossip brings them:
-any. They are random bytes of the right sizes: nothing can be saved by compressing them.
+Entries are put into a real store in any order, as gossip delivers them. They are random bytes of
+the right sizes, so compression saves nothing.
 
-Live content is a snapshot of every feed, as it travels. `value` is the store's files divided by
-that, at the end of the month, the worst of the days. Goal: 2. Beside it: the files divided by the
-entries that are held; what the process grew by; CPU time of a put; a start. `--quick` is 1,000
-members and 8 days, where the log of 1 MiB weighs more, with a goal of its own: 2.2.
+Live content is a snapshot of every feed, as it travels. `value` is the size of the store's files
+divided by that, at the end of the month, the worst of the days. Goal: 2. Beside it: the files
+divided by the stored entries; the growth of the process; CPU time of a put; a start. `--quick` is
+1,000 members and 8 days, where the log of 1 MiB weighs more, with its own goal: 2.2.
 """
 
 import argparse

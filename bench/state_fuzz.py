@@ -1,22 +1,21 @@
-"""Updates from liars: the published crashers of Yjs decoders, and a million mutated ones.
+"""Malicious updates: the published crashers of Yjs decoders, and a million mutated updates.
 
-A child process is a replica of feeds whose author lies: every update is signed, opened and
-admitted as one that came over a link. The feeds differ in size, from a few facts to 4,096 keys
-and a megabyte of history. Updates are what an honest author would write next, what pycrdt
-writes of other kinds of content, snapshots, and the crashers; nearly all are mutated: bits
-flipped, bytes put in, left out, copied about, numbers blown up. What is taken has to be
-in pycrdt's document just as it was read, with nothing pending. At the end come the heaviest
-that the grammar lets through: snapshots of all keys there may be, updates that change as
-many as one can, until the epoch is full, and snapshots full of values that nest or announce more
-than they have. The views follow each entry in the steps in which a node lets them.
+A child process is a replica of feeds whose author lies. Every update is signed, opened and admitted
+like one that came over a link. The feeds differ in size, from a few facts to 4,096 keys and a
+megabyte of history. Updates are the ones that an honest author would write next, pycrdt's updates
+with other kinds of content, snapshots, and the crashers. Nearly all are mutated: bits are flipped,
+bytes inserted, removed or copied, numbers enlarged. An accepted update has to be in pycrdt's
+document exactly as it was read, with nothing pending. At the end come the heaviest updates that the
+grammar admits: snapshots of all possible keys, updates that change as many keys as one can until
+the epoch is full, and snapshots full of values that nest or announce more items than they have. The
+views follow each entry in the same steps as in a node.
 
-`value` is the longest that the event loop is held by one entry: the time that elapses, in reference
-ms (`yardstick.py`, elapsed too); goal 50. Beside it the same in ms of this machine (`wall_ms`), the
-longest in CPU time, and `waited_ms`: how long of the longest the kernel let other processes have
-the core, so that a miss on a busy machine shows as one. `ok` also asks for a growth of at most 64
-MiB and for no exit of the process. Beside it the twin: what the crashers do to a process that gives
-them to pycrdt unread.
-`--quick` mutates 60,000.
+`value` is the longest time for which one entry holds the event loop, elapsed, in reference ms
+(`yardstick.py`, elapsed too); goal 50. Beside it are the same in ms of this machine (`wall_ms`),
+the longest in CPU time, and `waited_ms`: the part of the longest in which the kernel gave the core
+to other processes, so that a miss on a busy machine can be recognised. `ok` also requires a growth
+of at most 64 MiB and no exit of the process. The twin beside it passes the crashers to pycrdt
+unread. `--quick` mutates 60,000.
 """
 
 import argparse

@@ -1,18 +1,18 @@
-"""Who is listed: the dead for how long, the healthy how seldom not, and nobody twice.
+"""Accuracy of the member list: how long dead members stay listed, and how rarely live ones are not.
 
-Members (`state/`, over real lanes) on simulated home computers, of whom each has links with a
-third of the others; the rest it knows by what its peers say and by checks (docs/spec/liveness.md).
-What is looked at is `Directory.members()`, which `shoal status`, placement and routing use.
+Members (`state/`, over real lanes) on simulated home computers. Each has links with a third of the
+others; it knows the rest by what its peers say and by checks (docs/spec/liveness.md). The list is
+`Directory.members()`, which `shoal status`, placement and routing use.
 
 dead    one of 30 at a time ends without a word (power cut, unplugged, asleep) or is stopped, and
-        comes back as it was, as a new peer at the same address, or at once. `ok`: of all who
-        listed it, 99 % no longer do within 5 s of its last sign of life, nobody lists it later
-        than 6 s, and no new identity stands beside the old one.
-lossy   20 members over links that lose 5 % of all packets, both ways together, and nobody ends.
-        `ok`: fewer than one in 1,000 node-hours is not listed by somebody for any time.
+        comes back unchanged, as a new peer at the same address, or at once. `ok`: of all members
+        that listed it, 99 % no longer do within 5 s of its last sign of life, none does after
+        6 s, and no new identity is listed beside the old one.
+lossy   20 members over links that lose 5 % of all packets, for both directions together, and no
+        member ends. `ok`: in fewer than one of 1,000 node-hours a member is missing from a list.
 
-`value` is the 99th percentile of the seconds for which the dead were listed. `--out FILE` keeps a
-line a seed and goes on from there; `--quick` is one short seed of each part.
+`value` is the 99th percentile of the seconds for which dead members were listed. `--out FILE` keeps
+one line per seed and resumes there; `--quick` is one short seed of each part.
 """
 
 import argparse
@@ -138,7 +138,7 @@ class Swarm:
             if all(len(member.listed) == len(self.members) for member in self.members):
                 return
             await trio.sleep(1)
-        raise SystemExit("not everybody lists everybody")
+        raise SystemExit("some members do not list each other")
 
     def linked(self) -> float:
         """Return the fraction of pairs that have a link."""

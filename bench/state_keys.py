@@ -1,17 +1,17 @@
-"""A million fresh keys that write: what becomes of a store that keeps strangers' feeds.
+"""A million fresh keys that write: the effect on a store that keeps strangers' feeds.
 
-Light nodes over the links of home volunteers: honest ones in a ring, each linked with its two
-neighbours and vouching for them in its `member` feed, so that the farthest is kept on the word of
-others; mills (`netsim/daemons/keymill.py`), each linked with two of them, whose fresh keys all
-write and each vouch for 64 more, until honest nodes have heard of a million. Honest ones write
-all along.
+Light nodes over the links of home volunteers. Honest ones form a ring, each linked with its two
+neighbours and vouching for them in its `member` feed, so that distant ones are kept because others
+vouch for them. Mills (`netsim/daemons/keymill.py`) are each linked with two of them. Their fresh
+keys all write and each vouch for 64 more, until honest nodes have heard of a million. Honest nodes
+write all the time.
 
-Asked, four minutes after the mills fell silent: all honest authors kept by all honest nodes, with
-the facts they wrote; the same digest of the authors that all keep; no store beyond its budget at
-any time, by weight and by the bytes in its archive. `value` is how many of these are not so; goal
-0. `ok` also asks for a full store and a million keys; and that with room made by age alone, the
-honest are not all kept. `--out FILE` keeps a line a seed, and goes on from there after a stop.
-`-j` seeds at a time. `--quick` is a sixteenth of the budget and of the keys.
+Four minutes after the mills have stopped, these must hold: all honest nodes keep all honest authors
+with the facts that they wrote; they have the same digest of the authors that all keep; no store has
+exceeded its budget at any time, by weight and by the bytes in its archive. `value` is how many of
+these fail; goal 0. `ok` also requires a full store and a million keys, and that with eviction by
+age alone not all honest authors are kept. `--out FILE` keeps one line per seed, and resumes there
+after a stop. `-j` seeds in parallel. `--quick` is a sixteenth of the budget and of the keys.
 """
 
 import argparse

@@ -1,13 +1,15 @@
-"""Killed while it stores: nothing torn, nothing lost that was acknowledged.
+"""A store that is killed while it writes: nothing is torn, and nothing acknowledged is lost.
 
-First a real process that puts entries through the `Keeper` on the real disk, killed with -9 at a
-random instant, again and again with the same file: what it had acknowledged is there, every feed's
-signatures and chain hold. Then the power: all writes and syncs of a store are logged, and 2,000
-times the log is replayed up to a random point onto a simulated disk that then loses power, which
-of the writes since the last sync keeps any, in any order, whole or torn. The other side is the
-same log without its syncs, which has to lose something, or the check sees nothing.
+First, a real process puts entries through the `Keeper` on the real disk, and is killed with -9 at a
+random instant, again and again with the same file. Everything that it had acknowledged must be
+there, and the signatures and the chain of every feed must be valid. Second, the power: all writes
+and syncs of a store are logged. 2,000 times the log is replayed up to a random point onto a
+simulated disk that then loses power. Of the writes since the last sync such a disk keeps any, in
+any order, whole or torn. The other side is the same log without its syncs, which has to lose
+something; otherwise the check would detect nothing.
 
-`value` is what was torn or lost of both. Goal: 0. `--quick` is 50 kills and 100 cut points.
+`value` is the number of torn or lost items in both parts. Goal: 0. `--quick` is 50 kills and 100
+cut points.
 """
 
 import argparse

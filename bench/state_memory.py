@@ -1,16 +1,16 @@
-"""Ten thousand members for a month: what a node's memory takes, beside what is alive in it.
+"""Memory of a node with ten thousand members for a month, compared with the live facts in it.
 
-One process is the members: they write, sign and compact their feeds, and a tenth of them a day goes
-for good while as many come. The other is the node: a replica with its views over a real store takes
-all of that in. At the end it is compared with a process that has nothing but the views, and in them
-the facts that are alive; and with a node that starts from the same store. (Of those that went, the
-512 latest are kept still.) What a node has besides the views: heads and sizes of the feeds, 0.15 KB
-each; keys of authors and of facts; claims that are not there any more, until their job is tidied;
-documents, the database's cache and the code that reads all this, 5 MB.
+One process is the members: they write, sign and compact their feeds, and a tenth of them per day
+leave for good while as many join. The other is the node: a replica with its views over a real store
+that takes all of that in. At the end it is compared with a process that only has the views with the
+live facts, and with a node that starts from the same store. (The 512 latest of the departed members
+are still kept.) Besides the views a node has heads and sizes of the feeds, 0.15 KB each; keys of
+authors and of facts; obsolete claims, until their job is tidied; documents, the database's cache
+and the code that reads all this, 5 MB.
 
-`value` is what the node's process grew by (resident, after a garbage collection), divided by what
-the views alone take. Goal: 2. `--quick` is 1,000 members and 8 days, where fixed costs (the
-database's cache, documents in memory) weigh more, with a goal of its own: 6.
+`value` is the growth of the node's process (resident, after a garbage collection), divided by the
+memory of the views alone. Goal: 2. `--quick` is 1,000 members and 8 days, where fixed costs (the
+database's cache, documents in memory) weigh more, with its own goal: 6.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""How soon a new node's shards are routable, and how long they stay listed when it serves no more.
+"""Time until a new node's shards are routable, and until they are no longer listed after its end.
 
-Whole daemons at homes, each with links to about a third of the others, of which one has an engine.
-Looked at is `Directory.members()`, which routing and placement use. A round each: it starts to
-serve, is killed, and comes back at once without an engine, so that it serves nothing of what it
-said.
+Whole daemons at homes, each with links to about a third of the others; one of them has an engine.
+The list is `Directory.members()`, which routing and placement use. In each round that node starts
+to serve, is killed, and comes back at once without an engine, so that it serves none of the shards
+that it had announced.
 
 `value` is the 95th percentile of the seconds from the moment that a shard is loaded until another
-member may route to it. `stale_s`: seconds that the one which came back, and was listed, was listed
-with shards that it did not have. `bytes_per_hour` is what an idle node receives, packets and all.
+member may route to it. `stale_s` is the seconds for which the returned and listed node was listed
+with shards that it did not have. `bytes_per_hour` is what an idle node receives, with all packets.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class Round:
                 break
             await trio.sleep(1)
         else:
-            raise SystemExit("not everybody lists everybody")
+            raise SystemExit("some members do not list each other")
         await trio.sleep(60)
 
     def _daemon(self, **more: Any) -> Daemon:

@@ -1,14 +1,14 @@
-"""A node starts with the state of ten thousand members: how long it holds its event loop.
+"""Start of a node with the state of ten thousand members: how long it holds its event loop.
 
-A store with five feeds of each member, all under this node by vouches, is opened by a real `State`:
-it restores the feeds, shows the facts to the views, builds its digest. Then peers tell it of as
-much as each may tell that is lacking, as after a month of absence, and it chooses whom to ask.
+A real `State` opens a store with five feeds of each member, all connected to this node by vouches.
+It restores the feeds, passes the facts to the views, and builds its digest. Then peers announce as
+many missing feeds as each may, as after a month of absence, and the node chooses which to ask.
 
-`value` is the longest step of any task, by the time that elapses, in reference ms (`yardstick.py`,
-elapsed too); goal 50. Beside it the same in ms (`wall_ms`), and each part's worst in CPU time of
-the thread. Also: seconds until the node began and until all is shown, and
-what the process grew by; and the same of a small node, which keeps who there is, what models are
-called, and the sixteenth of `shards` that one model falls into. `--quick` is 1,000 members.
+`value` is the longest step of any task, elapsed, in reference ms (`yardstick.py`, elapsed too);
+goal 50. Beside it are the same in ms (`wall_ms`), and each part's worst in CPU time of the thread.
+Also: the seconds until the node began and until the views are complete, and the growth of the
+process; and the same for a small node, which only keeps members, names of models, and the sixteenth
+of `shards` that contains one model. `--quick` is 1,000 members.
 """
 
 import argparse

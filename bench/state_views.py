@@ -1,19 +1,19 @@
-"""Ten thousand members, a thousand jobs, and a local change to every view.
+"""Views with ten thousand members and a thousand jobs: the cost of a local change to every view.
 
-Each member has a feed of each of five kinds, as a node reads them after a start; this node has a
-thousand jobs of its own, which thousands of claims name. Then it changes a fact of its own in each
-of the six kinds, again and again: `Writer` seals the entries, the feeds admit them, the views
-follow, and who watches them is told what they show now.
+Each member has one feed of each of five kinds, as a node reads them after a start. This node has a
+thousand jobs of its own, which thousands of claims name. Then it repeatedly changes a fact of its
+own in each of the six kinds: `Writer` seals the entries, the feeds admit them, the views follow,
+and the watchers of the views get the new content.
 
-`value` is the p99 of the time that elapses on the event loop for one change of every view, from the
-change until a task that watches each view has been woken and shown it, in reference ms: by the p99
-of pieces of 5 reference ms of Python that take turns with the changes (`yardstick.py`, elapsed
-too); goal 5. Beside it `loop_p99_ms`, the same in ms of this machine,
-`cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, what elapses for that.
-`ok` asks besides for at most 200 MB of memory for all views, and that following a change takes at
-most a thousandth of deriving everything again from the same facts (`ratio`). `heaviest_ms` is how
-long the views take to follow the largest entry there may be: a feed full of claims, all on jobs
-that thousands claim. `--quick` makes 500 changes instead of 5,000.
+`value` is the p99 of the time elapsed on the event loop for one change of every view, from the
+change until a task that watches each view has been woken and shown it, in reference ms. It is
+divided by the p99 of pieces of 5 reference ms of Python that alternate with the changes
+(`yardstick.py`, elapsed too); goal 5. Beside it are `loop_p99_ms`, the same in ms of this machine,
+`cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, its elapsed time. `ok`
+also requires at most 200 MB of memory for all views, and that following a change takes at most a
+thousandth of the time to derive everything from the same facts (`ratio`). `heaviest_ms` is the time
+in which the views follow the largest possible entry: a feed full of claims, all on jobs that
+thousands claim. `--quick` makes 500 changes instead of 5,000.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Bulk over QUIC pipes: the share of a lossy link, and CPU on loopback.
+"""Bulk over QUIC byte streams: the share of a lossy link, and CPU on loopback.
 
-`link` is the share of a home's line that a bulk stream takes over a punched path: in the simulator,
-two homes behind port-restricted NATs meet through a relay, punch over UDP, and the stream begins
-when the link is carried by the punched path alone; lines of 100 Mbit/s up, 40 ms round trip, 0.5 %
-random loss. Bytes of the stream that arrive within 10 s, by the line's rate; worst of the seeds.
-`bare` is the same of a fresh QUIC pipe between two public hosts, from its first byte on, and
-`cubic` that over aioquic's CUBIC. `cpu` is CPU milliseconds per megabyte of both ends together, on
-loopback with a process for each end, in reference ms (`yardstick.py`): medians of bare pipes, and
-of pipes with the link's own TLS inside, as links use them. Goals: 0.7 of the line, 40 reference ms
-per MB.
+`link` is the share of a home's line that a bulk stream gets over a punched path. In the simulator,
+two homes behind port-restricted NATs meet through a relay and punch over UDP; the stream begins
+when only the punched path carries the link. The lines have 100 Mbit/s up, 40 ms round trip, 0.5 %
+random loss. The figure is the bytes of the stream that arrive within 10 s, divided by the line's
+rate, for the worst seed. `bare` is the same for a fresh QUIC byte stream between two public hosts,
+from its first byte on, and `cubic` that over aioquic's CUBIC. `cpu` is the CPU milliseconds per
+megabyte of both ends together, on loopback with one process per end, in reference ms
+(`yardstick.py`): medians of bare byte streams, and of byte streams with the link's own TLS inside,
+as links use them. Goals: 0.7 of the line, 40 reference ms per MB.
 """
 
 import argparse
