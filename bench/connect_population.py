@@ -317,7 +317,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, help="this number of seeds instead")
     parser.add_argument("--pairs", type=int, help="this number of pairs per seed instead")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds in parallel")
     args = parser.parse_args()
     seeds, pairs = (2, 300) if args.quick else (5, 2000)
     seeds, pairs = args.seeds or seeds, args.pairs or pairs

@@ -1,8 +1,8 @@
-"""Records of full runs: what they hold, when they are stale, and the page made of them.
+"""Records of full runs: their content, when they are stale, and the page generated from them.
 
 `bench/results/NAME.json` is the record of `bench/NAME.py`: the JSON object that the script printed,
-and a stamp that says of which code, where, when and how it was measured. `docs/measured.md` is
-generated from these files alone (`run_all.py --page`). A script names what it measures:
+and a stamp with the code, the machine, the date and the arguments. `docs/measured.md` is generated
+only from these files (`run_all.py --page`). A script names what it measures:
 
     MEASURES = ("state", "transport/identity.py")
 
@@ -51,7 +51,7 @@ def measures(script: Path) -> tuple[str, ...]:
 
 
 def default_seeds(script: Path) -> int | None:
-    """Return the default of the script's option `--seeds`, or None where it has none."""
+    """Return the default of the script's option `--seeds`, or None if it has none."""
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.Call) and any(
             isinstance(each, ast.Constant) and each.value == "--seeds" for each in node.args
@@ -122,7 +122,7 @@ class Record:
 
 
 def flaws(record: Mapping[str, Any], root: Path = ROOT) -> list[str]:
-    """Return why this is no full record; an empty list where it is one."""
+    """Return why this is not a full record; an empty list if it is one."""
     lacking = [each.name for each in fields(Record) if each.name not in record]
     if lacking:
         return [f"its stamp lacks {', '.join(lacking)}"]

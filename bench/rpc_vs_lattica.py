@@ -1,6 +1,6 @@
 """The lane compared with Lattica 1.0.21 on TCP, and its bulk with a bare `trio.SSLStream`.
 
-Loopback, two processes a side, interleaved round by round; each figure is the median over the
+Loopback, two processes per side, interleaved round by round; each figure is the median over the
 rounds of ours / theirs (of their speeds: more is faster), by wall clock; the same by CPU of both
 processes is beside it. Both sides of a pair do the same: 128-byte calls one in flight (echoed) and
 64 in flight (counted), 256 KiB calls 64 in flight (counted), 128 MiB one way over a stream. `value`

@@ -2,19 +2,19 @@
 
 Each script prints one JSON object as its last line: `name`, `value`, `goal`, `ok`, and the raw
 figures of both sides. A full run is recorded with its commit, machine, date, arguments, seeds and
-duration (`records.py`). Recorded is only what anyone can repeat: the tree has no changes that no
-commit has, and the script ran with its own defaults. `--quick` and arguments of your own show
+duration (`records.py`). Only repeatable runs are recorded: the tree has no uncommitted changes,
+and the script ran with its own defaults. `--quick` and arguments of your own show
 figures without recording them:
 
     run_all.py                                  every script, recorded
     run_all.py --only lane hop                  these, recorded; the others' records stay
     run_all.py --quick                          a short run of each, to see that it runs
     run_all.py --only state_heal -- --seeds 3   with other arguments, not recorded
-    run_all.py --list                           which are recorded, and which are stale
+    run_all.py --list                           lists which are recorded, and which are stale
     run_all.py --page                           only write docs/measured.md
 
-`--keep DIR` keeps what long scripts have measured so far (their `--out`), so that a run which was
-stopped goes on; the files' names bear the hash of the code, so that one record is of one code.
+`--keep DIR` keeps the results of long scripts so far (their `--out`), so that a stopped run can be
+resumed. The files' names contain the hash of the code, so that a record never mixes two versions.
 Exits 1 when a goal was missed or a script failed.
 """
 
@@ -112,7 +112,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="each script in under 50 s")
     parser.add_argument("--only", nargs="+", help="names of scripts, without .py")
-    parser.add_argument("--list", action="store_true", help="say what is recorded")
+    parser.add_argument("--list", action="store_true", help="list what is recorded")
     parser.add_argument("--page", action="store_true", help="write docs/measured.md, run nothing")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="resume from files in DIR")
     parser.add_argument("-j", type=int, default=1, help="seeds in parallel, where supported (1)")

@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one seed of 200 jobs")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"number of jobs ({JOBS})")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel")
     parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     args = parser.parse_args()
     seeds, jobs, twins = (1, 200, 0) if args.quick else (args.seeds, args.jobs, TWIN_SEEDS)

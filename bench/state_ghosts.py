@@ -350,7 +350,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="of the dead (20)")
     parser.add_argument("--lossy", type=int, default=30, help="seeds of the healthy (30)")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds in parallel")
     args = parser.parse_args()
     ending = (20, 8) if args.quick else (30, 32)
     losing = (20, 0.5) if args.quick else (20, 4.0)

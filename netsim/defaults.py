@@ -6,7 +6,7 @@ EPOCH: Final = 1_900_000_000.0
 """Wall-clock seconds since 1970 at the start of every simulation."""
 
 EVENTS_PER_TURN: Final = 10_000
-"""Events run in a row, where no task can go on, before trio looks for signals."""
+"""Events run in a row while no task can run, before trio checks for signals."""
 QUIET_S: Final = 7 * 86_400.0
 """Seconds that timers without tasks may run while every task waits without a deadline."""
 

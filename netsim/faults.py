@@ -35,7 +35,7 @@ Names = Iterable[str | Named]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What was done, to which hosts, and when, in seconds of the simulation."""
+    """An action of faults, its hosts, and its time in seconds of the simulation."""
 
     time: float
     what: str

@@ -1,7 +1,7 @@
 """The pytest plugin: an async test with a `world` argument runs in virtual time.
 
 Enable it with `-p shoal.netsim.plugin` or with `pytest_plugins` in the top conftest. Without that,
-a user who installs shoal only to compute gets no fixtures.
+an installation of shoal adds no fixtures to other projects.
 
 async def test_echo(world):
     alice, bob = world.host("alice"), world.host("bob")

@@ -1,4 +1,4 @@
-"""The order in which trio does what is due at one instant: by age, not by addresses in memory.
+"""The order of trio's tasks and deadlines at one instant: by age, not by addresses in memory.
 
 Trio keeps tasks and scopes in sets, and sorts equal deadlines by `id`. The order of runnable tasks
 can be configured. The order in which tasks learn of a cancellation cannot, and it matters: an

@@ -55,9 +55,7 @@ def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_pa
 
     until(all_found)
     assert 1 <= found["rounds"] <= ROUNDS
-    assert 0 < len(found["asked"]) == len(set(found["asked"])), (
-        "one look-up that asks each node once"
-    )
+    assert 0 < len(found["asked"]) == len(set(found["asked"])), "each node is asked once"
     assert next(iter(found["holders"])) == whole.peer
 
     with daemons() as start:

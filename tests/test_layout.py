@@ -1,6 +1,6 @@
 """The folders, the package map, the links, the imports and the interface to the world agree.
 
-Each rule's message gives its reason, so that a contributor who breaks it need not ask.
+Each rule's message gives its reason.
 """
 
 import ast

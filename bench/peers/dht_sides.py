@@ -1,4 +1,4 @@
-"""The other systems' part of `dht_vs_peers.py`; run by the Python of an environment that has one.
+"""Lattica's and hivemind's part of `dht_vs_peers.py`; run by the Python of their environments.
 
 `lattica NODES` or `hivemind NODES` starts that many nodes on loopback, says `ready`, and obeys
 lines of its input: `rounds N` stores and gets N values, each from a node drawn at random, and

@@ -1,6 +1,6 @@
 """A light node of the swarm's state: replica, exchange and roster of `state/` on a light host.
 
-The same code as in a daemon decides what is announced, requested and stored; only links, TLS and
+The code of a daemon decides what is announced, requested and stored; only links, TLS and
 the store are left out. A dial costs four round trips; messages travel as in `lightlane.py`.
 """
 

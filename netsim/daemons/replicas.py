@@ -221,7 +221,7 @@ class Swarm:
             for each in stored:
                 node.replica.resume(public_key_of(each.name.author), [each])
 
-    # What the nodes do.
+    # Actions of nodes.
 
     def write(self, node: ReplicaNode, plot: Plot, facts: Mapping[str, Any]) -> list[Entry]:
         entries = self.authors[node.peer].write(plot, facts, self.now)

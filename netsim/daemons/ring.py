@@ -192,7 +192,7 @@ class Ring:
             host.send(data, to)
         host.arm()
 
-    # What the nodes do.
+    # Actions of nodes.
 
     def publish(self, node: RingNode, records: Sequence[Record], patience: float = 900.0) -> Walk:
         """Publish records in one walk and wait until it is done. Raises TimeoutError."""

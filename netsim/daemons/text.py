@@ -16,7 +16,7 @@ LOAD_S: Final = 0.1
 
 async def serve_text(socket: LocalSocket) -> None:
     """Answer requests until the daemon closes the socket."""
-    from ...tasks.text.child import Server  # late: only who asks a model needs the libraries
+    from ...tasks.text.child import Server  # late: only requests to a model need the libraries
 
     server = Server()
     reader = FrameReader(TEXT_REQUEST_BYTES)

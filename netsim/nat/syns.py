@@ -15,7 +15,7 @@ HELD: Final = 1024  # at a time; others get no reply
 
 
 class HeldSyns:
-    """Queue of held SYNs; `refuse(packet)` answers a SYN whose time is over."""
+    """Queue of held SYNs; `refuse(packet)` answers a SYN that has been held for too long."""
 
     def __init__(self, events: Events, refuse: Callable[[Packet], None]) -> None:
         self._events = events

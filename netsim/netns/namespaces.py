@@ -1,9 +1,9 @@
 """Network namespaces without names, so that nothing can be left behind.
 
-A namespace is held by a descriptor of this process and by the processes in it, which the
-kernel ends with this one; when it ends, by whatever signal, the kernel takes all of it away:
-devices, addresses, rules, conntrack tables. Nothing is ever changed in the namespace of the
-caller; another process (`broker.py`) does whatever must be done inside.
+A namespace lives as long as this process has its descriptor or a process runs in it. When this
+process ends, by any signal, the kernel ends the processes inside and removes the namespace with its
+devices, addresses, rules and conntrack tables. The caller's own namespace is never changed; another
+process (`broker.py`) does the work inside.
 
     with Namespaces() as spaces:
         router = spaces.add("router")

@@ -1,11 +1,11 @@
 """Linux gateways as files of nftables rules, by the names of `netsim/nat/kinds.py`.
 
-A gateway's devices are `wan` and `lan`. The first six kinds are what conntrack does by itself;
-the others lead new flows from outside in by a map from a port outside to an endpoint inside,
-which every flow's first packet outward writes. (`netsim/nat/probes.py` has the recipes in words.)
+A gateway's devices are `wan` and `lan`. The first six kinds only use conntrack. The others admit new
+flows from outside with a map from an outside port to an inside endpoint; the first outgoing packet
+of every flow updates it. (`netsim/nat/probes.py` describes the recipes in words.)
 
-Each statement stands on a line of its own: nft has no reliable form on one line, and words
-like `fwd` cannot name a chain.
+Each statement is on a line of its own, because nft parses one-line forms unreliably. Words like
+`fwd` cannot name a chain.
 """
 
 from collections.abc import Callable

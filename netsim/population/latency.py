@@ -1,13 +1,13 @@
 """Latency between two places: matrices of round trips, measured or computed.
 
 Two published formats are read: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT), and the
-pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, which comes
-with the package, is computed: great circles between cities, at the speed of light in fibre, times
-a detour, plus what the ends take. Against the pings between the same cities (2018) its quantiles
-are off by 3 % at the median and by up to 12 % from the 5th to the 95th; a single pair is off by
-20 % at the median and by 47 % at the 90th percentile, as real routes follow cables and contracts
-(in Africa and South America more than anywhere). Its median is 23 % above that of PlanetLab, whose
-sites are universities; from the 75th percentile up they are within 8 %.
+pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, part of
+the package, is computed: great circles between cities, at the speed of light in fibre, times a
+detour factor, plus a constant for both ends. Compared with the pings between the same cities
+(2018), its quantiles differ by 3 % at the median and by up to 12 % from the 5th to the 95th. A
+single pair differs by 20 % at the median and by 47 % at the 90th percentile, because real routes
+follow cables and contracts (most of all in Africa and South America). Its median is 23 % above that
+of PlanetLab, whose sites are universities; from the 75th percentile up they are within 8 %.
 """
 
 import csv

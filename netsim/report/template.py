@@ -97,8 +97,8 @@ table below.</p>
 {% endif %}
 
 <h2>Hosts by kind of gateway</h2>
-<p class="note">Volunteers of a population stand under their class, hosts without a gateway under
-“public”. Sent, received and dropped are packets at the hosts; gateways are not counted here.</p>
+<p class="note">Volunteers of a population are listed under their class, hosts without a gateway
+under “public”. Sent, received and dropped are packets at the hosts; gateways are not counted here.</p>
 {{ plots.topology or "" }}
 <table>
 <tr><th>gateway or class<th class="n">hosts<th class="n">sent<th class="n">received

@@ -135,7 +135,7 @@ class Cut:
     """Cut one direction of a link."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
-    way: str = knob(units.text, says="`up`: what they send; `down`: what they would receive",
+    way: str = knob(units.text, says="`up`: packets that they send; `down`: packets to them",
                     known=lambda: ("up", "down"))  # fmt: skip
 
 

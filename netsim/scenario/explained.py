@@ -1,6 +1,6 @@
 """Prose of docs/spec/scenario.md that cannot be generated from tables, with examples.
 
-A test parses every example. A block marked `text NAME` is the file NAME beside the scenario.
+A test parses every example. A block marked `text NAME` is the file NAME in the scenario's folder.
 """
 
 from typing import Final

@@ -48,7 +48,7 @@ class WorldTable:
     )  # fmt: skip
     relays: int = knob(units.whole, 0, says="public hosts where `punch` hosts meet")
     program: str = knob(
-        units.text, "daemon", says="what the population's hosts run", known=lambda: PROGRAMS
+        units.text, "daemon", says="the program of the population's hosts", known=lambda: PROGRAMS
     )
     settings: Any = knob(dict, None, says="settings of that program")
     spread: float = knob(

@@ -112,7 +112,7 @@ def test_one_daemon_boots_and_serves_the_embedded_model() -> None:
         assert not world.hosts["alice"].running
         return str(said["text"])
 
-    assert run(body) == run(body, seed=2), "what it says depends on the prompt alone"
+    assert run(body) == run(body, seed=2), "its text depends only on the prompt"
 
 
 def test_three_daemons_over_a_lossy_nat_say_what_one_says() -> None:

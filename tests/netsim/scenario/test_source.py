@@ -13,7 +13,7 @@ from shoal.netsim.scenario.source import Source, knob, knobs
 class Table:
     name: str = knob(units.text, says="its name")
     kind: str = knob(units.text, "round", says="its kind", known=lambda: ("round", "square"))
-    origins: tuple[str, ...] = knob(units.names, (), key="from", says="where it comes from")
+    origins: tuple[str, ...] = knob(units.names, (), key="from", says="its source")
     line: int = 0
 
 
