@@ -83,7 +83,7 @@ class LightLane:
         self._come: dict[Addr, deque[tuple[int, int]]] = {}  # the latest parts from each address
         self.out: list[tuple[bytes, Addr]] = []
         self.sent = 0
-        """Messages' payloads, bytes."""
+        """Bytes of messages' payloads sent so far."""
         self.messages = 0
 
     def send(self, now: float, to: Addr, size: int, message: Any) -> None:

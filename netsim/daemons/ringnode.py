@@ -34,7 +34,7 @@ LINK_IDLE_S: Final = 60.0
 RESEND_S: Final = (0.6, 1.8, 4.2)
 """Seconds after the last progress: first retransmission, second retransmission, failure."""
 NOWHERE: Final = ("198.18.255.254", 4001)
-"""Where nobody answers."""
+"""An address that never replies."""
 LIAR_KIN, GHOSTS_NEAR = 5, 200
 """Real contacts among the 20 that a liar names; the ghosts near a key from which it draws the rest.
 """

@@ -36,7 +36,7 @@ Found = dict[str, Any]
 
 
 class Lab(Protocol):
-    """Where probes run."""
+    """The environment in which probes run: hosts and sockets."""
 
     addresses: Mapping[str, str]
     """IPv4 of a1, a2, b1, server, server2, gate_a, gate_b."""

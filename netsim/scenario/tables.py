@@ -194,7 +194,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file."""
+    """The content of a whole file."""
 
     sim: Sim
     world: WorldTable

@@ -10,7 +10,7 @@ from ...host import Host
 
 @dataclass(frozen=True, slots=True)
 class IdleSettings:
-    """None."""
+    """Settings of `idle`: none."""
 
 
 class Idle:
