@@ -154,7 +154,7 @@ def test_the_same_by_msgpack_alone() -> None:
     assert dear >= 5
 
 
-def test_nothing_is_read_of_deep_values_that_are_whole() -> None:
+def test_deep_values_are_not_read_even_if_complete() -> None:
     """Code that recurses over a value, such as its display, never meets a deep one."""
     value: Any = 1
     for _ in range(300):

@@ -89,7 +89,7 @@ def until(true: Callable[[], object], limit: float = 60.0) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("leave", [0, DISK_RESERVE // 2])
-def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: int) -> None:
+def test_a_blob_waits_for_space_and_resumes(world: World, tmp_path: Path, leave: int) -> None:
     """No space is left at all, or only the reserve."""
     data, out = ("--data", str(world.getter.data)), tmp_path / "out"
     get = subprocess.Popen(
@@ -114,7 +114,7 @@ def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: 
 
 
 @pytest.mark.ci
-def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world: World) -> None:
+def test_a_model_that_does_not_fit_is_refused_and_the_same_command_resumes(world: World) -> None:
     until(lambda: world.getter.ask("models")["models"])  # the provider's feed has arrived
     (model,) = world.getter.ask("models")["models"]
     pull = ("model", "pull", f"tiny@{model['root'][:16]}", "--data", str(world.getter.data))

@@ -134,7 +134,7 @@ SAID = {
 
 
 @pytest.mark.ci
-def test_each_lie_is_refused_in_words_and_nothing_of_it_stays(world: World) -> None:
+def test_each_lie_is_refused_with_a_reason_and_leaves_nothing(world: World) -> None:
     lies = {change.__name__: changed(world.honest, change) for change in SAID}
     roots = world.publish(lies)
     for change, words in SAID.items():

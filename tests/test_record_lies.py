@@ -100,7 +100,7 @@ def test_hostile_records_answers_and_silence(world: World) -> None:
 
 
 @pytest.mark.long
-def test_answers_that_are_none_are_not_believed(world: World) -> None:
+def test_invalid_answers_are_not_believed(world: World) -> None:
     author = Identity.from_seed(world.foe.seed)
     good = seal_record(author, BODY, made=int(time.time() * 1000), ttl=3600)
     assert world.foe.do("store", to=world.peers[0], records=[good.hex()])["codes"] == [""]

@@ -236,7 +236,7 @@ THREE = [(0, 2), (2, 3), (3, 4)]
 
 
 @pytest.mark.trio
-async def test_three_nodes_say_what_transformers_says(
+async def test_three_nodes_give_the_text_of_transformers(
     tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
 ) -> None:
     """Several prompts at once do not mix, also from a client without layers. Then a worker is
@@ -263,7 +263,7 @@ async def test_three_nodes_say_what_transformers_says(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.ci
-async def test_the_other_families_say_it_too(
+async def test_the_other_families_generate_the_same_text(
     tmp_path: Path, family: str, more: dict[str, Any]
 ) -> None:
     folder = tmp_path / "model"
@@ -308,7 +308,7 @@ async def _error_of_a_killed_worker(asked: Node, killed: Node) -> SessionError:
 
 
 @pytest.mark.trio
-async def test_one_node_says_it_too_and_a_long_answer_can_be_cancelled(
+async def test_one_node_generates_it_too_and_a_long_answer_can_be_cancelled(
     tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
 ) -> None:
     reference, folder = checkpoint

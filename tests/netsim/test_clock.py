@@ -36,7 +36,7 @@ def test_an_event_in_the_past_is_due_now_and_time_never_goes_back() -> None:
     assert (seen, events.now) == (["late"], 6.0)
 
 
-def test_reach_goes_on_at_once_only_where_nothing_comes_in_between() -> None:
+def test_reach_advances_at_once_only_if_nothing_is_due_before() -> None:
     events = Events()
     ready: list[Any] = []
     seen: list[tuple[bool, float]] = []
@@ -89,7 +89,7 @@ def test_the_operating_system_is_asked_only_where_something_may_have_come() -> N
     world.run(main)
 
 
-def test_what_an_event_asks_for_at_its_own_instant_runs_in_it() -> None:
+def test_an_event_scheduled_for_the_current_instant_runs_in_it() -> None:
     events = Events()
     seen: list[Any] = []
 
@@ -136,7 +136,7 @@ def test_tasks_see_events_at_their_time() -> None:
     assert seen == [("slept", 1.0), ("woken", 2.5)]
 
 
-def test_waiting_for_nothing_is_an_error() -> None:
+def test_an_endless_wait_is_an_error() -> None:
     with pytest.raises(NothingLeft):
         World().run(trio.sleep_forever)
 
@@ -196,7 +196,7 @@ def test_all_tasks_blocked_is_an_instant_of_its_own() -> None:
     world.run(main)
 
 
-def test_what_main_raises_comes_out_as_it_is() -> None:
+def test_an_exception_of_main_is_raised_unchanged() -> None:
     async def main() -> None:
         raise KeyError("x")
 

@@ -37,7 +37,7 @@ def pages(file: BlockFile) -> list[bytes]:
     return [file.read(at, PAGE) for at in range(0, file.size, PAGE)]
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_bytes_are_read_back() -> None:
     handle = Mount(Disk(Events(), Random(1))).open_blocks("/file", make=True)
     handle.write(10, b"abc")
     assert handle.read(0, 100) == bytes(10) + b"abc"
@@ -62,7 +62,7 @@ def test_of_unsynced_writes_a_crash_keeps_any_in_any_order() -> None:
     assert kept - whole, "torn ones"
 
 
-def test_what_a_sync_has_covered_stays() -> None:
+def test_synced_writes_survive() -> None:
     for seed in range(50):
         disk, file = written(seed)
         disk.sync(file)
@@ -71,7 +71,7 @@ def test_what_a_sync_has_covered_stays() -> None:
         assert file.content == B + B + C
 
 
-def test_a_sync_that_is_not_done_is_none() -> None:
+def test_an_unfinished_sync_does_not_count() -> None:
     lost = set()
     for seed in range(50):
         disk, file = written(seed)

@@ -124,7 +124,7 @@ def test_loss_and_delay_between_groups() -> None:
     swarm.run(main)
 
 
-def test_a_clog_holds_everything_and_then_lets_it_go() -> None:
+def test_a_clog_holds_packets_and_then_releases_them() -> None:
     swarm = Swarm(*"abc")
 
     async def main() -> None:

@@ -54,7 +54,7 @@ def test_interfaces_have_names_and_prefixes() -> None:
     assert host.has(six) and host.has("127.0.0.9") and not host.has(home.address)
 
 
-def test_where_packets_leave() -> None:
+def test_interfaces_by_which_packets_leave() -> None:
     world = World()
     host = world.host("a")
     (own,) = host.addresses()
@@ -103,7 +103,7 @@ def test_nothing_starts_outside_of_a_run_or_without_a_program() -> None:
         trio.run(host.restart)
 
 
-def test_what_a_program_raises_ends_the_simulation_unless_the_power_is_gone() -> None:
+def test_an_exception_of_a_program_ends_the_simulation_unless_the_power_is_off() -> None:
     class Failing:
         async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
             task_status.started()

@@ -84,7 +84,7 @@ def test_an_idle_link_takes_a_packet_larger_than_its_queue() -> None:
     assert link.offer(0.0, 1500) == OVERFLOWED
 
 
-def test_what_is_lost_has_used_the_link() -> None:
+def test_a_lost_packet_has_used_the_link() -> None:
     link = pipe(rate=10_000.0, queue=1.0, loss=1.0)
     assert link.offer(0.0, 1000) == LOST
     assert link.waiting(0.0) == pytest.approx(1000)
@@ -173,7 +173,7 @@ def test_too_big_is_refused_and_takes_no_time() -> None:
     assert link.offer(0.0, 1280) == pytest.approx(1.28)
 
 
-def test_a_cut_stops_everything_until_it_is_mended() -> None:
+def test_a_cut_stops_all_packets_until_it_is_mended() -> None:
     link = pipe(delay=0.01)
     link.cut = True
     assert link.offer(0.0, 1) == CUT and link.offer(0.0, 9000) == CUT
@@ -191,7 +191,7 @@ def test_a_change_lets_nothing_overtake() -> None:
     assert link.offer(0.6, 100) == pytest.approx(0.7)
 
 
-def test_what_is_left_to_chance_needs_a_stream() -> None:
+def test_a_random_pipe_needs_a_stream() -> None:
     with pytest.raises(ValueError, match="stream"):
         Pipe(PipeSpec(loss=0.1), None)
     assert Pipe(PipeSpec(rate=1e6, delay=0.1), None).offer(0.0, 1000) == pytest.approx(0.101)
@@ -203,7 +203,7 @@ def test_what_is_left_to_chance_needs_a_stream() -> None:
 HANDOVER = Cycle(15.0, (Phase(0.0, 1.0, 0.1, loss=1.0, fades=True), Phase(14.0, 1.0, 0.05)))
 
 
-def test_a_cycle_is_a_function_of_the_time_alone() -> None:
+def test_a_cycle_depends_only_on_the_time() -> None:
     assert HANDOVER.at(0.0) == (0.1, 1.0)
     assert HANDOVER.at(30.5) == pytest.approx((0.05, 1.0))
     assert HANDOVER.at(7.0) == (0.0, 0.0)
@@ -261,7 +261,7 @@ def talk(link: LinkSpec, size: int, count: int = 1, down: LinkSpec | None = None
     return Talk(of_bob, heard)
 
 
-def test_a_network_drops_what_is_too_big_and_says_so() -> None:
+def test_a_network_drops_large_packets_and_reports_it() -> None:
     narrow = LinkSpec(PipeSpec(mtu=1280), PipeSpec(mtu=1280))
     for found in (talk(narrow, 1281), talk(LinkSpec(), 1281, down=narrow)):
         assert found.outcomes in (["mtu"], [])

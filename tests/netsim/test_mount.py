@@ -23,7 +23,7 @@ def number(call: Callable[[], object]) -> int:
     return raised.value.errno
 
 
-def test_names_and_what_they_refuse() -> None:
+def test_names_and_their_errors() -> None:
     mount = Mount(make())
     mount.make_folder("/a")
     mount.create("/a/b").write(b"12345")

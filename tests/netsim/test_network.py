@@ -91,7 +91,7 @@ def test_groups_reach_their_members_and_a_broadcast_all_but_the_router() -> None
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_router_tells_the_sender_of_what_was_too_big(way: str) -> None:
+def test_a_router_reports_large_packets_to_the_sender(way: str) -> None:
     lan = Lan()
     narrow = LinkSpec(**{way: PipeSpec(mtu=1280)})
     lan.plugs[0 if way == "up" else 1].change(narrow)

@@ -56,7 +56,7 @@ def test_other_settings_are_another_measurement(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "where"), [("dear diary\n", "line 1"), ("dear diary", "its last")]
 )
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str, where: str) -> None:
+def test_another_kind_of_file_is_not_changed(tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
     with pytest.raises(SimError, match=f"notes.txt: {where}"):

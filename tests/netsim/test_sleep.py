@@ -31,7 +31,7 @@ def test_trio_is_patched_only_while_a_host_sleeps() -> None:
     world.run(main)
 
 
-def test_what_is_kept_goes_on_in_order_and_with_its_results() -> None:
+def test_held_tasks_resume_in_order_with_their_results() -> None:
     world = World()
     host, other = world.host("host"), world.host("other")
     dormitory = Dormitory()
@@ -62,7 +62,7 @@ def test_what_is_kept_goes_on_in_order_and_with_its_results() -> None:
     assert sorted(got[1:]) == [("early", 10.0), ("item 7", 10.0), ("late", 10.0)]
 
 
-def test_a_kept_task_can_be_cancelled_once_it_is_let_go() -> None:
+def test_a_held_task_can_be_cancelled_once_released() -> None:
     world = World()
     host = world.host("host")
     dormitory = Dormitory()
@@ -93,7 +93,7 @@ def test_no_host_sleeps_outside_a_run() -> None:
         Dormitory().hold(host)
 
 
-def test_trio_has_what_is_relied_on() -> None:
+def test_trio_has_the_attributes_that_are_patched() -> None:
     """A canary for changes of trio: the queue of runnable tasks, their order of arrival, a task's
     context.
     """

@@ -191,7 +191,7 @@ def test_a_thread_is_refused_outside_hosts_too() -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_everything_is_put_back(failing: bool) -> None:
+def test_all_replacements_are_undone(failing: bool) -> None:
     kept = dict(vars(time)), dict(vars(random)), dict(vars(os)), dict(vars(uuid))
     seen = gc.isenabled(), signal.getsignal(signal.SIGALRM), random.getstate()
 

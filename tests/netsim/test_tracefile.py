@@ -49,7 +49,7 @@ def test_a_file_that_was_cut_off() -> None:
 @pytest.mark.parametrize(
     "data", [b"\xc1", b"hello", b"\x93\x01\x02\x03", b"\x98" + b"\x01" * 8, b"\xdf\xff\xff\xff\xff"]
 )
-def test_what_is_no_trace(data: bytes) -> None:
+def test_files_that_are_not_traces(data: bytes) -> None:
     with pytest.raises(BadTrace, match="trace"):
         list(read(BytesIO(data)))
 
@@ -83,7 +83,7 @@ def test_one_is_longer() -> None:
     assert found.causes == ("", "h:task")
 
 
-def test_what_led_to_a_record_without_a_task() -> None:
+def test_the_cause_of_a_record_without_a_task() -> None:
     """For a segment that an acknowledgement released, the task is found in the opposite
     direction.
     """
@@ -101,5 +101,5 @@ def test_what_led_to_a_record_without_a_task() -> None:
     assert second == "caused in b by no task: a timer or a router"
 
 
-def test_a_record_in_words() -> None:
+def test_description_of_a_record() -> None:
     assert describe(record(1)) == "0.100000000 h sent udp 10.0.0.1:7 -> [fd00::2]:9 60 B [h:task]"

@@ -122,7 +122,7 @@ def text(count: int = 12, tokens: Sequence[int] = TOKENS) -> list[int]:
 
 @pytest.mark.parametrize("ends", [(6,), (3, 6), (1, 2, 3, 4, 5, 6), (5, 6)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_any_split_says_the_same(ends: Sequence[int], dtype: DType) -> None:
+def test_any_split_gives_the_same_tokens(ends: Sequence[int], dtype: DType) -> None:
     assert Chain(ends, dtype=dtype).say(TOKENS, 12) == text()
 
 
@@ -150,7 +150,7 @@ def test_every_token_before_counts() -> None:
     [(0, 2), (0, 1, 1, 2), (0, 2, 1, 2), (1, 2)],
     ids=["missing", "twice", "swapped", "one"],
 )
-def test_a_wrong_chain_of_layers_says_something_else(order: Sequence[int]) -> None:
+def test_a_wrong_chain_of_layers_gives_other_tokens(order: Sequence[int]) -> None:
     chain = Chain((6,))
     pieces = [(0, 2), (2, 4), (4, 6)]
     chain.stages = [
@@ -162,7 +162,7 @@ def test_a_wrong_chain_of_layers_says_something_else(order: Sequence[int]) -> No
     assert chain.say(TOKENS, 6) != text(6)
 
 
-def test_a_stage_that_lost_its_session_says_something_else() -> None:
+def test_a_stage_that_lost_its_session_gives_other_tokens() -> None:
     chain = Chain((2, 4, 6))
     first = chain.next(TOKENS)
     lost = Stage(parts_of(2, 4))
@@ -172,7 +172,7 @@ def test_a_stage_that_lost_its_session_says_something_else() -> None:
     assert [first, chain.next([first], 8)] != text(2)
 
 
-def test_another_model_says_something_else() -> None:
+def test_another_model_gives_other_tokens() -> None:
     assert Chain((6,), root="cd" * 32).say(TOKENS, 6) != text(6)
 
 

@@ -115,7 +115,7 @@ def test_one_daemon_boots_and_serves_the_embedded_model() -> None:
     assert run(body) == run(body, seed=2), "its text depends only on the prompt"
 
 
-def test_three_daemons_over_a_lossy_nat_say_what_one_says() -> None:
+def test_three_daemons_over_a_lossy_nat_give_the_text_of_one() -> None:
     expected = run(alone)
 
     async def body(world: World) -> None:
@@ -259,7 +259,7 @@ def test_a_full_disk_is_a_clear_error_until_there_is_space() -> None:
     run(body)
 
 
-def test_parts_that_cannot_reach_each_other_say_what_is_so() -> None:
+def test_parts_that_cannot_reach_each_other_report_it() -> None:
     """Two homes behind NATs, each with half of the model; between them a node without layers."""
 
     async def body(world: World) -> None:

@@ -87,7 +87,7 @@ def test_a_damaged_chunk_is_fetched_again_from_a_provider() -> None:
     run(body)
 
 
-def test_a_damaged_text_file_is_fetched_again_while_a_request_waits() -> None:
+def test_a_damaged_text_file_is_fetched_again_during_a_request() -> None:
     async def body(world: World) -> None:
         _, second = await pair(world)
         text = (await second.generate(PROMPT))["text"]

@@ -100,7 +100,7 @@ def test_a_lost_sync_shows_at_the_crash() -> None:
     assert OLD in left and left - {OLD, NEW}
 
 
-def test_what_a_dead_program_writes_goes_nowhere() -> None:
+def test_writes_of_a_dead_program_are_dropped() -> None:
     disk = make()
     dead = DiskFiles(Mount(disk))
     dead.write(Path("/file"), OLD)
@@ -211,7 +211,7 @@ def settle_crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, l
         yield share, [after.read(path, limit=10**6) for path in there]
 
 
-def test_what_has_settled_is_whole_after_any_crash() -> None:
+def test_settled_files_are_whole_after_any_crash() -> None:
     found = [case for seed in range(10) for case in settle_crashes(DiskFiles, seed)]
     assert {data for _, held in found for data in held} == {NEW}
     assert all(len(held) == 3 for share, held in found if share == 1), "on disk when it returns"

@@ -44,7 +44,7 @@ async def swarm(world: World, kinds: list[list[Kind]], seconds: float) -> list[D
     return [first, *homes]
 
 
-async def test_homes_behind_routers_meet_and_one_that_gets_out_to_the_web_alone(
+async def test_homes_behind_routers_meet_including_one_limited_to_the_web(
     world: World,
 ) -> None:
     kinds = {kind.name: [kind] for kind in load().kinds}

@@ -34,7 +34,7 @@ def on_host(body: Callable[[SimulatedHost], Awaitable[Any]], *, seed: int = 1) -
     return world.run(main)
 
 
-def test_what_is_told_of_the_machine() -> None:
+def test_the_reported_machine() -> None:
     async def body(host: SimulatedHost) -> bytes:
         assert host.machine() == PROFILE.machine
         assert [item.name for item in host.interfaces()] == ["lo", "lo", "eth0"]
@@ -76,7 +76,7 @@ class Writing:
                 await world.offload(world.files.write, Path("/file"), bytes(30_000_000))
 
 
-def test_a_crash_waits_for_no_thread() -> None:
+def test_a_crash_does_not_wait_for_threads() -> None:
     world = World(seed=1)
     host = world.host("alice")
 
@@ -97,7 +97,7 @@ def test_only_known_programs_can_be_started() -> None:
     on_host(body)
 
 
-def test_text_is_what_the_real_child_says() -> None:
+def test_text_equals_that_of_the_real_child() -> None:
     folder = embedded_folder()
     files = ModelFiles("tiny", (folder / "tokenizer.json").read_bytes())
 

@@ -78,7 +78,7 @@ def done(nodes: list[DaemonHandle]) -> int:
     return sum(node.node.working.worker.done for node in nodes)
 
 
-def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
+def test_a_job_done_by_another_node_gives_the_text_of_run() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world)
         asker = await client(world, nodes)
@@ -317,7 +317,7 @@ def test_a_false_claim_that_a_job_is_done_is_refused(lie: bytes) -> None:
     run(body)
 
 
-def test_clients_and_nodes_configured_so_do_no_jobs() -> None:
+def test_clients_and_nodes_with_jobs_disabled_do_none() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1, jobs=False)
         asker = await client(world, nodes)
@@ -371,7 +371,7 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, mo
     run(body)
 
 
-def test_usage_is_counted_where_it_is_given_and_goes_on_over_restarts() -> None:
+def test_usage_is_counted_by_the_server_and_survives_restarts() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1)
         asker = await client(world, nodes)

@@ -133,14 +133,14 @@ def compare(seed: int, count: int) -> tuple[float, float]:
     return times
 
 
-def test_a_few_light_hosts_do_as_whole_daemons_do() -> None:
+def test_a_few_light_hosts_behave_like_whole_daemons() -> None:
     light, whole = compare(1, 10)  # with fewer hosts, a single draw would dominate
     assert whole / FACTOR <= light <= whole * FACTOR
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
-def test_fifty_light_hosts_do_as_fifty_daemons_do(seed: int) -> None:
+def test_fifty_light_hosts_behave_like_fifty_daemons(seed: int) -> None:
     light, whole = compare(seed, COUNT)
     assert whole / FACTOR <= light <= whole * FACTOR
 

@@ -97,7 +97,7 @@ def test_a_model_is_pulled_from_a_node_that_is_not_a_member() -> None:
     run(body)
 
 
-def test_a_node_serves_what_it_found_through_the_dht() -> None:
+def test_a_node_serves_a_model_found_through_the_dht() -> None:
     async def body(world: World) -> None:
         holder, hub, _ = await apart(world, SLOW)
         root = await root_of(holder)

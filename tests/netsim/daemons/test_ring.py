@@ -41,7 +41,7 @@ def test_they_join_publish_and_find() -> None:
     assert found(ring, 20, 60) == 1.0
 
 
-def test_a_third_gone_at_once() -> None:
+def test_a_third_leaves_at_once() -> None:
     ring = ring_of(150)
     ring.settle()
     ring.publish(ring.nodes[0], [blob_record(number) for number in range(20)])

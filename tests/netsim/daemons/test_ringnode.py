@@ -58,7 +58,7 @@ def test_the_estimate_of_a_size_is_near(ring: Ring) -> None:
     assert found_size(found) == pytest.approx(len(found.encode()), rel=0.1)
 
 
-def test_one_that_is_down_is_found_out(ring: Ring) -> None:
+def test_a_node_that_is_down_is_noticed(ring: Ring) -> None:
     gone = ring.nodes[9]
     ring.hosts[gone.contact.peer].crash()
     before = ring.nodes[8].sent["find"]

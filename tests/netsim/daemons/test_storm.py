@@ -21,13 +21,13 @@ MANY = range(100, 160)
 @pytest.mark.parametrize(
     "seed", [pytest.param(3, marks=pytest.mark.ci), pytest.param(4, marks=pytest.mark.long)]
 )
-def test_after_a_storm_all_is_well(seed: int) -> None:
+def test_all_is_well_after_a_storm(seed: int) -> None:
     assert Storm(seed, nodes=5, seconds=60.0).run() == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", MANY)
-def test_after_many_storms_all_is_well(seed: int) -> None:
+def test_all_is_well_after_many_storms(seed: int) -> None:
     assert Storm(seed).run() == []
 
 

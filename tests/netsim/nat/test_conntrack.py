@@ -214,7 +214,7 @@ def test_connection_survives_a_router_that_forgot_it() -> None:
         ("port-restricted", False, False),
     ],
 )
-def test_overlay_decides_who_gets_in(kind: str, same: bool, elsewhere: bool) -> None:
+def test_overlay_decides_which_senders_get_in(kind: str, same: bool, elsewhere: bool) -> None:
     wire = Wire(kind)
     wire.out(INSIDE, A)
     assert (wire.back(A2, OUTER) == INSIDE) is same
@@ -286,7 +286,7 @@ def test_error_about_nothing_known_is_dropped() -> None:
 # Bounds.
 
 
-def test_memory_is_bounded_by_what_lives() -> None:
+def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("linux-drop")
     for number in range(5000):
         wire.at(number * 1.0).out((INSIDE[0], 1024 + number), A)

@@ -126,7 +126,7 @@ def test_unicast_search_is_answered() -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_nat_pmp_opens_a_port_or_only_says_so(works: bool) -> None:
+def test_nat_pmp_opens_a_port_or_only_claims_to(works: bool) -> None:
     home = Home(igd="nat-pmp", igd_works=works)
 
     async def alice() -> None:

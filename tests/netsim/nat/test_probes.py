@@ -19,7 +19,7 @@ def test_kind_is_classified_as_its_name_says(kind: str) -> None:
     assert found["tcp.unsolicited.unmapped"] == "silence"
 
 
-def test_gateway_that_resets_is_told_apart() -> None:
+def test_gateway_that_resets_is_recognised() -> None:
     found = SimLab("eim-apdf", tcp_unsolicited="rst").run(("tcp_unsolicited", "tcp_simultaneous"))
     assert found["tcp.unsolicited.unmapped"] == "refused"
     # RFC 5382: the reason why it must be silent

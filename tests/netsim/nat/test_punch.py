@@ -43,7 +43,7 @@ def test_blocked_udp_reaches_no_peer() -> None:
     assert [p.connected for p in pairs] == [False, False, False, True]
 
 
-def test_an_introduction_that_was_lost_is_told_again() -> None:
+def test_a_lost_introduction_is_repeated() -> None:
     relay, a, b = Relay(), ("11.0.0.1", 1), ("11.0.0.2", 2)
     assert [*relay.on_datagram(0.0, b"hello 7 a", a)] == [(b"seen", a)]
     relay.on_datagram(0.0, b"hello 7 b", b)

@@ -48,7 +48,7 @@ def test_mapping_ends_and_outbound_packets_keep_it() -> None:
 
 
 @pytest.mark.parametrize("refresh", [True, False])
-def test_inbound_packets_keep_it_if_told_so(refresh: bool) -> None:
+def test_inbound_packets_renew_a_mapping_if_configured(refresh: bool) -> None:
     wire = Wire("eim-apdf", udp_new=30.0, udp_stream=30.0, refresh_in=refresh)
     wire.out(INSIDE, A)
     wire.at(29.0).back(A, OUTER)
@@ -232,7 +232,7 @@ def test_error_about_a_remote_never_spoken_to_is_dropped() -> None:
 # Bounds.
 
 
-def test_memory_is_bounded_by_what_lives() -> None:
+def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("apdm-apdf", udp_new=30.0)
     for number in range(5000):
         wire.at(number * 1.0).out((INSIDE[0], 1024 + number), A)

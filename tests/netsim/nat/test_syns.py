@@ -25,7 +25,7 @@ class Box:
         )
 
 
-def test_one_that_nothing_answers_is_refused_after_six_seconds() -> None:
+def test_an_unanswered_syn_is_refused_after_six_seconds() -> None:
     box, packet = Box(), syn()
     box.syns.hold(packet)
     box.events.run_until(2.0)

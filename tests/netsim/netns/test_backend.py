@@ -47,7 +47,7 @@ def test_a_host_behind_two_gateways_is_seen_as_the_outer_one(kernel: None) -> No
             assert server.recvfrom(10)[1][0] == outer.address
 
 
-def test_what_cannot_be_is_refused(kernel: None) -> None:
+def test_impossible_worlds_are_refused(kernel: None) -> None:
     with KernelWorld() as world:
         world.gateway("home")
         with pytest.raises(SimError, match="alice is behind `home` and shares its link"):

@@ -65,7 +65,7 @@ def test_without_a_kernel_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         this.calibrate(["linux-drop"])
 
 
-def test_the_command_writes_what_was_asked_for(
+def test_the_command_writes_the_requested_kinds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object, kernel: None
 ) -> None:
     assert isinstance(tmp_path, type(GOLDEN))

@@ -150,7 +150,7 @@ def test_an_unknown_address(benches: list[Bench]) -> None:
 
 
 @pytest.mark.parametrize("narrow", ["up", "down"])
-def test_a_packet_too_big_is_told_to_its_sender(benches: list[Bench], narrow: str) -> None:
+def test_a_packet_too_big_is_reported_to_its_sender(benches: list[Bench], narrow: str) -> None:
     bench = Bench(LinkSpec(**{narrow: PipeSpec(mtu=600)}))
     benches.append(bench)
     (sender, source, to) = (bench.a, A, B) if narrow == "up" else (bench.b, B, A)

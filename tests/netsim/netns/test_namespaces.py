@@ -40,7 +40,7 @@ def test_a_cable_carries_packets_between_two_namespaces(spaces: Namespaces) -> N
         assert two.recvfrom(10)[0] == b"hello"
 
 
-def test_the_machines_own_namespace_stays_as_it_was(kernel: None) -> None:
+def test_the_machine_s_own_namespace_is_unchanged(kernel: None) -> None:
     before = own_network()
     with Namespaces() as spaces:
         a = spaces.add("a")
@@ -53,7 +53,7 @@ def test_the_machines_own_namespace_stays_as_it_was(kernel: None) -> None:
     assert own_network() == before
 
 
-def test_a_refusal_says_where_and_what(spaces: Namespaces) -> None:
+def test_a_refusal_names_place_and_reason(spaces: Namespaces) -> None:
     space = spaces.add("router")
     with pytest.raises(KernelRefused, match=r"in router: .*eth7"):
         space.ip("link set eth7 up")
@@ -65,7 +65,7 @@ def test_a_refusal_says_where_and_what(spaces: Namespaces) -> None:
         space.read(["ip", "link", "show", "eth7"])
 
 
-def test_what_it_was_told_last_does_not_stay_with_the_broker(spaces: Namespaces) -> None:
+def test_the_broker_does_not_stay_in_a_namespace(spaces: Namespaces) -> None:
     """The broker returns to its own namespace after each request, also after a failed one."""
     a = spaces.add("a")
     with pytest.raises(KernelRefused):
@@ -150,7 +150,7 @@ def test_an_exception_takes_everything_away(kernel: None) -> None:
     assert os.getpid() not in holders(inode)  # the number may be reused by now
 
 
-def test_it_says_why_a_machine_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_why_a_machine_is_unsuitable(monkeypatch: pytest.MonkeyPatch) -> None:
     why = available.__wrapped__
     monkeypatch.setattr(sys, "platform", "darwin")
     assert why() == "the kernel backend needs Linux"
@@ -162,7 +162,7 @@ def test_it_says_why_a_machine_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs `nft` (on Debian: apt-get install nftables)" in str(why())
 
 
-def test_it_says_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Namespaces, request: object, inside: object = None) -> int:
         raise KernelRefused("new: [Errno 1] Operation not permitted")
 

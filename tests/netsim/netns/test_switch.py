@@ -16,7 +16,7 @@ FULL = LinkSpec(
 
 
 @pytest.mark.parametrize("link", [LinkSpec(), FULL])
-def test_a_link_comes_through_the_control_socket_as_it_was(link: LinkSpec) -> None:
+def test_a_link_passes_the_control_socket_unchanged(link: LinkSpec) -> None:
     import json
 
     assert link_spec(json.loads(json.dumps(asdict(link)))) == link

@@ -54,7 +54,7 @@ def test_departures_have_their_shares() -> None:
 
 
 @pytest.mark.parametrize("utc_hours", [0.0, 8.0, -6.0])
-def test_daily_ones_come_in_the_morning_of_their_own_place(utc_hours: float) -> None:
+def test_daily_volunteers_come_in_the_morning_of_their_place(utc_hours: float) -> None:
     found = stays("daily", 400, utc_hours)[1:]
     local = [(stay.start / HOUR + utc_hours) % 24 for stay in found]
     assert median(local) == pytest.approx(10, abs=0.4)
@@ -71,7 +71,7 @@ def test_sessions_follow_each_other(name: str) -> None:
     assert all(a.end < b.start for a, b in pairwise(found))
 
 
-def test_some_are_there_at_the_beginning_and_some_are_not() -> None:
+def test_some_volunteers_are_online_at_the_beginning() -> None:
     first = [stays("casual", 1, seed=seed)[0].start for seed in range(200)]
     there = sum(start == 0.0 for start in first) / 200
     expected = 5.57 / (5.57 + 12 * math.exp(0.5))  # mean stay, mean absence
@@ -113,7 +113,7 @@ def lives(seed: int, *, count: int = 15, hours: float = 48.0) -> list[Deed]:
     return faults.timeline
 
 
-def test_the_driver_does_what_was_drawn_and_again_the_same() -> None:
+def test_the_driver_follows_the_draws_reproducibly() -> None:
     timeline = lives(5)
     assert timeline == lives(5) != lives(6)
     assert {deed.what for deed in timeline} >= {"start", "stop", "crash", "sleep", "redial"}
@@ -139,7 +139,7 @@ class Clockwork:
         return ()
 
 
-def test_light_hosts_are_there_as_long_as_their_sessions_last() -> None:
+def test_light_hosts_are_up_during_their_sessions() -> None:
     world = World(3)
     faults = Faults(world)
     cores: dict[str, Clockwork] = {}

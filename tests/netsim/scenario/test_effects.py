@@ -269,7 +269,7 @@ program = "idle"
         ("linux-drop", 'udp_new = "-1s"', "cannot be negative"),
     ],
 )
-def test_what_a_gateway_cannot_be_is_refused(kind: str, text: str, says: str) -> None:
+def test_invalid_gateways_are_refused(kind: str, text: str, says: str) -> None:
     with pytest.raises(BadScenario) as caught:
         parse(NAT.format(kind=kind, knobs=text))
     assert says in caught.value.message and caught.value.line in range(4, 9)
@@ -279,7 +279,7 @@ def test_what_a_gateway_cannot_be_is_refused(kind: str, text: str, says: str) ->
     "text",
     ['udp_new = "3s"', "ipv6 = true", 'overlay = "full-cone"\noverlay_s = "3s"', "igd = true"],
 )
-def test_what_a_gateway_can_be_is_built(text: str) -> None:
+def test_valid_gateways_are_built(text: str) -> None:
     run = Run(parse(NAT.format(kind="linux-drop", knobs=text)), 1)
     assert "n" in run.world.gateways
     run.go()

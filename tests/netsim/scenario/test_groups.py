@@ -79,7 +79,7 @@ def test_hosts_by_their_gateway_and_by_their_class() -> None:
     assert not kinds & others
 
 
-def test_the_rest_is_what_another_group_leaves() -> None:
+def test_without_leaves_out_the_hosts_of_another_group() -> None:
     text = '[[group]]\nname = "cut"\nof = "a"\ncount = 1\n'
     text += '[[group]]\nname = "g"\nof = "a"\nwithout = "cut"\n'
     groups = made(text).groups

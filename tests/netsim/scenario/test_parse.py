@@ -141,7 +141,7 @@ def test_the_examples_are_right(path: Path) -> None:
         ('metric = "rtt.p50"', 'invariant = "linked"', "[[expect]] has no key `op`", ""),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, says: str, hint: str) -> None:
+def test_errors_are_refused_with_their_line(old: str, new: str, says: str, hint: str) -> None:
     text = PLAIN.replace(old, new, 1)
     error = refused(text)
     assert says in error.message, error.message
@@ -209,7 +209,7 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ('[[host]]\nname = "a"\n[[step]]\nat = "1s"\naction = "heal"\nfor = "1s"', "cannot end"),
     ],
 )
-def test_what_has_no_effect_is_refused(world: str, says: str) -> None:
+def test_keys_without_effect_are_refused(world: str, says: str) -> None:
     assert says in refused(WORLD + world).message
 
 
@@ -220,7 +220,7 @@ def test_a_scale_for_the_population() -> None:
         parse(PLAIN, hosts=4)
 
 
-def test_for_ends_what_can_end() -> None:
+def test_for_ends_actions_that_can_end() -> None:
     assert set(UNDO) < set(ACTIONS)
     assert all(name in UNDO for name, table in ACTIONS.items() if table in NEEDS_FOR)
 

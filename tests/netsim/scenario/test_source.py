@@ -40,7 +40,7 @@ def test_a_table() -> None:
         ("[t]\nname = ", 2, "not valid TOML"),
     ],
 )
-def test_what_is_refused(text: str, line: int, says: str) -> None:
+def test_refused_tables(text: str, line: int, says: str) -> None:
     with pytest.raises(BadScenario) as caught:
         read(text)
     assert says in caught.value.message and caught.value.line == line

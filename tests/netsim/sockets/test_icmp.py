@@ -36,7 +36,7 @@ def test_a_closed_port_is_reported() -> None:
     assert refused(world, None, world.host("target"))
 
 
-def test_a_host_that_is_off_says_nothing() -> None:
+def test_a_host_that_is_off_sends_no_error() -> None:
     world = World()
     target = world.host("target")
     target.up = False

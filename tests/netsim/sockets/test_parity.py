@@ -192,7 +192,7 @@ def test_getpeername_after_a_reset(run: Any) -> None:
     assert run(scenario) == ("ENOTCONN", LOOP4)
 
 
-def test_a_connection_is_there_before_accept(run: Any) -> None:
+def test_a_connection_exists_before_accept(run: Any) -> None:
     async def scenario() -> Any:
         listener, port = await listening()
         near = tcp()
@@ -545,7 +545,7 @@ def test_shutdown_when_both_have_finished(run: Any) -> None:
     assert run(scenario) == ("ENOTCONN", "ENOTCONN")
 
 
-def test_shutdown_of_what_is_not_connected(run: Any) -> None:
+def test_shutdown_of_an_unconnected_socket(run: Any) -> None:
     async def scenario() -> Any:
         return at_once(tcp().shutdown, stdlib.SHUT_WR)
 

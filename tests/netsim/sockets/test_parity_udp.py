@@ -168,7 +168,7 @@ def test_a_closed_port_refuses(world: Any, family: int) -> None:
 
 
 @both
-def test_connected_sockets_hear_their_peer_alone(world: Any) -> None:
+def test_connected_sockets_hear_only_their_peer(world: Any) -> None:
     async def program() -> None:
         with await bound() as a, await bound() as b, await bound() as c:
             await a.connect(b.getsockname())
@@ -305,7 +305,7 @@ def test_options(world: Any) -> None:
 
 
 @both
-def test_what_datagram_sockets_refuse(world: Any) -> None:
+def test_operations_that_datagram_sockets_refuse(world: Any) -> None:
     async def program() -> None:
         a = udp()
         with fails(errno.EOPNOTSUPP):

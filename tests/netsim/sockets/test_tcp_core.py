@@ -81,7 +81,7 @@ def test_inbox_reads_in_parts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_outbox_gives_what_was_put_in(seed: int) -> None:
+def test_outbox_returns_the_bytes_in_order(seed: int) -> None:
     random = Random(seed)
     outbox = Outbox()
     put, got = b"", b""
@@ -97,7 +97,7 @@ def test_outbox_gives_what_was_put_in(seed: int) -> None:
     assert got == put
 
 
-def test_outbox_hands_a_whole_write_on_uncopied() -> None:
+def test_outbox_returns_a_whole_write_without_a_copy() -> None:
     outbox = Outbox()
     data = bytes(1448)
     outbox.add(data, 1448)
@@ -111,7 +111,7 @@ def _board(count: int, now: float = 0.0) -> Scoreboard:
     return board
 
 
-def test_scoreboard_counts_what_is_under_way() -> None:
+def test_scoreboard_counts_segments_in_flight() -> None:
     board = _board(10)
     assert board.acknowledge(0, 300, 0.1, 0.1) == 3
     assert board.sack(((500, 700),), 300, 0.1, 0.1) == 2
@@ -121,7 +121,7 @@ def test_scoreboard_counts_what_is_under_way() -> None:
     assert (board.pipe, board.sacked, len(board)) == (0, 0, 0)
 
 
-def test_scoreboard_loses_what_was_overtaken() -> None:
+def test_scoreboard_marks_overtaken_segments_as_lost() -> None:
     board = _board(6)
     board.sack(((300, 600),), 0, 0.1, 0.1)
     assert board.overtaken(0.1, board.patience(0.1, False)) == INFINITY
@@ -169,7 +169,7 @@ def test_round_trip_as_rfc_6298_has_it() -> None:
     assert trip.least == 0.1
 
 
-def test_cubic_comes_back_to_where_it_lost() -> None:
+def test_cubic_returns_to_the_window_of_the_loss() -> None:
     """RFC 9438, 4.2: K = cbrt(W_max * (1 - beta) / C) seconds after the loss."""
     cubic = Cubic()
     cubic.window = 1000.0

@@ -171,7 +171,7 @@ def test_slow_start_doubles_each_round_trip() -> None:
     assert took == pytest.approx([0.4, 0.6, 0.8])
 
 
-def test_loss_costs_what_it_should() -> None:
+def test_loss_reduces_the_rate_as_predicted() -> None:
     """Mathis et al. 1997: MSS / RTT * 1.22 / sqrt(p), within a factor of two."""
     world, near, far = two(delay=0.025, pipe=PipeSpec(loss=0.01))
     marks = world.run(transfer, near, far, 5_000_000)
@@ -690,7 +690,7 @@ def test_a_lost_last_acknowledgement() -> None:
     assert world.run(main) == 0
 
 
-def test_a_peer_that_never_says_fin_is_dropped_after_a_minute() -> None:
+def test_a_peer_that_never_sends_fin_is_dropped_after_a_minute() -> None:
     world, near, far = two()
 
     async def main() -> list[int]:

@@ -70,7 +70,7 @@ def test_names_are_looked_up() -> None:
     world.run(main)
 
 
-def test_a_full_buffer_drops_and_says_so() -> None:
+def test_a_full_buffer_drops_and_records_it() -> None:
     trace = Trace(keep=True)
     world = World(trace=trace)
     alice, bob = world.host("alice"), world.host("bob")
