@@ -1,15 +1,16 @@
-"""How near a blob's spreading comes to the fluid optimum, on simulated home links.
+"""How close the distribution of a blob comes to the fluid optimum, on simulated home links.
 
-Two parts, in virtual time; real endpoints, exchanges and stores, 20 ms one way between any two:
+Two parts, in virtual time; real endpoints, exchanges and stores, 20 ms in one direction between any
+two:
 
-- `swarm`: 1 seeder with 20 Mbit/s up, 8 leechers with 20 up and 100 down. Nobody can be faster than
+- `swarm`: 1 seeder with 20 Mbit/s up, 8 leechers with 20 up and 100 down. The lower bound is
   max(F / seeder's up, F / a leecher's down, 8 F / all uplinks) (Kumar and Ross, "Peer-assisted file
-  distribution", 2006). Until everybody is done, at most 1.5 times that. `sent_by_holders` is how
-  often it sent each chunk, on average.
-- `unequal`: 4 holders whose uplinks are 8 : 4 : 2 : 1, one getter. Optimum: F / all uplinks;
+  distribution", 2006). Goal: at most 1.5 times that until all are done. `sent_by_holders` is how
+  often the seeder sent each chunk, on average.
+- `unequal`: 4 providers whose uplinks are 8 : 4 : 2 : 1, one getter. Optimum: F / all uplinks;
   goal 1.1.
 
-`value` is the median over the seeds of both ratios; the worst ones stand beside it.
+`value` is the median over the seeds of both ratios; the worst ones are listed beside it.
 """
 
 import argparse
@@ -47,18 +48,18 @@ SIZES: Final = {"swarm": 64, "unequal": 256}  # MiB
 
 
 def home(up: float, down: float) -> LinkSpec:
-    """A link of so many Mbit/s, with a quarter of a second of queue."""
+    """Return a link of these Mbit/s, with a quarter of a second of queue."""
     return LinkSpec(up=PipeSpec(rate=up * MBIT), down=PipeSpec(rate=down * MBIT))
 
 
 class Node:
-    """A program for a simulated computer: an endpoint, a library, their exchange."""
+    """Program for a simulated computer: an endpoint, a library, their exchange."""
 
     def __init__(self, computer: Host, number: int) -> None:
         self.computer = computer
         self.identity = Identity.from_seed(number.to_bytes(32))
         self.sent = 0  # chunks
-        self.done = 0.0  # when it had all
+        self.done = 0.0  # when it had all chunks
 
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
         async with trio.open_nursery() as nursery:
@@ -97,7 +98,9 @@ class Node:
 def spread(
     seed: int, size: int, holders: Sequence[LinkSpec], getters: Sequence[LinkSpec]
 ) -> dict[str, Any]:
-    """Seconds until all getters have what all holders have; how often the holders sent a chunk."""
+    """Return the seconds until all getters have what all holders have, and how often the holders
+    sent a chunk.
+    """
     world = World(seed, latency=LATENCY_S)
     nodes = [
         Node(world.host(f"n{number}", link=link), 100 * seed + number + 1)

@@ -1,18 +1,18 @@
-"""A blob of 256 MiB from one holder, against the least that it takes and Lattica 1.0.21's Bitswap.
+"""A blob of 256 MiB from one provider, compared with a lower bound and with Lattica's Bitswap.
 
-Loopback, two processes a side, interleaved round by round; each figure is the median over the
-rounds, MiB/s by wall clock. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
-library on disk, every chunk verified, all of it synced when the clock stops. Bound: the least that
-a verified copy takes over the same link, measured in the same run: the holder reads a file and
-sends it as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a
-file of its own, in threads, while it receives the next, and syncs them at the end. No names, no
-questions, no bookkeeping, one holder. Lattica's: as many blocks of 1 MiB by `get_block` with 1, 4
-and 16 threads in turn, the fastest of which counts. `value` holds the two ratios; goals: 0.9 of the
+Loopback, two processes per side, interleaved round by round; each figure is the median over the
+rounds, MiB/s by elapsed time. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
+library on disk, every chunk verified, all of it synced when the clock stops. Bound: the minimum for
+a verified copy over the same link, measured in the same run. The provider reads a file and sends it
+as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a file of its
+own, in threads, while it receives the next, and syncs them at the end. The bound has no names,
+requests, bookkeeping or other providers. Lattica 1.0.21's: as many blocks of 1 MiB by `get_block`
+with 1, 4 and 16 threads in turn; the fastest counts. `value` has the two ratios; goals: 0.9 of the
 bound, and faster than Lattica.
 
-Beside them stand `of_one_file`, the ratio to the same bound with one file instead of one for each
-MiB, which no store that serves single chunks after a crash can have; `of_raw`, that to as many
-bytes over one stream to nowhere; and `sha256_cpu_ms_per_mib`, what verifying alone costs: where
+Further figures: `of_one_file` is the ratio to the same bound with one file instead of one per MiB,
+which no store that serves single chunks after a crash can reach. `of_raw` is the ratio to as many
+bytes over one stream that are dropped. `sha256_cpu_ms_per_mib` is the cost of verifying alone: if
 both processes keep all cores busy, no verified copy can be as fast as the raw stream.
 
 Lattica needs an environment of its own, named by --lattica or SHOAL_BENCH_LATTICA:
@@ -59,21 +59,21 @@ MIB = 2**20
 PIECE = bytes(256 * 1024)
 SIDES = ("raw", "one_file", "bound", "blob")
 THREADS = (1, 4, 16)
-AHEAD = 4  # MiB that are read before they are sent, and hashed and written beside receiving
+AHEAD = 4  # MiB that are read before they are sent, or hashed and written while receiving
 
 
-# The holder's process.
+# The provider's process.
 
 
 async def hold(folder: Path) -> None:
-    """Prints its port and ends when its standard input does."""
+    """Print the port, and end with the standard input."""
     host, endpoint = RealHost(), make_endpoint()
     library = Library(host, folder / "models")
     await library.open()
     Exchange(host, endpoint, library)
 
     async def make(call: Call) -> Reply:
-        """A fresh blob of so many bytes."""
+        """Make a fresh blob of the given size."""
         path = folder / "file"
         await host.offload(path.write_bytes, os.urandom(int(call.header["size"])))
         return Reply({"root": await library.add_blob(path)})  # the file stays for `least`
@@ -115,17 +115,17 @@ async def hold(folder: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-# The getter's.
+# The getter's process.
 
 
 class Sink:
-    """Hashes and writes each MiB, past the cache where the disk takes it so."""
+    """Hashes and writes each MiB, bypassing the cache if the disk allows it."""
 
     def __init__(self, folder: Path, *, apart: bool) -> None:
         self.folder = folder
         self.apart = apart
         self.digests: dict[int, bytes] = {}
-        self.files: dict[int, int] = {}  # descriptors, by where their bytes begin
+        self.files: dict[int, int] = {}  # descriptors, by the offset where their bytes begin
 
     def keep(self, at: int, data: mmap.mmap) -> None:
         self.digests[at] = hashlib.sha256(data).digest()
@@ -135,12 +135,12 @@ class Sink:
         os.pwrite(self.files[begin], data, at - begin)
 
     def open(self, begin: int) -> None:
-        """A file for what begins there."""
+        """Open a file for the bytes from `begin` on."""
         flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_DIRECT", 0)
         self.files[begin] = os.open(self.folder / f"{begin:x}", flags)
 
     def sync(self) -> None:
-        """Each file is on the disk, under its name, and closed."""
+        """Sync and close each file, under its name."""
         with ThreadPoolExecutor(AHEAD) as pool:
             list(pool.map(os.fsync, self.files.values()))
         folder = os.open(self.folder, os.O_RDONLY)
@@ -260,7 +260,7 @@ def bitswap(python: str) -> Iterator[Bitswap]:
 async def compare(
     child: subprocess.Popen[str], theirs: Bitswap | None, folder: Path, rounds: int, size: int
 ) -> dict[str, list[float]]:
-    """Seconds of every round by name; the first round warms up and is dropped."""
+    """Return the seconds of every round by name; the first round warms up and is dropped."""
     assert child.stdout is not None
     port = int(await trio.to_thread.run_sync(child.stdout.readline))
     endpoint = make_endpoint()
@@ -274,7 +274,7 @@ async def compare(
             found["blob"].append(await ours.blob(size, number))
             for name in ("bound", "one_file"):
                 found[name].append(await ours.bound(size, name))
-            if theirs is not None:  # our loop stands still meanwhile, as is meant
+            if theirs is not None:  # our loop stands still in the meantime, on purpose
                 found["lattica"].append(theirs.get(size // MIB, THREADS[number % len(THREADS)]))
         nursery.cancel_scope.cancel()
     found = {name: seconds[1:] for name, seconds in found.items()}
@@ -282,7 +282,7 @@ async def compare(
 
 
 def sha256_cost() -> float:
-    """Milliseconds of CPU for a MiB, the best of several."""
+    """Return the CPU milliseconds per MiB, the best of several."""
     data, costs = os.urandom(MIB), []
     for _ in range(32):
         began = time.process_time()

@@ -1,7 +1,7 @@
-"""What a data channel costs: bulk and round trips between two ends of ours, over loopback UDP.
+"""Cost of a data channel: bulk and round trips between two ends of ours, over loopback UDP.
 
-One process, so that its CPU time is both ends'. There is no goal: browsers are clients, and this is
-the price of serving them.
+One process, so that its CPU time is that of both ends. There is no goal: browsers are clients, and
+this is the price of serving them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ async def read(pipe: ChannelPipe, size: int) -> None:
 
 
 async def bulk(pipe: ChannelPipe, other: ChannelPipe, size: int) -> tuple[float, float]:
-    """CPU-ms per MB of both ends, MB/s."""
+    """Return the CPU milliseconds per MB of both ends, and MB/s."""
     cpu, wall = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write, pipe, size)
@@ -48,7 +48,7 @@ async def bulk(pipe: ChannelPipe, other: ChannelPipe, size: int) -> tuple[float,
 
 
 async def round_trips(pipe: ChannelPipe, other: ChannelPipe, count: int) -> float:
-    """Milliseconds of the median one, 128 bytes each way."""
+    """Return the milliseconds of the median round trip, 128 bytes in each direction."""
     times = []
     for _ in range(count):
         began = time.perf_counter()

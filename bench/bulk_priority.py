@@ -1,11 +1,11 @@
 """Calls beside bulk, in the simulator: on a home line with a deep buffer, and between continents.
 
-Two nodes, one link. `home`: 20 Mbit/s up, 40 ms round trip, a modem that buffers 250 ms; the 99th
-percentile of a control call, every 50 ms, while a bulk stream fills the line, over the same with
-the line idle. Goal: 2. `line` is the part of the rate that bulk gets meanwhile, TLS and headers
-counted against it. `far`: 1 Gbit/s, 200 ms, which is Lattica's row of calls between continents:
-110 calls/s of 256 KiB and 1,200 calls/s of 128 bytes, 64 and 512 in flight, over 10 s. A TCP
-connection of a simulated host, as of a Linux one, has 3 MB under way at most.
+Two nodes, one link. `home`: 20 Mbit/s up, 40 ms round trip, a modem that buffers 250 ms. The figure
+is the 99th percentile of a control call, every 50 ms, while a bulk stream fills the line, divided
+by the same with the line idle. Goal: 2. `line` is the part of the rate that bulk gets meanwhile,
+TLS and headers counted against it. `far`: 1 Gbit/s, 200 ms, as in Lattica's row of calls between
+continents: 110 calls/s of 256 KiB and 1,200 calls/s of 128 bytes, 64 and 512 in flight, over 10 s.
+A TCP connection of a simulated host, like one of Linux, has at most 3 MB in flight.
 """
 
 import argparse
@@ -69,8 +69,7 @@ async def _sink(incoming: IncomingStream) -> None:
 
 
 class Node:
-    """A program of a simulated host: an endpoint under its ladder, and what it does once it
-    listens."""
+    """Program of a simulated host: an endpoint with its dialer, and its work once it listens."""
 
     def __init__(self, seed: int, work: Callable[[Endpoint], Awaitable[None]] | None = None):
         self.seed = seed
@@ -89,7 +88,7 @@ class Node:
 
 
 def simulate(spec: LinkSpec, latency: float, work: Callable[[Link], Awaitable[Any]]) -> Any:
-    """What `work` finds with a link of the host whose line `spec` is; a fresh world each time."""
+    """Return the result of `work` on a link of the host whose line is `spec`, in a fresh world."""
     world = World(seed=7, latency=latency)
     near, far = world.host("near", link=spec), world.host("far")
     found: list[Any] = []
@@ -111,7 +110,9 @@ def simulate(spec: LinkSpec, latency: float, work: Callable[[Link], Awaitable[An
 
 
 class Home:
-    """Calls for some seconds, with or without bulk: their times, and bytes per second of bulk."""
+    """Calls for some seconds, with or without bulk: their times, and the bytes per second
+    of bulk.
+    """
 
     def __init__(self, seconds: float, *, bulk: bool) -> None:
         self._seconds = seconds
@@ -162,7 +163,7 @@ def home(seconds: float) -> dict[str, float]:
 
 
 class Far:
-    """How many calls a second get done, so many in flight."""
+    """Calls per second with a given number in flight."""
 
     def __init__(self, seconds: float, payload: bytes, in_flight: int) -> None:
         self._seconds = seconds

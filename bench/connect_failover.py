@@ -1,16 +1,16 @@
-"""Calls and streams while a path dies: lost, executed twice, and how late they are.
+"""Calls and streams while a path fails: how many are lost or executed twice, and how late they are.
 
 Each seed is a small world: two homes behind NATs of random kinds with lossy links, two to four
-relays, calls of mixed sizes and a stream under way in both directions, and one misfortune at a
-random moment. A call is lost where it ends with an error or takes 15 s longer than what cut it
-off; one executed twice counts as lost too. `delay` is of the calls that were under way at the
-failure or began within 5 s after it, from the failure (or the end of what lasted a while, such as a
-sleep) or from their own beginning, whichever is later. Calls go on at their pace while a peer is
-quiet. Goals: nothing lost; done within 5 s where another path stands ready or the same place can be
-dialled again, else within 15 s.
+relays, calls of mixed sizes and a stream in both directions, and one fault at a random moment. A
+call is lost if it ends with an error or takes 15 s longer than the interruption. A call executed
+twice counts as lost too. `delay` is measured for the calls that were in progress at the failure or
+began within 5 s after it: from the failure (or the end of a longer one, such as a sleep) or from
+their own start, whichever is later. Calls continue at their rate while a peer is quiet. Goals: no
+call lost; done within 5 s if another path is ready or the same address can be dialled again,
+otherwise within 15 s.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 27 seeds. With
-`--only NAME` one misfortune, with `--seed N -v` one world and what happens in it.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `--quick` is 27 seeds. `--only
+NAME` runs one kind of fault, `--seed N -v` one world with its events.
 """
 
 import argparse
@@ -63,7 +63,7 @@ async def live_on(town: Town) -> Figures:
     await trio.sleep(PUBLISH_S)
     try:
         await one.connect(other.peer)
-    except DialFailed:  # a network that lets out 443 alone, and no relay at the other end
+    except DialFailed:  # a network that only lets out 443, and no relay at the other end
         await other.connect(one.peer)
     town.patience += LASTS_S.get(town.misfortune, 0.0)
     with trio.move_on_after(town.rng.uniform(6, 12)):
@@ -122,7 +122,7 @@ def figures(town: Town, before: str, ready: bool) -> Figures:
 
 
 def watch(town: Town) -> None:
-    """Hear what happens to the links of the homes: who grows quiet comes back, or is lost."""
+    """Check the links of the homes: a link that becomes quiet comes back or is lost."""
     for home in town.homes:
         name, endpoint = home.climber.computer.name, home.climber.endpoint
 
@@ -151,7 +151,7 @@ def watch(town: Town) -> None:
 
 
 def one_seed(seed: int, only: str = "", *, verbose: bool = False) -> Figures:
-    """What became of one world."""
+    """Return the result of one world."""
     began = time.process_time()
     names = list(MISFORTUNES)
     rng = random.Random(seed)
@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--only", choices=list(MISFORTUNES), default="")
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("-v", "--verbose", action="store_true")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     args = parser.parse_args()
     seeds = range(args.first, args.first + (27 if args.quick else args.seeds))
     if args.seed is not None:

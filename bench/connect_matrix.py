@@ -1,18 +1,18 @@
-"""Who reaches whom through which two NATs, and by which way: every pair of kinds.
+"""Connections through every pair of NAT kinds: whether two nodes connect, and by which path kind.
 
-Three parts, each cell a world of its own with three relays, one of them on TCP 443 too:
+Three parts. Each cell is a world of its own with three relays, one of them on TCP 443 too:
 
 - iroh's 4 x 4 {none, open, moderate, strict}: no NAT; endpoint-independent mapping and filtering
   (a full cone); endpoint-independent mapping with address- and port-dependent filtering (a home
   router); another random port for each peer and only from it (symmetric). Goal: 15 of 16 direct.
 - 8 x 8 kinds, and the same with UDP or TCP blocked at either side or both. Every cell has to be
-  connected, and direct where it can be (`possible` says when that is).
+  connected, and direct if possible (`possible` says when that is).
 - the 4 x 4 by real processes in kernel namespaces, through the kernel's own NATs. Goal: 15 direct
   here too. That needs root and `nft`; without them it says so, and the run is not a full one.
 
 `value` is the number of direct cells of the 4 x 4, simulated and through the kernel. A cell that
-failed stands below the tables with its reason. `--quick`: the 4 x 4 and the 8 x 8 with nothing
-blocked, simulated alone. `--out FILE` keeps a line a table.
+failed is listed below the tables with its reason. `--quick`: the 4 x 4 and the 8 x 8 with nothing
+blocked, simulated only. `--out FILE` keeps one line per table.
 """
 
 import argparse
@@ -65,7 +65,7 @@ BLOCKS: Final = (
     ("tcp", "tcp"),
     ("udp", "tcp"),
 )
-"""What is blocked at the side that dials, and at the other."""
+"""Protocols blocked at the dialing side, and at the other."""
 ALLOWED: Final[dict[str, Allowed]] = {
     "udp": frozenset((TCP, port) for port in range(65536)),
     "tcp": frozenset((UDP, port) for port in range(65536)),
@@ -73,7 +73,7 @@ ALLOWED: Final[dict[str, Allowed]] = {
 SETTLE_S: Final = 40.0
 PATIENCE_S: Final = 30.0
 VAIN_S: Final = 10.0
-"""For a cell that cannot be direct: what it was tried by is told all the same."""
+"""Seconds for a cell that cannot be direct, whose attempts are reported all the same."""
 LATENCY_S: Final = 0.02
 _LINK: Final = LinkSpec(up=PipeSpec(delay=0.01), down=PipeSpec(delay=0.01))
 GOAL: Final = 15
@@ -84,13 +84,15 @@ KERNEL: Final = {
     "moderate": "linux-drop",
     "strict": "linux-fully-random",
 }
-"""What of nftables stands for the four."""
+"""The nftables kinds that stand for the four."""
 
 
 def possible(one: str, other: str, blocked: Sequence[str]) -> bool:
-    """Whether a cell can be direct, by RFC 4787's words: over TCP both sides' ports have to be
-    known, or one side lets the other in from any port; over UDP the port of one hard side can
-    be found by a birthday search, those of two cannot."""
+    """Whether a cell can be direct, in terms of RFC 4787.
+
+    Over TCP the ports of both sides have to be known, or one side has to admit the other from any
+    port. Over UDP a birthday search can find the port of one hard side, but not of two.
+    """
     hard = {one, other} & HARD
     both_hard = one in HARD and other in HARD
     tcp = "tcp" not in blocked and (not hard or bool({one, other} & OPEN))
@@ -110,7 +112,7 @@ async def side(town: Town, name: str, kind: str, blocked: str) -> Climber:
 
 
 def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, Any]:
-    """Two sides that have joined by the relays; one dials the other."""
+    """Let two sides join by the relays, and one dial the other."""
     world = World(seed, latency=LATENCY_S)
     found: dict[str, Any] = {}
 
@@ -141,7 +143,7 @@ def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, A
 
 
 def grid(kinds: Sequence[str], blocked: Sequence[str], seed: int) -> Figures:
-    """A table of cells, by the kinds of both sides."""
+    """Return a table of cells, by the kinds of both sides."""
     began = time.process_time()
     cells = [
         {"kinds": pair, "possible": possible(*pair, blocked), **cell(*pair, blocked, seed)}
@@ -150,7 +152,7 @@ def grid(kinds: Sequence[str], blocked: Sequence[str], seed: int) -> Figures:
     return {"cells": cells, "blocked": blocked, "cpu_s": time.process_time() - began}
 
 
-# What it comes to.
+# Results.
 
 
 def is_good(item: dict[str, Any]) -> bool:
@@ -159,7 +161,7 @@ def is_good(item: dict[str, Any]) -> bool:
 
 
 def reasons(cells: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Why the cells among these that have no direct path have none, by their kinds."""
+    """Return the reasons why cells have no direct path, by their kinds."""
     return {
         " x ".join(item["kinds"]): item["why"] or "not tried"
         for item in cells
@@ -168,7 +170,9 @@ def reasons(cells: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def show(title: str, found: Figures, names: dict[str, str]) -> None:
-    """A letter a cell: T, U direct over TCP or UDP; r relayed, as theory has it; ! else."""
+    """Print one letter per cell: T, U direct over TCP or UDP; r relayed, as in theory; !
+    otherwise.
+    """
     print(f"\n{title}")
     kinds = list(names)
     print(" " * 14 + "".join(f"{kind:>14}" for kind in kinds))
@@ -195,7 +199,7 @@ def _letter(item: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="nothing blocked")
-    parser.add_argument("--out", type=Path, help="keep a line a table here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per table here, and resume")
     args = parser.parse_args()
     blocks = BLOCKS[:1] if args.quick else BLOCKS
     figures = measure(
@@ -247,7 +251,7 @@ def main() -> int:
 
 
 class KernelSide:
-    """A process in a namespace (`peers/ladder_side.py`)."""
+    """Process in a namespace (`peers/ladder_side.py`)."""
 
     def __init__(self, host: KernelHost, seed: int, relay: int = 0) -> None:
         self._process = host.space.start(
@@ -263,7 +267,7 @@ class KernelSide:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("a side has ended; what it said is above")
+            raise RuntimeError("a side has ended; its output is above")
         return json.loads(line)
 
     def publish(self) -> dict[str, list[str]]:
@@ -282,7 +286,7 @@ class KernelSide:
 
 
 def run_kernel() -> dict[str, Any] | str:
-    """The 4 x 4 by processes behind nftables; why not, where that cannot be."""
+    """Run the 4 x 4 by processes behind nftables; return the reason if that is impossible."""
     reason = available()
     if reason is not None:
         return reason

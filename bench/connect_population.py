@@ -1,21 +1,21 @@
-"""Who reaches whom among 200 home volunteers, by which way, how soon; by classes of pairs.
+"""Connections among 200 home volunteers: which pairs connect, by which path kind, and how soon.
 
 The homes of `home-volunteers-2026` in their shares, without those that others can reach, over their
-links and the latencies of the core matrix; each is an endpoint with its whole ladder, and all have
-their default options. For every 20 of them there is one node with a public address. Every home
-joins by three of these. Then 2,000 pairs of homes a seed, each class against each class equally
-often, dial each other half a second apart; a link is dropped when it is direct, or after 25 s.
-Whole figures are weighted by the shares of the classes, so that they say what two volunteers drawn
-at random meet; the table has each class of pair by itself.
+links and the latencies of the core matrix. Each is an endpoint with its whole dialer and default
+options. For every 20 homes there is one node with a public address. Every home joins by three of
+these. Then 2,000 pairs of homes per seed, each class with each class equally often, dial each other
+half a second apart. A link is dropped when it is direct, or after 25 s. Total figures are weighted
+by the shares of the classes, so that they describe two volunteers drawn at random; the table lists
+each class of pair.
 
-`value` is the share of pairs that connect within 15 s, of those in which neither network lets out
-nothing but the web, goal 0.999. `ok` also asks that 0.99 of the pairs that can be direct, weighted
-as in life, are so 15 s after the dial began, and that no node relays more than 64 kB/s in any
+`value` is the share of pairs that connect within 15 s, excluding pairs with a network that only
+lets out the web; goal 0.999. `ok` also requires that 0.99 of the pairs that can be direct, with the
+same weights, are direct 15 s after the dial began, and that no node relays more than 64 kB/s in any
 10 s, headers included. `sent_kb_s` is all that a reachable node's network card sent in its busiest
-10 s: its own links, answers and dial-backs as well.
+10 s, including its own links, replies and dial-backs.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 2 seeds of 300
-pairs instead of 5 of 2,000. `-j N` runs N seeds beside each other.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `--quick` is 2 seeds of 300
+pairs instead of 5 of 2,000. `-j N` runs N seeds in parallel.
 """
 
 import argparse
@@ -51,10 +51,10 @@ PEOPLE: Final = 200
 HOMES_PER_REACHABLE: Final = 20
 WINDOW_S: Final = 10.0
 SETTLE_S: Final = 90.0
-"""After the last volunteer has joined: reachability is measured, places at relays are found."""
+"""Seconds after the last volunteer has joined, to measure reachability and find reservations."""
 PACE_S: Final = 0.5
 JOIN_S: Final = 0.4
-"""Between two that join."""
+"""Seconds between two joins."""
 SOON_S: Final = 15.0
 GOALS: Final = {"connected": 0.999, "direct": 0.99, "rate": 64_000 * (1 + BURST_S / WINDOW_S)}
 PUBLISHED: Final = 0.70
@@ -62,7 +62,7 @@ RUNGS: Final = Rungs(lan=False)  # every home has one computer
 
 
 def quotas(kinds: Sequence[Kind], count: int) -> list[Kind]:
-    """`count` volunteers by the shares of the classes, by the largest remainder."""
+    """Return `count` volunteers by the shares of the classes, by the largest remainder."""
     exact = {kind.name: kind.share * count for kind in kinds}
     least = {name: floor(value) for name, value in exact.items()}
     left = count - sum(least.values())
@@ -84,7 +84,7 @@ def homes(kinds: Sequence[Kind]) -> list[Kind]:
 
 
 def theory(one: Draw, other: Draw) -> str:
-    """Why a pair cannot be direct; "" where it can."""
+    """Return why a pair cannot be direct; "" if it can."""
     a, b = one.kind.punch, other.kind.punch
     if "blocked" in (a, b):
         return "UDP blocked, TCP 443 only"
@@ -94,7 +94,7 @@ def theory(one: Draw, other: Draw) -> str:
 
 
 class Sent(Trace):
-    """Bytes that some hosts have sent, by `WINDOW_S` of time."""
+    """Bytes that some hosts have sent, by windows of `WINDOW_S`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,8 @@ class Run:
         self.found: list[dict[str, Any]] = []
         self.under_way: list[set[str]] = []
         self.reachable: list[Climber] = []
-        self.relayed_most = 0.0  # bytes per second that one has relayed in `WINDOW_S`
+        # maximum of bytes per second that one node has relayed in `WINDOW_S`
+        self.relayed_most = 0.0
         self._people = people
         self._pairs = pairs
 
@@ -137,7 +138,7 @@ class Run:
             watching.cancel_scope.cancel()
 
     async def watch(self) -> None:
-        """What each reachable node relays."""
+        """Measure what each reachable node relays."""
         before: Counter[str] = Counter()
         while True:
             await trio.sleep(WINDOW_S)
@@ -171,12 +172,12 @@ class Run:
         await trio.sleep(SETTLE_S)
 
     async def introduce(self, node: Climber) -> None:
-        """By three reachable ones, as they listen at first or on TCP 443."""
+        """Introduce a node by three reachable ones, at their listening address or on TCP 443."""
         others = self.random.sample(self.reachable, 3)
         await self.town.introduce(node, others, web=True)
 
     def pairs(self) -> Iterator[tuple[Climber, Climber]]:
-        """Each class with each class in turns, in an order that is drawn."""
+        """Yield each class with each class in turn, in random order."""
         cells = list(product(self.classes.values(), repeat=2))
         chosen = [cells[number % len(cells)] for number in range(self._pairs)]
         self.random.shuffle(chosen)
@@ -222,7 +223,7 @@ def one_seed(seed: int, people: int, pairs: int) -> Figures:
     }
 
 
-# What it comes to.
+# Results.
 
 
 def shares() -> Mapping[str, float]:
@@ -230,7 +231,9 @@ def shares() -> Mapping[str, float]:
 
 
 def weighted(lines: Sequence[dict[str, Any]], key: str) -> float:
-    """The share of pairs of which something holds, each class of pair by its share of life."""
+    """Return the share of pairs for which `key` holds, each class of pair weighted by its real
+    share.
+    """
     share = shares()
     cells: dict[tuple[str, str], list[bool]] = {}
     for line in lines:
@@ -242,8 +245,9 @@ def weighted(lines: Sequence[dict[str, Any]], key: str) -> float:
 
 
 def quantile(lines: Sequence[dict[str, Any]], part: float, *, since: str = "") -> float:
-    """Of the time to the direct path, pairs weighted as in life: from the begin of the dial, or
-    from first contact (`since` is "connected")."""
+    """Return a quantile of the time to the direct path, with pairs weighted by their real shares:
+    from the start of the dial, or from first contact (`since` is "connected").
+    """
     share = shares()
     counts = Counter(tuple(line["classes"]) for line in lines)
     values = sorted(
@@ -261,7 +265,7 @@ def quantile(lines: Sequence[dict[str, Any]], part: float, *, since: str = "") -
 
 
 def table(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """A line a class of pair, whoever of the two dialled."""
+    """Return one line per class of pair, whichever side dialled."""
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
         a, b = sorted(line["classes"])
@@ -290,7 +294,7 @@ def ways(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def measure(seeds: int, people: int, pairs: int, path: Path | None, jobs: int) -> list[Figures]:
-    """A line a seed, as `netsim.seeds.measure` keeps them; several at a time."""
+    """Return one line per seed, as `netsim.seeds.measure` keeps them; several in parallel."""
     settings = {"bench": "connect_population", "people": people, "pairs": pairs}
     ledger = Ledger(path, settings)
     missing = [seed for seed in range(seeds) if seed not in ledger]
@@ -310,10 +314,10 @@ def measure(seeds: int, people: int, pairs: int, path: Path | None, jobs: int) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 seeds of 300 pairs")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
-    parser.add_argument("--seeds", type=int, help="so many seeds instead")
-    parser.add_argument("--pairs", type=int, help="so many pairs a seed instead")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
+    parser.add_argument("--seeds", type=int, help="this number of seeds instead")
+    parser.add_argument("--pairs", type=int, help="this number of pairs per seed instead")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds in parallel")
     args = parser.parse_args()
     seeds, pairs = (2, 300) if args.quick else (5, 2000)
     seeds, pairs = args.seeds or seeds, args.pairs or pairs

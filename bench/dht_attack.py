@@ -1,29 +1,30 @@
-"""Liars among a thousand nodes: 20 % of all at random, or 45 ground next to one key.
+"""Malicious nodes among a thousand: 20 % of all at random, or 45 with keys ground next to one key.
 
-Light nodes as in `dht_scale.py`, settled. Liars say that they serve, acknowledge what is stored
-with them and keep nothing, and say of whatever is looked for that others hold it: 16 authors that
-each of them has made up, in records with right signatures, as many as end a look-up. Asked who is
-near to a place they name, for each, the 5 nearest of their own kind and 15 ghosts: contacts in
-networks of their own that nobody answers for, drawn anew each time from the 200 nearest of 40,000,
-most of them nearer than any honest node is. An honest node publishes, a hundred look-ups from
-random honest nodes follow, each until 16 authors have been found or nobody is left to ask. Attacks:
+Light nodes as in `dht_scale.py`, settled. Liars claim to serve. They acknowledge stored records but
+keep none. For every key they claim that others provide it: each names 16 authors that it has made
+up, with correctly signed records, as many as end a look-up. Asked for nodes near a key, each names
+the 5 nearest liars and 15 ghosts. Ghosts are contacts in networks of their own that do not exist,
+drawn from the 200 nearest of 40,000 each time; most are nearer than any honest node. An honest node
+publishes, then a hundred look-ups start from random honest nodes. Each ends when it has found 16
+authors, or has no node left to ask. Attacks:
 
 random    250 liars beside 1,000 honest nodes, which met all in a random order; a hundred keys.
 many      45 identities whose keys share 12 bits with the one published key, in as many networks,
           and which every node has met before all others.
 few       the same from three networks (/24).
-puppets   as `random`, but two of three ghosts answer: each liar's machine is as many nodes next
-          to any key as it likes. Nothing is asked of this one; three seeds show how far it goes.
+puppets   as `random`, but two of three ghosts reply: each liar's machine runs as many nodes next
+          to any key as it likes. This attack has no goal; three seeds show its effect.
 
-What counts as found is the honest author's record within 10 s, when an application's asking ends.
+A look-up succeeds if it finds the honest author's record within 10 s, when applications give up.
 
-The defences are subnet limits in the table and in the query, buckets held even over their range,
-disjoint paths, each with its share of the queries, publication to the region, its nodes asked by
-lot, doubt in those who named others in vain, and several witnesses before enough is enough.
+The defences are subnet limits in the table and in the query, buckets that are spread evenly over
+their range, disjoint paths with separate query budgets, publication to the region, a random order
+of its nodes, doubt in nodes that have named dead contacts, and several witnesses before a look-up
+counts as complete.
 
-`value` is the share found under each attack with the defences on, the mean of the seeds; `goal` is
-its mark. `ok` also asks that with the defences off each attack is below its
-mark. `--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is one seed.
+`value` is the share found under each attack with the defences on, the mean of the seeds; each has
+its own `goal`. `ok` also requires that with the defences off each attack stays below its goal.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `--quick` is one seed.
 """
 
 import argparse
@@ -101,7 +102,7 @@ def one(attack: str, seed: int, defended: bool) -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="of each attack (20)")
     args = parser.parse_args()
     table: dict[str, dict[str, float]] = {}

@@ -1,22 +1,22 @@
-"""A thousand nodes at home: joining, publishing a thousand keys, churn, and a third that is gone.
+"""A thousand nodes at home: joining, publishing a thousand keys, churn, and the loss of a third.
 
 Light nodes (`netsim/daemons/ring.py`): the cores of `dht/` over the links of home volunteers and
-the latencies of the core matrix, a link costing four round trips. Parts with seeds of their own:
+the latencies of the core matrix; a link costs four round trips. Parts with seeds of their own:
 
-joined    all nodes join by the protocol, by three that are there; one publishes 100 keys, and 500
-          look-ups are made from random nodes. `ok`: every one found, p95 under 2 s virtual, and no
-          record more than 1.3 x ceil(log2(1000) / b) hops away, with b = 4, the bits by which an
-          answer of the k = 20 nearest gets nearer; the first hop is to an own contact.
+joined    all nodes join by the protocol, through three that are present; one publishes 100 keys,
+          and 500 look-ups start from random nodes. `ok`: all found, p95 under 2 s virtual, and no
+          record more than 1.3 x ceil(log2(1000) / b) hops away, with b = 4, the bits by which a
+          reply with the k = 20 nearest comes closer; the first hop is to an own contact.
 publish   settled nodes; one publishes 1,000 keys. `ok`: under 30 s virtual, and at most 20
-          `dht.store` for 100 keys and a replica set: 20 times the messages a node got for each
-          100 of its records begun; `dht.find` are counted beside. Then 30 % of all nodes are gone
-          at once, and 300 look-ups follow. `ok`: 99.5 % found.
-churn     settled nodes, of whom 30 % go within an hour, one by one, while as many others join by
-          the protocol; ten publishers that stay publish ten keys each every 20 min. 400 look-ups
-          all along. `ok`: 99.5 % found.
+          `dht.store` for 100 keys and a replica set: 20 times the messages per node for each
+          100 of its records, rounded up; `dht.find` are counted separately. Then 30 % of all
+          nodes leave at once, and 300 look-ups follow. `ok`: 99.5 % found.
+churn     settled nodes, of which 30 % leave within an hour, one by one, while as many others join
+          by the protocol; ten publishers that stay publish ten keys each every 20 min. 400
+          look-ups are spread over the hour. `ok`: 99.5 % found.
 
-`value` is the lower of both shares found, goal 0.995. `--out FILE` keeps a line a seed, and goes on
-from there after a stop. `--quick` is one seed of 250 nodes in each part.
+`value` is the lower of both shares found, goal 0.995. `--out FILE` keeps one line per seed, and
+resumes there after a stop. `--quick` is one seed of 250 nodes in each part.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def ring_of(nodes: int, seed: int) -> Ring:
 
 
 def look(ring: Ring, numbers: int, count: int) -> list[Got]:
-    """Look-ups of random ones of the first `numbers` keys by random nodes."""
+    """Look up random keys, among the first `numbers`, from random nodes."""
     keys = [blob_record(number).key for number in range(numbers)]
     asked = [(ring.random.choice(ring.up()), ring.random.choice(keys)) for _ in range(count)]
     return ring.get_all(asked)
@@ -86,7 +86,7 @@ def joined(seed: int, nodes: int) -> Figures:
 
 
 def messages(walk: Walk) -> float:
-    """`dht.store` for 100 keys and a replica set of 20."""
+    """Return the `dht.store` calls for 100 keys and a replica set of 20."""
     records: Counter[str] = Counter()
     for done in walk.results.values():
         records.update(done.kept + done.failed + list(done.refused))
@@ -118,7 +118,7 @@ def publish(seed: int, nodes: int) -> Figures:
 
 
 def churn(seed: int, nodes: int) -> Figures:
-    """An hour: who goes and who comes in turns, look-ups between them."""
+    """Run an hour of departures and joins in turn, with look-ups between them."""
     began = time.process_time()
     ring = ring_of(nodes, seed)
     ring.settle()
@@ -162,14 +162,14 @@ def churn(seed: int, nodes: int) -> Figures:
 
 
 def announce(ring: Ring, index: int, node: RingNode, walks: list[Walk]) -> None:
-    """A publisher seals its ten records anew, and publishes them."""
+    """Let a publisher seal its ten records again, and publish them."""
     mine = range(10 * index, 10 * index + 10)
     records = [blob_record(n, author=index + 1, now=ring.now, ttl=3_600) for n in mine]
     ring.begin(node, records, walks)
 
 
 def change(ring: Ring, publishers: Sequence[RingNode]) -> None:
-    """One goes without a word, one comes."""
+    """Let one node go without a word, and one come."""
     ring.crash(1 / len(ring.nodes), publishers)
     known = [node.contact for node in ring.random.sample(ring.up(), 3)]
     ring.enter(ring.add(f"v{len(ring.nodes)}"), known)
@@ -220,9 +220,9 @@ def result_of(nodes: int, parts: dict[str, list[Figures]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a seed of 250 nodes in each part")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
-    parser.add_argument("--seeds", type=int, default=20, help="of publishing and churn (20)")
+    parser.add_argument("--quick", action="store_true", help="one seed of 250 nodes in each part")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
+    parser.add_argument("--seeds", type=int, default=20, help="seeds of publishing and churn (20)")
     parser.add_argument("--joined", type=int, default=3, help="seeds of joining (3)")
     args = parser.parse_args()
     nodes = 250 if args.quick else 1_000

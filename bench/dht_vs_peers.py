@@ -1,22 +1,22 @@
-"""Storing and finding records against Lattica 1.0.21 and hivemind 1.1.12, from where they are not.
+"""Storing and finding records compared with Lattica 1.0.21 and hivemind 1.1.12, by remote nodes.
 
-Loopback; each system's nodes in its own fashion (ours and Lattica's in one process, hivemind's in
-two a node), in turns of some stores and gets from nodes drawn at random. A store is over for
-Lattica when one other node has acknowledged (`Quorum::One`), and for hivemind when all replicas
-have: so is ours in each comparison. The get of what was stored begins at that moment, while the
-other replicas are still on their way, and ends with the first record.
+Loopback. Each system's nodes run in their usual form (ours and Lattica's in one process, hivemind's
+in two per node). Stores and gets from random nodes alternate in groups. A store is complete for
+Lattica when one other node has acknowledged it (`Quorum::One`), and for hivemind when all replicas
+have; ours uses the same rule in each comparison. The get of the stored value begins at that moment,
+while the other replicas are still in progress, and ends with the first record.
 
-A node that holds the record itself would answer without a message, so a get is asked of one that
-does not: ours of one of the half of the nodes farthest from the key that has no record under it
-(`get_local` counts those that had one in the end; it has to be 0), hivemind's of one whose storage
-lacks it. Lattica does not say who holds what, so a get may find it there without a question, which
-is to its advantage. Ours are 50 nodes in each comparison, of which about 20 keep a record; Lattica
-has 50 as well, hivemind 8, of which 5 keep one: 50 would be 100 processes. So ours looks for its
-records among six times as many nodes as hivemind does.
+A node that holds the record itself would answer without a message, so a get goes to a node that
+does not hold it. Of ours it is one of the half of the nodes farthest from the key that has no
+record under it (`get_local` counts those that had one in the end; it has to be 0). Of hivemind's it
+is one whose storage lacks it. Lattica does not tell which nodes hold a value, so a get may find it
+locally, which is an advantage for Lattica. Ours are 50 nodes in each comparison, of which about 20
+keep a record. Lattica has 50 as well, hivemind 8, of which 5 keep one: 50 would be 100 processes.
+So ours looks for its records among six times as many nodes as hivemind does.
 
 Then 12 nodes write to one key at the same moment, each its own value, and a reader counts. `value`
-is theirs / ours of the medians, the worst of all: over 1 is faster than both. `all_ms` is the time
-until every node that should keep a record of ours has acknowledged it.
+is theirs / ours of the medians, the worst of all: more than 1 is faster than both. `all_ms` is the
+time until every node that should keep a record of ours has acknowledged it.
 
 The others need environments of their own, named by options or by SHOAL_BENCH_LATTICA and
 SHOAL_BENCH_HIVEMIND:
@@ -61,11 +61,11 @@ NODES = 50
 THEIRS = {"lattica": NODES, "hivemind": 8}  # nodes
 ACKNOWLEDGED = {"lattica": 1, "hivemind": None}
 Round = tuple[list[float], list[float]]
-"""Milliseconds of the stores, and of the gets that brought the value."""
+"""Milliseconds of the stores, and of the gets that returned the value."""
 
 
 class Node:
-    """An endpoint and its `Dht`, without a ladder."""
+    """Endpoint and its `Dht`, without a dialer."""
 
     def __init__(self) -> None:
         self.host = host = RealHost()
@@ -84,7 +84,7 @@ class Node:
         return Address(LOOPBACK, self.endpoint.port, self.identity.peer)
 
     def holds(self, key: Key) -> bool:
-        """Whether it has a record under the key, of its own or of another."""
+        """Whether it has a record under the key, its own or another's."""
         now = self.host.now()
         return bool(self.dht._store.find([key], now, most=1)[0] or self.dht._records.at(key))
 
@@ -100,16 +100,18 @@ class Node:
 
 
 class Ours:
-    """So many nodes in this process."""
+    """Our nodes, in this process."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        self.local = 0  # gets that found the record where they were asked
+        self.local = 0  # gets that found the record at the asking node
         self.all: list[float] = []
         self._made = 0
 
     async def rounds(self, count: int, kept: int | None) -> tuple[list[float], list[float]]:
-        """`kept`: acknowledgements after which a store counts as done; None: all."""
+        """Run stores and gets; `kept`: acknowledgements after which a store counts as done; None:
+        all.
+        """
         stores, gets = [], []
         for _ in range(count):
             self._made += 1
@@ -131,13 +133,13 @@ class Ours:
         return stores, gets
 
     def without(self, key: Key, writer: Node) -> Node:
-        """A node that has no record under the key, and is too far from it to get one now."""
+        """Return a node that has no record under the key, and is too far from it to get one now."""
         far = sorted(self.nodes, key=lambda node: distance(node_key(node.identity.peer), key))
         far = [node for node in far[len(far) // 2 :] if node is not writer]
         return random.choice([node for node in far if not node.holds(key)])
 
     async def writers(self) -> int:
-        """Each node says what the name means by a record of its own."""
+        """Let each node publish a record of its own for the same name."""
         self._made += 1
         name = f"name {self._made}"
         writers = [self.nodes[number % len(self.nodes)] for number in range(WRITERS)]
@@ -169,7 +171,7 @@ class Theirs:
 
 @contextmanager
 def started(python: str, name: str, nodes: int) -> Iterator[Theirs]:
-    """Another system's nodes; ended with their children."""
+    """Run another system's nodes; end them with their children."""
     command = [python, str(SIDES), name, str(nodes)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -186,8 +188,9 @@ def started(python: str, name: str, nodes: int) -> Iterator[Theirs]:
 
 
 async def compare(pythons: dict[str, str], rounds: int, each: int) -> dict[str, object]:
-    """Figures of each comparison. Before, both sides store and find twice as often as they have
-    nodes: a node that has never asked another has no link to it."""
+    """Return the figures of each comparison. First, both sides store and find twice as often as
+    they have nodes, because a node that has never asked another has no link to it.
+    """
     found: dict[str, object] = {}
     async with trio.open_nursery() as nursery:
         ours: list[Node] = []
@@ -222,7 +225,7 @@ async def compare(pythons: dict[str, str], rounds: int, each: int) -> dict[str, 
 async def turn(
     ours: Ours, theirs: Theirs, each: int, kept: int | None, *, ours_first: bool
 ) -> tuple[Round, Round]:
-    """One round of both; our loop stands still while the other works, as is meant."""
+    """Run one round of both; our loop stands still while the other works, on purpose."""
     if ours_first:
         mine = await ours.rounds(each, kept)
         return mine, theirs.rounds(each)
@@ -231,7 +234,9 @@ async def turn(
 
 
 def figures(name: str, ours: list[Round], theirs: list[Round]) -> dict[str, object]:
-    """Medians over all rounds, how many gets brought the value, and the ratios."""
+    """Return medians over all rounds, the number of gets that returned the value, and the
+    ratios.
+    """
     found: dict[str, object] = {}
     for index, what in enumerate(("store", "get")):
         mine = [ms for each in ours for ms in each[index]]
@@ -276,7 +281,7 @@ def main() -> int:
     given = {name: getattr(args, name) for name in THEIRS if getattr(args, name)}
     rounds, each = (3, 10) if args.quick else (6, 25)
     found = trio.run(compare, given, rounds, each)
-    print("units: milliseconds; found: gets that brought the value, of so many")
+    print("units: milliseconds; found: gets that returned the value, of how many")
     result = verdict(found, given)
     print(json.dumps(result))
     return 0 if result["ok"] else 1

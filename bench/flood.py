@@ -1,14 +1,14 @@
-"""What honest calls keep of their speed while a stranger floods the node that answers them.
+"""Speed of honest calls while a stranger floods the node that answers them.
 
-Three processes in a network namespace of their own, on its loopback: an endpoint with its UDP port,
-which is flooded; a linked peer on the same core, which calls it as fast as it answers; and a
-flooder on another core, as fast as that lets it, from random addresses of 10.0.0.0/8, so that
-none has used up its subnet's share. Kinds, each by itself: `open` TCP connections on which nothing
-comes, `half` with a ClientHello and no more, `whole` handshakes under throw-away identities, `udp`
-first packets of QUIC at 100 Mbit/s. Windows with and without the flood take turns, once the burst
-of honest newcomers that a node allows for is used up. `value` is the least, over the kinds, of the
-median ratio of calls per second; goal 0.9. Beside each is the flooded process's CPU a call, as a
-ratio too: on a machine that has other work it says more.
+Three processes run in a network namespace of their own, on its loopback: an endpoint with its UDP
+port, which is flooded; a linked peer on the same core, which calls it as fast as it answers; and a
+flooder on another core, as fast as that core allows, from random addresses of 10.0.0.0/8, so that
+no subnet's limit is reached. Kinds, each alone: `open` TCP connections without data, `half` with a
+ClientHello and no more, `whole` handshakes under throw-away identities, `udp` first packets of QUIC
+at 100 Mbit/s. Windows with and without the flood alternate, once the burst that a node allows for
+new peers is used up. `value` is the minimum, over the kinds, of the median ratio of calls per
+second; goal 0.9. The ratio of the flooded process's CPU per call is beside each: on a busy machine
+it says more.
 """
 
 import argparse
@@ -49,10 +49,10 @@ MEASURES = ("transport",)
 GOAL = 0.9
 KINDS = ("open", "half", "whole", "udp")
 VICTIM, HONEST = "10.255.0.1", "10.255.1.1"
-HELD = 4000  # connections of the flooder's: a new one resets the oldest
-AT_ONCE = 64  # handshakes
+HELD = 4000  # connections of the flooder: a new one resets the oldest
+AT_ONCE = 64  # handshakes at a time
 UDP_PER_S = 10_000
-BURST_S = 12.0  # what may come at once has come then, at one in 10 ms
+BURST_S = 12.0  # by then the burst is used up, at one in 10 ms
 SETTLE_S = 0.3
 PAYLOAD = bytes(128)
 
@@ -61,7 +61,7 @@ PAYLOAD = bytes(128)
 
 
 async def serve() -> None:
-    """Prints its ports; ends when its standard input does."""
+    """Print the ports, and end with the standard input."""
     endpoint = make_endpoint()
     endpoint.handle("echo", lambda call: Reply(payload=call.payload))
     endpoint.handle("cpu", _cpu)
@@ -85,7 +85,7 @@ def stranger() -> str:
 
 
 def knock(port: int) -> None:
-    """TCP connections on which nothing comes."""
+    """Open TCP connections and send nothing."""
     held: deque[socket.socket] = deque()
     while True:
         sock = socket.socket()
@@ -100,7 +100,7 @@ def knock(port: int) -> None:
 
 
 async def visit(port: int, names: list[Certificate], *, whole: bool) -> None:
-    """As much of a handshake as costs the node, and away."""
+    """Do as much of a handshake as costs the node, then leave."""
     stream = await trio.open_tcp_stream(VICTIM, port, local_address=stranger())
     tls = Tls(random.choice(names), server=False)
     path = Path(TcpPipe(stream), tls)
@@ -115,7 +115,7 @@ async def visit(port: int, names: list[Certificate], *, whole: bool) -> None:
 
 
 async def visits(port: int, *, whole: bool) -> None:
-    """Many at a time."""
+    """Run many visits in parallel."""
     host = RealHost()
     names = [Certificate.generate(Identity.generate(host), host) for _ in range(64)]
 
@@ -130,7 +130,7 @@ async def visits(port: int, *, whole: bool) -> None:
 
 
 def first_packets(port: int) -> None:
-    """`UDP_PER_S` a second, of 512 different ones from 64 addresses."""
+    """Send `UDP_PER_S` first packets per second: 512 different ones, from 64 addresses."""
     limits = UdpLimits()
     packets = []
     for _ in range(512):
@@ -172,7 +172,7 @@ def child(core: int, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 async def window(link: Link, seconds: float) -> tuple[float, float]:
-    """Calls per second, and the part of a core that the other end took beside them."""
+    """Return calls per second, and the part of a core that the other end used besides them."""
     cpu = float((await link.call("cpu", timeout=10)).header["s"])
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
@@ -184,7 +184,7 @@ async def window(link: Link, seconds: float) -> tuple[float, float]:
 
 
 async def under(link: Link, kind: str, ports: list[str], rounds: int) -> dict[str, float]:
-    """One kind of flood: calls with it over those without, and the others' CPU a call."""
+    """Return one kind of flood's ratios: calls with it to calls without, and the CPU per call."""
     ratios, costs = [], []
     with child(1, "--flood", kind, *ports) as flooder:
         assert flooder.stdout is not None
@@ -220,7 +220,7 @@ async def measure(kinds: list[str], rounds: int) -> dict[str, float]:
 
 
 def enter(args: list[str]) -> int:
-    """This script again, where it harms nobody."""
+    """Run this script again in a namespace, where it does no harm."""
     network = "ip link set lo up && ip route add local 10.0.0.0/8 dev lo && ulimit -n 16384 && "
     command = ["unshare", "-rn", "sh", "-c", network + 'exec "$@"', "sh"]
     return subprocess.run(
@@ -230,7 +230,7 @@ def enter(args: list[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, some 100 s")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, about 100 s")
     parser.add_argument("--kind", choices=KINDS, help="one alone")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

@@ -1,9 +1,9 @@
-"""What a token costs beside its forward: one daemon with all layers, and three in a chain.
+"""Cost of a token beside its forward pass: one daemon with all layers, and three in a chain.
 
-Real daemons (`shoal node`) on loopback against the same forward called in a bare loop of this
-process, interleaved. What elapses is in reference ms (`yardstick.py`, elapsed too). Goals: at most
-0.2 reference ms added per token for the embedded model; a random 125 million parameter shape at
-0.95 of the bare loop's speed; at most 2 reference ms per hop and token over three daemons.
+Real daemons (`shoal node`) on loopback compared with the same forward pass in a bare loop of this
+process, interleaved. Elapsed times are in reference ms (`yardstick.py`, elapsed too). Goals: at
+most 0.2 reference ms added per token for the embedded model; a random 125 million parameter shape
+at 0.95 of the bare loop's speed; at most 2 reference ms per hop and token over three daemons.
 """
 
 import argparse
@@ -62,7 +62,7 @@ SHAPE = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model folder, the shard that holds all of it, and how many tokens to time."""
+    """A model folder, the shard with all of its layers, and how many tokens to time."""
 
     name: str
     folder: Path
@@ -75,7 +75,7 @@ class Case:
 
 
 class Bare:
-    """The engine's own forward, cache and choice, called in a loop."""
+    """The engine's own forward pass, cache and sampling, called in a loop."""
 
     def __init__(self, case: Case) -> None:
         self._shard = case.shard
@@ -83,7 +83,9 @@ class Bare:
         self._tokens = case.tokens
 
     def token_ms(self, prompt_tokens: int) -> float:
-        """Milliseconds per token after the first, at the positions the daemons computed."""
+        """Return the milliseconds per token after the first, at the positions that the daemons
+        computed.
+        """
         with torch.inference_mode():
             return self._token_ms(prompt_tokens)
 
@@ -109,13 +111,13 @@ async def _case(name: str, folder: Path, store: Path, tokens: int) -> Case:
     _, manifest = await library.add(folder, name)
     arch = architecture(manifest.config)
     whole = Parts(True, 0, arch.layers, True)
-    dtype = choose_dtype(manifest, "auto")  # what the daemons choose
+    dtype = choose_dtype(manifest, "auto")  # the daemons choose the same
     shard = shard_of(manifest, arch, whole, dtype, 2**40, library.store.path)
     return Case(name, folder, shard, tokens)
 
 
 def _write_shape(folder: Path) -> Path:
-    """A folder with random weights of SHAPE, and the embedded model's tokenizer."""
+    """Write a folder with random weights of SHAPE, and the embedded model's tokenizer."""
     folder.mkdir()
     shutil.copy(TINY / "tokenizer.json", folder)
     (folder / "config.json").write_text(json.dumps(SHAPE))
@@ -130,7 +132,7 @@ def _write_shape(folder: Path) -> Path:
 
 
 class Daemons:
-    """A chain of daemons on loopback that share one case's layers equally."""
+    """A chain of daemons on loopback that divide one case's layers equally."""
 
     def __init__(self, swarm: LocalSwarm, case: Case, count: int) -> None:
         self._swarm = swarm
@@ -138,7 +140,7 @@ class Daemons:
         cuts = [case.layers * index // count for index in range(count + 1)]
         self._start(f"{cuts[0]}:{cuts[1]}")
         first = self._wait(lambda status: bool(status["addresses"]))
-        if case.folder != TINY:  # which the daemons have by themselves
+        if case.folder != TINY:  # the daemons have TINY already
             request(self._data, "model_add", wait=True, path=str(case.folder), name=case.name)
         for start, stop in pairwise(cuts[1:]):
             self._start(f"{start}:{stop}", "--bootstrap", first["addresses"][0])
@@ -172,7 +174,7 @@ class Daemons:
         raise SystemExit(f"the daemons were not ready in {START_SECONDS:g} s")
 
     def ask(self, prompt: str) -> dict[str, Any]:
-        """The likeliest continuation, and its figures."""
+        """Return the most likely continuation, and its figures."""
         return request(
             self._data, "run", wait=True, model=self._case.name, prompt=prompt, raw=True,
             max_tokens=self._case.tokens,
@@ -180,7 +182,7 @@ class Daemons:
 
 
 def _long_prompt(daemons: Daemons, case: Case) -> tuple[str, int]:
-    """A prompt whose text does not end by itself, and its tokens."""
+    """Return a prompt whose text does not end early, and its tokens."""
     for prompt in PROMPTS:
         answer = daemons.ask(prompt)
         if answer["tokens"] == case.tokens:
@@ -191,7 +193,9 @@ def _long_prompt(daemons: Daemons, case: Case) -> tuple[str, int]:
 def _interleaved(
     case: Case, sides: dict[str, Daemons], rounds: int, stick: Yardstick
 ) -> tuple[dict[str, list[float]], list[float]]:
-    """Milliseconds per token of the bare loop and of each side, and the hops as they report."""
+    """Return the milliseconds per token of the bare loop and of each side, and the hops that they
+    report.
+    """
     bare = Bare(case)
     prompt, prompt_tokens = _long_prompt(next(iter(sides.values())), case)
     taken: dict[str, list[float]] = {"bare": [], **{name: [] for name in sides}}
@@ -208,7 +212,9 @@ def _interleaved(
 
 
 def _added(taken: dict[str, list[float]], side: str) -> float:
-    """Median over the rounds of what a side took longer than the bare loop just before it."""
+    """Return the median, over the rounds, of the time that a side took longer than the bare loop
+    just before it.
+    """
     return median(ours - bare for bare, ours in zip(taken["bare"], taken[side], strict=True))
 
 
@@ -239,7 +245,7 @@ def _measure(folder: Path, quick: bool) -> dict[str, Any]:
     tiny = trio.run(_case, "tiny", TINY, folder / "tiny", 100)
     written = _write_shape(folder / "shape")
     shape = trio.run(_case, "shape", written, folder / "store", 16 if quick else 64)
-    with ExitStack() as stack:  # all start at once and are idle while others are measured
+    with ExitStack() as stack:  # all start at once, and are idle while others are measured
         one, three, large = (
             Daemons(stack.enter_context(LocalSwarm()), case, count)
             for case, count in ((tiny, 1), (tiny, 3), (shape, 1))

@@ -1,10 +1,10 @@
-"""The lane against a bare `trio.SSLStream`: 128-byte calls one at a time, and 64 MiB of bulk.
+"""The lane compared with a bare `trio.SSLStream`: 128-byte calls one at a time, and 64 MiB of bulk.
 
 Two processes on loopback, TLS 1.3 on both sides, interleaved round by round; each figure is the
 median over the rounds of ours / bare (of their speeds, so 1.0 is equal and more is faster). The
-bare side echoes fixed-size messages and streams 64 KiB writes, with nothing else to do; ours are
-a call to a registered method and one stream. `value` is the smaller of the two ratios by wall
-clock; the same by CPU time of both processes is beside it. Goal: 0.7.
+bare side echoes fixed-size messages and streams 64 KiB writes, with nothing else to do; ours are a
+call to a registered method and one stream. `value` is the smaller of the two ratios by wall clock;
+the same by CPU time of both processes is beside it. Goal: 0.7.
 """
 
 import argparse
@@ -49,7 +49,7 @@ Bare = trio.SSLStream[trio.SocketStream]
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds by the clock, and of CPU in both processes."""
+    """Elapsed seconds, and CPU seconds of both processes."""
 
     wall: float
     cpu: float
@@ -61,7 +61,7 @@ def make_endpoint() -> Endpoint:
 
 
 def make_certificate(folder: Path) -> Path:
-    """A self-signed certificate and its key in one file."""
+    """Write a self-signed certificate and its key into one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bench")])
     now = datetime.datetime.now(datetime.UTC)
@@ -91,7 +91,7 @@ def make_certificate(folder: Path) -> Path:
 
 
 async def serve_bare(stream: Bare) -> None:
-    """A connection for messages to echo (`p` first) or for rounds of 64 MiB (`b` first)."""
+    """Serve a connection: echo messages (`p` first), or take rounds of 64 MiB (`b` first)."""
     if await stream.receive_some(1) == b"b":
         while await receive_exactly(stream, BULK_BYTES):
             await stream.send_all(b"!")
@@ -101,7 +101,7 @@ async def serve_bare(stream: Bare) -> None:
 
 
 async def receive_exactly(stream: Bare, size: int) -> bytes:
-    """The last piece of `size` bytes, b"" where the connection ended."""
+    """Return the last piece of `size` bytes, b"" if the connection ended."""
     data = b""
     while size:
         data = await stream.receive_some(min(size, len(CHUNK)))
@@ -120,7 +120,7 @@ async def count_bytes(incoming: IncomingStream) -> None:
 
 
 async def serve(certificate: Path) -> None:
-    """Both servers; prints their ports and ends when its standard input does."""
+    """Run both servers; print their ports, and end with the standard input."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(certificate)
@@ -145,7 +145,9 @@ def _cpu(_: Call) -> Reply:
 
 
 async def measure(link: Link, work: Callable[[], Awaitable[None]]) -> Cost:
-    """What `work` costs both processes; the two calls that ask are some 0.2 ms of it."""
+    """Return the cost of `work` for both processes; the two calls that ask for it are about 0.2 ms
+    of it.
+    """
     theirs = float((await link.call("cpu", timeout=10)).header["s"])
     ours, began = time.process_time(), time.perf_counter()
     await work()
@@ -156,7 +158,7 @@ async def measure(link: Link, work: Callable[[], Awaitable[None]]) -> Cost:
 
 @dataclass
 class Sides:
-    """The connections under comparison, and how many calls make a round."""
+    """The connections under comparison, and the number of calls per round."""
 
     link: Link
     echo: Bare
@@ -185,7 +187,7 @@ class Sides:
         assert await stream.receive(100) == str(BULK_BYTES).encode()
 
     async def round(self, name: str, *, ours_first: bool) -> tuple[Cost, Cost]:
-        """Both sides once, ours and theirs."""
+        """Run both sides once; return our cost and theirs."""
         works = {side: getattr(self, f"{side}_{name}") for side in ("lane", "bare")}
         order = ("lane", "bare") if ours_first else ("bare", "lane")
         costs = {side: await measure(self.link, works[side]) for side in order}
@@ -202,7 +204,7 @@ async def connect_bare(port: int, mode: bytes) -> Bare:
 
 
 async def compare(child: subprocess.Popen[str], rounds: int, calls: int) -> dict[str, object]:
-    """The figures; the first round of each kind warms up and is dropped."""
+    """Return the figures; the first round of each kind warms up and is dropped."""
     assert child.stdout is not None
     words = (await trio.to_thread.run_sync(child.stdout.readline)).split()
     endpoint = make_endpoint()
@@ -220,7 +222,9 @@ async def compare(child: subprocess.Popen[str], rounds: int, calls: int) -> dict
 
 
 def figures(name: str, unit: float, pairs: list[tuple[Cost, Cost]]) -> dict[str, object]:
-    """Medians of both sides (per second, and CPU microseconds each), and of the rounds' ratios."""
+    """Return medians of both sides (per second, and CPU microseconds each), and of the rounds'
+    ratios.
+    """
     found: dict[str, object] = {}
     for side, costs in (("lane", [p[0] for p in pairs]), ("bare", [p[1] for p in pairs])):
         found[f"{name}_{side}_per_s"] = round(median(unit / cost.wall for cost in costs), 1)

@@ -1,10 +1,10 @@
-"""What 200 idle links cost the node that holds them: CPU, and memory after 1 MiB each way on each.
+"""Cost of 200 idle links for their node: CPU, and memory after 1 MiB in each direction on each.
 
 Loopback, two processes: 200 small endpoints in one dial the endpoint of the other, which is
-measured. CPU is its time over the wall's while nothing but pings passes, in parts of one core, the
-median of several windows; goal 0.01. Memory is the growth of its resident set since before the
-first link, over 200, half a minute after the last byte, when the node has given freed memory back;
-goal 120 kB. `bytes_per_link_at_once` is the same right after the last byte.
+measured. CPU is its time divided by the elapsed time while only pings pass, in parts of one core,
+the median of several windows; goal 0.01. Memory is the growth of its resident set since before the
+first link, divided by 200, half a minute after the last byte, when the node has given freed memory
+back; goal 120 kB. `bytes_per_link_at_once` is the same right after the last byte.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WINDOWS = 6
 
 
 async def echo(incoming: IncomingStream) -> None:
-    """Takes 1 MiB and sends as much."""
+    """Take 1 MiB and send as much back."""
     stream = incoming.stream
     while await stream.receive(len(CHUNK)):
         pass
@@ -62,7 +62,7 @@ async def use(link: Link) -> None:
 
 
 async def dial_all(port: int, links: int) -> None:
-    """Obeys its standard input: the first line means dial, the second use; its end the end."""
+    """Obey the standard input: dial on the first line, use the links on the second, end with it."""
     async with trio.open_nursery() as nursery:
         await trio.to_thread.run_sync(sys.stdin.readline)
         found = []
@@ -83,7 +83,7 @@ async def dial_all(port: int, links: int) -> None:
 
 
 def resident(*, trim: bool) -> int:
-    """Bytes of this process in memory."""
+    """Return the bytes of this process in memory."""
     gc.collect()
     if trim:
         ctypes.CDLL(None).malloc_trim(0)
@@ -91,7 +91,7 @@ def resident(*, trim: bool) -> int:
 
 
 async def busy(seconds: float) -> float:
-    """The part of a core that this process took."""
+    """Return the part of a core that this process used."""
     cpu, began = time.process_time(), time.perf_counter()
     await trio.sleep(seconds)
     return (time.process_time() - cpu) / (time.perf_counter() - began)
@@ -144,7 +144,7 @@ async def _measure(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a shorter look, under 50 s")
+    parser.add_argument("--quick", action="store_true", help="a shorter run, under 50 s")
     parser.add_argument("--dial", nargs=2, type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.dial:

@@ -38,7 +38,7 @@ PUBLIC = 3
 COUNTS, QUICK = (12, 25, 50), (6, 12)
 JOINED_S, END_S = 120.0, 180.0
 MIB_GOAL = 4.0
-USED = 0.8  # the share of a machine's memory that a simulation should take
+USED = 0.8  # the part of a machine's memory that a simulation should use
 RECORD = ROOT / "bench" / "results" / "netsim_capacity.json"
 SCENARIO = """
 [sim]
@@ -60,7 +60,7 @@ settings = {{ engine = false }}
 
 
 def resident() -> float:
-    """MiB of this process."""
+    """Return the MiB of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
@@ -70,7 +70,7 @@ def one(count: int) -> dict[str, Any]:
     yardstick = Yardstick(length=10)
     yardstick.sample(10)
     cpu: dict[float, float] = {}
-    assert Daemon  # whose modules are loaded by now, so that they do not count
+    assert Daemon  # import its modules now, so that they do not count
     memory = resident()
 
     def look(virtual: float) -> None:
@@ -95,7 +95,7 @@ def one(count: int) -> dict[str, Any]:
 
 
 def measured(count: int) -> dict[str, Any]:
-    """`one`, in a process of its own."""
+    """Run `one` in a process of its own."""
     command = [sys.executable, __file__, "--one", str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -104,12 +104,12 @@ def measured(count: int) -> dict[str, Any]:
 
 
 def machine_mib() -> int:
-    """Memory of this machine."""
+    """Return this machine's memory in MiB."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def table(record: dict[str, Any]) -> Iterator[str]:
-    """The table of a record, as Markdown."""
+    """Yield the table of a record, as Markdown."""
     machine, result = record["machine"], record["result"]
     yield "| daemons | joining, CPU | an idle minute, CPU | memory of each |"
     yield "|---:|---:|---:|---:|"
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 def _each(row: dict[str, Any]) -> float:
-    """Reference seconds of an idle minute for each daemon."""
+    """Return the reference seconds of an idle minute per daemon."""
     return float(row["idle_minute_reference_s"]) / int(row["daemons"])
 
 

@@ -1,10 +1,11 @@
-"""Whole daemons in one process: what starting, idling and keeping one costs, beside commit 981b9fd.
+"""Cost of whole daemons in one process, for starting, idling and memory, compared with commit
+981b9fd.
 
 The daemons are the unmodified `shoal node`: TLS lanes, heartbeats, membership, discovery, state,
-their files on simulated disks. They have no engine, since no model is in the swarm. The other side,
-in the same run, is the daemons of that commit, which had neither discovery nor state: the same
-number of hosts on the same links, each with the same bootstrap nodes and as many dials. Time is CPU
-time.
+their files on simulated disks. They have no engine, because no model is in the swarm. The other
+side, in the same run, are the daemons of that commit, which had neither discovery nor state: the
+same number of hosts on the same links, each with the same bootstrap nodes and as many dials. Time
+is CPU time.
 
 `value`: virtual seconds per second of CPU, divided by that commit's (goal 0.8); MiB per host (goal
 4); CPU until every node knows all others, divided by that commit's (goal 1.5). `--quick` measures
@@ -32,7 +33,7 @@ from shoal.netsim.world import World
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
 PORT = 4001
-LINKS = 24  # of each, on the mean
+LINKS = 24  # per daemon, on average
 DIALLED = 12, 16  # links up to which a daemon of that commit dials, of many hosts, of few; every
 # third host dials one more. It dials them all at once, and so the mean comes to `LINKS`. Today's
 # daemons dial one after the other, and peers' dials add to them: with TOLD each, the mean is about
@@ -46,7 +47,7 @@ HOME = LinkSpec(
 
 
 def resident() -> float:
-    """MiB of this process."""
+    """Return the MiB of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
@@ -57,7 +58,7 @@ def _limits_dials() -> bool:
 
 
 class Swarm:
-    """`count` daemons, each told of three others, started within five seconds."""
+    """`count` daemons, each with three others as bootstrap nodes, started within five seconds."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.world = World(seed)
@@ -65,7 +66,7 @@ class Swarm:
         self.daemons: list[Any] = []
 
     async def boot(self) -> None:
-        """Start them all; returns when each answers on its port."""
+        """Start all daemons; return when each answers on its port."""
         random = Random(1)
         async with trio.open_nursery() as nursery:
             for number, host in enumerate(self.hosts):
@@ -90,7 +91,7 @@ class Swarm:
         )
 
     async def until(self, done: Any, limit: float) -> float:
-        """Virtual seconds until `done()`, looking each second."""
+        """Return the virtual seconds until `done()`, checked every second."""
         began = trio.current_time()
         while not done():
             if trio.current_time() - began > limit:
@@ -99,12 +100,12 @@ class Swarm:
         return trio.current_time() - began
 
     def knowing(self) -> int:
-        """How many know every other one."""
+        """Return how many daemons know every other one."""
         others = len(self.hosts) - 1
         return sum(len(known_to(daemon.node)) >= others for daemon in self.daemons)
 
     def linked(self) -> bool:
-        """Return whether all links are there, so that no daemon dials members any more."""
+        """Whether all links are up, so that no daemon dials members any more."""
         most = TOLD if _limits_dials() else 0
         links = [len(daemon.node.endpoint.links()) for daemon in self.daemons]
         return sum(links) >= LINKS * len(links) and min(links) >= most
@@ -134,14 +135,14 @@ def boot(count: int) -> dict[str, Any]:
 
 
 def idle(count: int, seconds: float) -> dict[str, Any]:
-    """Virtual seconds of an idle swarm per second of CPU, and the memory of a host."""
+    """Return the virtual seconds of an idle swarm per second of CPU, and the memory of a host."""
     before = resident()
     swarm = Swarm(2, count)
 
     async def main() -> dict[str, Any]:
         await swarm.boot()
         await swarm.until(swarm.linked, 900)
-        await trio.sleep(60)  # what starting has left to do is done
+        await trio.sleep(60)  # until the work of starting is done
         packets = swarm.world.network.sent
         cpu = time.process_time()
         await trio.sleep(seconds)

@@ -117,7 +117,7 @@ def ten_minutes(plan: Plan) -> dict[str, Any]:
             memory.append(round((resident() - before) / len(swarm.daemons), 3))
             seen.append(round(swarm.seen(), 3))
             line = f"minute {minute}: {time.process_time() - cpu:.0f} s of CPU"
-            print(f"{line}, {memory[-1]} MiB a host, sees {seen[-1]}", file=sys.stderr, flush=True)
+            print(f"{line}, {memory[-1]} MiB/host, sees {seen[-1]}", file=sys.stderr, flush=True)
             if minute == plan.cut[0]:
                 rules = faults.partition(*swarm.halves())
             elif minute == plan.cut[1]:

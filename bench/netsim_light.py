@@ -1,14 +1,14 @@
 """Ten thousand light hosts with the NATs and links of the population: events per second.
 
-Each host asks a random public one something every ten virtual seconds, and gets an answer. Events
-are everything on the heap: a datagram out of a home and back is eight. By CPU time of one process,
-collections of garbage included, traces off; the figure with the trace's hash on is beside it. The
-other side is a bare heap of as many timers that do nothing, in the same run: what the machine could
-do at most. `value` is the share of the bare heap's events per second, by medians over the seeds;
-goal 0.045.
+Each host sends a request to a random public one every ten virtual seconds, and gets a reply. Events
+are everything on the heap: a datagram out of a home and back is eight. The figures are by CPU time
+of one process, garbage collections included, traces off; the figure with the trace's hash on is
+beside it. The other side, in the same run, is a bare heap of as many timers that do nothing, which
+is the maximum for the machine. `value` is the share of the bare heap's events per second, by
+medians over the seeds; goal 0.045.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is one seed of
-2,000 hosts, with a goal of its own: 0.05.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `--quick` is one seed of 2,000
+hosts, with its own goal: 0.05.
 """
 
 import argparse
@@ -39,7 +39,7 @@ WARM_S, MEASURED_S = 10.0, 20.0
 
 
 class Asker:
-    """Asks a random one of `public` every period; answers who asks."""
+    """Core that asks a random one of `public` every period, and replies to requests."""
 
     __slots__ = ("_public", "_random", "answers", "wake_at")
 
@@ -85,7 +85,9 @@ def cpu_of(work: Callable[[], None]) -> float:
 
 
 def bare_rate(hosts: int, count: int) -> float:
-    """Events/s of a heap on which every host's timer does nothing but come again."""
+    """Return the events per second of a heap on which every host's timer only schedules itself
+    again.
+    """
     events = Events()
 
     def again(turn: float) -> None:
@@ -137,7 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 2,000 hosts")
     parser.add_argument("--seeds", type=int, default=5, help="how many (5)")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     args = parser.parse_args()
     hosts, seeds, goal = (2_000, 1, QUICK_GOAL) if args.quick else (10_000, args.seeds, GOAL)
     figures = measure(
@@ -156,7 +158,7 @@ def main() -> int:
         "hosts": hosts,
         "seeds": seeds,
         **{name: middle(figures, name) for name in figures[0]},
-        # Later worlds of the process take the memory of the first.
+        # later worlds of the process reuse the memory of the first
         "kib_per_host": round(max(item["kib_per_host"] for item in figures), 1),
     }
     print(

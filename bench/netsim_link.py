@@ -1,12 +1,12 @@
-"""The same link in the simulator and between real network namespaces: round trips, loss, rate.
+"""One link in the simulator and between real network namespaces: round trips, loss, rate.
 
-One link specification, one program (UDP through trio), two worlds: `netsim.world` in virtual
-time, `netsim.netns` with TUN devices and a user-space switch that drives the same pipes in real
-time. Goals: quantiles of the round trip within 10 % of the kernel's, losses inside the binomial
-interval of 99 % (and, as both draw from the same stream, of the very same datagrams), a saturated
-link within 5 % of its rate on both sides. The switch forwards 30,000 packets in a reference second
-(`yardstick.py`), half of them at most 0.3 reference ms late. Without root there is nothing to
-compare with: it says so, passes, and is not recorded.
+One link specification and one program (UDP through trio) in two worlds: `netsim.world` in virtual
+time, and `netsim.netns` with TUN devices and a user-space switch that uses the same pipes in real
+time. Goals: quantiles of the round trip within 10 % of the kernel's; losses inside the binomial
+interval of 99 % (and of the very same datagrams, because both draw from the same stream); a
+saturated link within 5 % of its rate on both sides. The switch forwards 30,000 packets in a
+reference second (`yardstick.py`), half of them at most 0.3 reference ms late. Without root there is
+nothing to compare with: the script says so, passes, and is not recorded.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SEED = 7
 PORT = 7000
 QUANTILES = (0.05, 0.5, 0.95)
 Z99 = 2.576  # standard deviations of the 99 % interval
-SETTLE_S = 0.5  # for what is under way at the end
+SETTLE_S = 0.5  # for packets in flight at the end
 HEADERS = 28  # bytes of IP and UDP
 
 RTT_LINKS = {
@@ -147,8 +147,9 @@ class Rtts:
 
 
 class Stream:
-    """Datagrams of `size` bytes from `a` to `b` for some seconds, so many a second; what arrived:
-    times and numbers."""
+    """Datagrams of `size` bytes from `a` to `b` for some seconds, at a fixed rate. Records the
+    times and numbers of those that arrive.
+    """
 
     def __init__(self, seconds: float, per_second: float, size: int) -> None:
         self._count = round(seconds * per_second)
@@ -180,7 +181,7 @@ class Stream:
 
 
 def _rtt(raw: dict[str, Any], count: int) -> float:
-    """The largest relative distance of a quantile."""
+    """Return the largest relative distance of a quantile."""
     worst = 0.0
     for name, link in RTT_LINKS.items():
         sides = {}
@@ -194,8 +195,9 @@ def _rtt(raw: dict[str, Any], count: int) -> float:
 
 
 def _loss(raw: dict[str, Any], seconds: float) -> tuple[float, bool]:
-    """The distance from the loss asked for, in half widths of the 99 % interval (worse side);
-    whether both sides lost the same datagrams."""
+    """Return the distance from the requested loss, in half widths of the 99 % interval (worse
+    side), and whether both sides lost the same datagrams.
+    """
     off, same = 0.0, True
     for name, pipe in LOSSY.items():
         heard = {}
@@ -212,7 +214,7 @@ def _loss(raw: dict[str, Any], seconds: float) -> tuple[float, bool]:
 
 
 def _rate(raw: dict[str, Any], seconds: float) -> float:
-    """How far a saturated link is from its rate, relative (worse side)."""
+    """Return the relative distance of a saturated link from its rate (worse side)."""
     size, off = 1200, 0.0
     for side, run in ("simulated", simulated), ("kernel", real):
         link = LinkSpec(up=PipeSpec(delay=0.005, rate=RATE, queue=0.05))
@@ -224,12 +226,14 @@ def _rate(raw: dict[str, Any], seconds: float) -> float:
 
 
 def _forwarding(seconds: float, per_second: int) -> tuple[float, float]:
-    """Packets per second through the switch, and the milliseconds that half of them are late."""
+    """Return packets per second through the switch, and the milliseconds by which half of them are
+    late.
+    """
     with KernelWorld() as world:
         link = LinkSpec(PipeSpec(delay=0.01))
         a, b = world.host("a", link=link), world.host("b", link=link)
         with a.space.socket() as sock, b.space.socket() as sink:
-            sink.bind((b.address, PORT))  # its buffer overflows, which is no matter here
+            sink.bind((b.address, PORT))  # its buffer may overflow, which does not matter here
             sock.connect((b.address, PORT))
             began, number = time.perf_counter(), 0
             while (passed := time.perf_counter() - began) < seconds:

@@ -1,9 +1,9 @@
-"""Simulated UDP packets: 500 trio hosts that ask each other and answer, trace hash on.
+"""Simulated UDP packets: 500 trio hosts that ask each other and reply, trace hash on.
 
-The other side is how such a thing is written by hand: trio's MockClock, and a task that
-sleeps for each packet. Both sides run the same program over the same delays and losses, in
-turns, on one core. `value` is how many packets per second of CPU the simulator carries for each
-that the other side does; goal 1.5. `packets_per_s` is its rate on this machine.
+It is compared with the obvious hand-written version: trio's MockClock, and a task that sleeps for
+each packet. Both sides run the same program over the same delays and losses, in turns, on one core.
+`value` is the packets per CPU second of the simulator, divided by those of the other side; goal
+1.5. `packets_per_s` is its rate on this machine.
 """
 
 import argparse
@@ -38,14 +38,14 @@ def _delays(hosts: int) -> list[float]:
 async def _talk(
     own: int, count: int, rounds: int, send: Callable[[bytes, int], Any], random: Random
 ) -> None:
-    """Ask somebody about every second."""
+    """Ask a random host about every second."""
     for number in range(rounds):
         await trio.sleep(PERIOD_S * (0.5 + random.random()))
         await send(b"Q" + number.to_bytes(4, "big") + bytes(60), random.randrange(count))
 
 
 def simulated(count: int, rounds: int) -> dict[str, Any]:
-    """The simulator: rates, queues, jitter and loss in both directions, every packet traced."""
+    """Run the simulator: rates, queues, jitter and loss in both directions, every packet traced."""
     trace = Trace()
     world = World(1, trace=trace, latency=0.0)
     hosts = [
@@ -97,7 +97,7 @@ def simulated(count: int, rounds: int) -> dict[str, Any]:
 
 
 def naive(count: int, rounds: int) -> dict[str, Any]:
-    """A task per packet on MockClock: delay and loss alone, no queue, no trace."""
+    """Run a task per packet on MockClock: only delay and loss, no queue, no trace."""
     delays = _delays(count)
     packets = 0
     luck = Random(2)

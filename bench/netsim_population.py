@@ -1,12 +1,14 @@
-"""The home volunteers punch holes as peers in life do: pairs drawn, tried, counted by class.
+"""Hole punching of the home volunteers compared with field data: pairs drawn, tried, counted by
+class.
 
 Pairs of NATed volunteers without a forwarded port go through DCUtR's procedure on light hosts, over
-the links of the population and the latencies of the core matrix. The other side is what was
-published: 70 % +- 7.1 % of 4.4 million attempts (arXiv 2510.27500); beside it, what the shares say
-by mapping and filtering alone. `value` is how far the share measured is from 0.70. Goal: 0.071.
+the links of the population and the latencies of the core matrix. The other side is the published
+figure: 70 % +- 7.1 % of 4.4 million attempts (arXiv 2510.27500). Beside it is the figure that
+follows from mapping and filtering alone. `value` is the distance of the measured share from 0.70.
+Goal: 0.071.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `--quick` is 3 seeds of 300
-pairs instead of 20 of 1,000, with a goal of its own: 0.09, as chance alone moves it by 0.015.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `--quick` is 3 seeds of 300
+pairs instead of 20 of 1,000, with its own goal: 0.09, because chance alone moves it by 0.015.
 """
 
 import argparse
@@ -24,7 +26,7 @@ MEASURES = ("netsim",)
 
 
 def one_seed(seed: int, pairs: int) -> Figures:
-    """Of each class, pairs that succeeded and pairs that tried."""
+    """Return, for each class, pairs that succeeded and pairs that tried."""
     began = time.process_time()
     found = punch(pairs, seed=seed)
     return {
@@ -50,7 +52,7 @@ def table(figures: list[Figures]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="3 seeds of 300 pairs")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     args = parser.parse_args()
     seeds, pairs, goal = (3, 300, 0.09) if args.quick else (20, 1000, PUBLISHED[1])
     figures = measure(

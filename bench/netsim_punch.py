@@ -1,10 +1,10 @@
-"""Hole punching between eight kinds of NAT, every pair at two skews: the table, and what it costs.
+"""Hole punching between eight kinds of NAT, every pair at two skews: the table, and its cost.
 
-CPU time of 128 scenarios, the building of their world included, in reference ms (`yardstick.py`);
-the median of several runs, each with its own seed. The other side is the same scenarios in real
-time (a lab of kernel namespaces or virtual machines runs them so): that is arithmetic, their
-seconds one after the other. Goal: 100 reference ms, and the table is what the kinds' mapping and
-filtering say.
+The cost is the CPU time of 128 scenarios, including the building of their world, in reference ms
+(`yardstick.py`): the median of several runs, each with its own seed. The other side is the same
+scenarios in real time (as in a lab of kernel namespaces or virtual machines), which is computed as
+the sum of their seconds. Goal: 100 reference ms, and a table that matches the kinds' mapping and
+filtering.
 """
 
 import argparse
@@ -25,11 +25,11 @@ STRICT = ("eim-apdf", "linux-drop", "linux-accept", *SYMMETRIC)  # only the peer
 
 
 def expected(pair: Pair) -> bool:
-    """Whether such peers can meet (netsim.md 2e; RFC 5128 3.3 and 3.4).
+    """Whether such peers can connect (netsim.md 2e; RFC 5128 3.3 and 3.4).
 
-    A symmetric NAT's port towards the peer is not the one the server saw, so the peer must let
-    in any port. A Linux router that takes packets for itself remembers the early one, and
-    then has to give its own host another port.
+    A symmetric NAT's port towards the peer is not the one that the server saw, so the peer must
+    admit any port. A Linux router that takes packets for itself remembers the early one, and then
+    has to give its own host another port.
     """
     first, second = pair.kinds
     if (first in SYMMETRIC and second in STRICT) or (second in SYMMETRIC and first in STRICT):
@@ -38,7 +38,7 @@ def expected(pair: Pair) -> bool:
 
 
 def show(pairs: list[Pair]) -> None:
-    """The tables: a row for who starts first."""
+    """Print the tables: one row per kind of the peer that starts first."""
     for skew in SKEWS_S:
         print(f"skew {1e3 * skew:.0f} ms".ljust(14) + "".join(f"{kind:>13}" for kind in KINDS))
         for first in KINDS:
@@ -55,7 +55,7 @@ def main() -> int:
     for seed in range(runs + 1):
         began = time.process_time()
         pairs, world = truth_table(seed=seed)
-        if seed:  # the first one warms up
+        if seed:  # the first run warms up
             cpu.append(time.process_time() - began)
             stick.sample(10)
         virtual, packets = world.events.now, world.network.sent

@@ -1,9 +1,10 @@
-"""One virtual hour of NAT timers on idle pairs of hosts, and what it costs.
+"""One virtual hour of NAT timers on idle pairs of hosts, and its cost.
 
-Each pair has punched its way through two NATs and is silent but for a keep-alive, once a second
-less than the NATs' timer, and once a second more. Observed: the first kind is heard every
-time for an hour, the second never without punching again. CPU time per run (all pairs) in reference
-ms (`yardstick.py`), the median of several seeds; beside it the hour itself. Goal: 200 reference ms.
+Each pair has punched through two NATs and is silent except for a keep-alive, at an interval one
+second shorter than the NATs' timer, or one second longer. The first kind has to be heard every time
+for an hour, the second never without punching again. The cost is CPU time per run (all pairs) in
+reference ms (`yardstick.py`), the median of several seeds, with the hour itself beside it. Goal:
+200 reference ms.
 """
 
 import argparse
@@ -25,7 +26,7 @@ MEASURES = ("netsim",)
 GOAL_MS = 200.0  # of the reference machine
 HOUR_S = 3600.0
 PORT = 4001
-SETTLE_S = 3.0  # of traffic both ways, so that conntrack calls it a stream
+SETTLE_S = 3.0  # of traffic in both directions, so that conntrack counts it as a stream
 TIMERS_S = {
     "linux-drop": 120.0,
     "linux-persistent": 120.0,
@@ -48,14 +49,14 @@ class Pair:
 
     @property
     def ok(self) -> bool:
-        """Beyond the timer nothing may arrive, before it everything."""
+        """Whether nothing arrives beyond the timer, and everything before it."""
         return self.missed == 0 < self.heard if self.edge < 0 else self.heard == 0 < self.missed
 
 
 def build(world: World) -> list[Pair]:
     pairs = []
     for kind in TIMERS_S:
-        # An endpoint-independent filter would let the probe in by other flows of the same port.
+        # An endpoint-independent filter would admit the probe through other flows of the same port.
         knobs = {"filtering": "apd", "ports": "preserve"} if kind == "cgn" else {}
         for edge in EDGES_S:
             pair = Pair(kind, edge)
@@ -68,7 +69,7 @@ def build(world: World) -> list[Pair]:
 
 
 async def keep_alive(pair: Pair, gates: tuple[str, str]) -> None:
-    """The pair's hour. Ports are preserved by these kinds, so each knows where the other is."""
+    """Run the pair's hour. These kinds preserve ports, so each peer knows the other's address."""
     a, b = [await pair.hosts[side].run(bound) for side in (0, 1)]
     to_a, to_b = (gates[0], PORT), (gates[1], PORT)
     await settle(a, b, to_a, to_b)
@@ -104,7 +105,7 @@ async def settle(
     to_a: tuple[str, int],
     to_b: tuple[str, int],
 ) -> None:
-    """Punch, and talk until the flow is an old one."""
+    """Punch, and exchange packets until the flow is an old one."""
     ends = trio.current_time() + SETTLE_S
     while trio.current_time() < ends:
         await a.sendto(b"!", to_b)
@@ -138,7 +139,7 @@ def main() -> int:
     for seed in range(runs + 1):
         began = time.process_time()
         pairs, world = hour(seed)
-        if seed:  # the first one warms up
+        if seed:  # the first run warms up
             cpu.append(time.process_time() - began)
             stick.sample(10)
         wrong += sum(not pair.ok for pair in pairs)

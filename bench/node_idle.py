@@ -1,10 +1,11 @@
-"""CPU of an idle node with 32 links beside that of commit 981b9fd, and the bytes that it sends.
+"""CPU of an idle node with 32 links compared with that of commit 981b9fd, and the bytes that it
+sends.
 
-All run on loopback. One process is the node, with its files on a real disk and without an engine.
-A second process has 32 daemons that dial the node, with default options: they link with each
-other as well, as the peers of a real node do. The idle node's CPU is divided by that of a node of
-that commit, measured alternately in the same run: goal 1.2. The bytes that it sends per second over
-all its links have the goal 2,000. `--quick` measures half a minute.
+All run on loopback. One process is the node, with its files on a real disk and without an engine. A
+second process has 32 daemons that dial the node, with default options: they link with each other as
+well, as the peers of a real node do. The idle node's CPU is divided by that of a node of that
+commit, measured alternately in the same run: goal 1.2. The bytes that it sends per second over all
+its links have the goal 2,000. `--quick` measures half a minute.
 """
 
 import argparse

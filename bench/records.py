@@ -1,8 +1,8 @@
-"""Records of full runs: what they hold, when they are stale, and the page made of them.
+"""Records of full runs: their content, when they are stale, and the page generated from them.
 
 `bench/results/NAME.json` is the record of `bench/NAME.py`: the JSON object that the script printed,
-and a stamp that says of which code, where, when and how it was measured. `docs/measured.md` is
-generated from these files alone (`run_all.py --page`). A script names what it measures:
+and a stamp with the code, the machine, the date and the arguments. `docs/measured.md` is generated
+only from these files (`run_all.py --page`). A script names what it measures:
 
     MEASURES = ("state", "transport/identity.py")
 
@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-# No scripts of their own.
+# Modules that are not scripts.
 TOOLS: Final = frozenset({"records", "run_all", "yardstick"})
-# What recording writes; it does not make the tree dirty.
+# Files that recording writes; they do not make the tree dirty.
 WRITTEN: Final = ("bench/results", "docs/measured.md")
-# Arguments that change how long a run takes and not what it measures.
+# Arguments that change the duration of a run, but not what it measures.
 HARMLESS: Final = frozenset({"-j", "--out"})
 STALE: Final = "stale"
 
 
 def scripts(root: Path = ROOT) -> list[Path]:
-    """Every script that measures something."""
+    """Return every script that measures something."""
     return sorted(path for path in (root / "bench").glob("*.py") if path.stem not in TOOLS)
 
 
@@ -51,7 +51,7 @@ def measures(script: Path) -> tuple[str, ...]:
 
 
 def default_seeds(script: Path) -> int | None:
-    """Return the default of the script's option `--seeds`, or None where it has none."""
+    """Return the default of the script's option `--seeds`, or None if it has none."""
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.Call) and any(
             isinstance(each, ast.Constant) and each.value == "--seeds" for each in node.args
@@ -64,7 +64,7 @@ def default_seeds(script: Path) -> int | None:
 
 
 def local_modules(script: Path) -> set[Path]:
-    """The script and the modules of `bench/` that it imports, also through each other."""
+    """Return the script and the modules of `bench/` that it imports, directly or indirectly."""
     bench = script.parent
     found, left = set(), [script]
     while left:
@@ -90,7 +90,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def digest(script: Path, root: Path = ROOT) -> str:
-    """SHA-256 of everything the script's figures depend on, as hex."""
+    """Return the SHA-256 of everything the script's figures depend on, as hex."""
     files = local_modules(script)
     for name in measures(script):
         files |= set(_files(root / name))
@@ -122,7 +122,7 @@ class Record:
 
 
 def flaws(record: Mapping[str, Any], root: Path = ROOT) -> list[str]:
-    """Return why this is no full record; an empty list where it is one."""
+    """Return why this is not a full record; an empty list if it is one."""
     lacking = [each.name for each in fields(Record) if each.name not in record]
     if lacking:
         return [f"its stamp lacks {', '.join(lacking)}"]
@@ -139,7 +139,7 @@ def flaws(record: Mapping[str, Any], root: Path = ROOT) -> list[str]:
 
 
 def _most(seeds: Any) -> int:
-    """Return the seeds of a run; of several parts, those of the one that has the most."""
+    """Return the seeds of a run; for several parts, those of the part with the most."""
     if isinstance(seeds, Mapping):
         return max(map(_most, seeds.values()), default=0)
     return seeds if isinstance(seeds, int) else 0
@@ -159,7 +159,7 @@ def changed(arguments: Sequence[str]) -> list[str]:
 
 
 def load(root: Path = ROOT) -> list[Record]:
-    """Every full record of a script that exists, by name."""
+    """Return every full record of an existing script, by name."""
     known = {script.stem for script in scripts(root)}
     found = []
     for path in sorted((root / "bench" / "results").glob("*.json")):
@@ -170,7 +170,7 @@ def load(root: Path = ROOT) -> list[Record]:
 
 
 def store(record: Record, root: Path = ROOT) -> None:
-    """Write the record. Raises ValueError where it is no full one."""
+    """Write the record. Raises ValueError if it is not a full one."""
     item = asdict(record)
     if wrong := flaws(item, root):
         raise ValueError(f"`{record.name}` is not recorded: {'; '.join(wrong)}")
@@ -180,7 +180,7 @@ def store(record: Record, root: Path = ROOT) -> None:
 
 
 def stale(records: Collection[Record], root: Path = ROOT) -> set[str]:
-    """Names of the records whose measured files differ from what was measured."""
+    """Return the names of the records whose measured files have changed since the run."""
     return {
         each.name
         for each in records
@@ -192,7 +192,7 @@ def stale(records: Collection[Record], root: Path = ROOT) -> set[str]:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores, the kernel and the Python that measure."""
+    """Return the processor, its cores, the kernel and the Python that measure."""
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -202,7 +202,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the kernel gives it."""
+    """Return the processor's name as reported by the kernel."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -213,9 +213,9 @@ def cpu_name() -> str:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The commit that is checked out, with nothing changed since.
+    """Return the commit that is checked out, if nothing has changed since.
 
-    Raises ValueError without one: such a run cannot be recorded.
+    Raises ValueError otherwise: such a run cannot be recorded.
     """
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
@@ -250,14 +250,14 @@ COLUMNS: Final = ("script", "value", "goal", "reached", "code", "commit", "date"
 
 
 def shown(value: object) -> str:
-    """A figure, or several by name, for the table."""
+    """Format a figure, or several by name, for the table."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {shown(each)}" for name, each in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def page(records: Sequence[Record], stale: Collection[str]) -> str:
-    """The text of docs/measured.md."""
+    """Return the text of docs/measured.md."""
     lines = [HEAD, _row(COLUMNS), _row("---" for _ in COLUMNS)]
     for each in records:
         value = each.result.get("value", each.result.get("error", "?"))
@@ -295,7 +295,7 @@ def _details(record: Record) -> list[str]:
 
 
 def stale_on(text: str) -> set[str]:
-    """Names that a page marks as stale."""
+    """Return the names that a page marks as stale."""
     return set(re.findall(rf"^\| `(\w+)` \|.*\| {STALE} \|", text, re.MULTILINE))
 
 
@@ -303,11 +303,13 @@ def stale_on(text: str) -> set[str]:
 
 
 def claimed(readme: str) -> set[str]:
-    """Names of the scripts on which the table of what holds rests."""
+    """Return the names of the scripts that the README's table of claims relies on."""
     table = readme.split("\n## What holds\n")[1].split("\n## ")[0].split("\n### ")[0]
     return set(re.findall(r"`bench/(\w+)\.py`", table))
 
 
 def unfounded(readme: str, records: Collection[Record]) -> set[str]:
-    """Names of the scripts that the README rests on without a full run that reached its goal."""
+    """Return the names of the scripts that the README relies on without a full run that reached its
+    goal.
+    """
     return claimed(readme) - {each.name for each in records if each.ok}

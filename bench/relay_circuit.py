@@ -1,10 +1,10 @@
-"""What a circuit costs the relay, and its speed against a direct connection.
+"""Cost of a circuit for the relay, and its speed compared with a direct connection.
 
-Three processes on loopback: a relay, a target, and this one. The same TLS path carries 64 MiB one
-way and 128-byte round trips, over TCP and over a circuit in turns; medians over the rounds.
-`value` is the relay's CPU per MB in reference ms (`yardstick.py`); goal 3. `rate_ratio` is circuit
-/ direct by the clock: all three share the cores that the direct connection's two have for
-themselves, and the ends encrypt twice.
+Three processes on loopback: a relay, a target, and this one. The same secured stream carries 64 MiB
+in one direction and 128-byte round trips, over TCP and over a circuit in turns; medians over the
+rounds. `value` is the relay's CPU per MB in reference ms (`yardstick.py`); goal 3. `rate_ratio` is
+circuit / direct by elapsed time: all three processes share the cores that the two of the direct
+connection have to themselves, and the ends encrypt twice.
 """
 
 import argparse
@@ -45,7 +45,9 @@ BULK, PING = b"b", b"p"
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one way: bytes per second, seconds a round trip, the relay's CPU seconds per MB."""
+    """Figures of one kind: bytes per second, seconds per round trip, the relay's CPU seconds per
+    MB.
+    """
 
     rate: float
     round_trip: float
@@ -63,7 +65,7 @@ def an_endpoint(identity: Identity) -> Endpoint:
 
 
 async def relay() -> None:
-    """Prints its port and peer id; ends with its standard input."""
+    """Print the port and peer id, and end with the standard input."""
     identity = Identity.generate(RealHost())
     endpoint = an_endpoint(identity)
     RelayService(RealHost(), endpoint, RelayLimits(volunteer=True, rate=1 << 40))
@@ -75,7 +77,7 @@ async def relay() -> None:
 
 
 async def target(port: int, peer: str) -> None:
-    """Reserves at the relay; prints a TCP port of its own and its peer id."""
+    """Reserve at the relay; print a TCP port of its own and its peer id."""
     host = RealHost()
     identity = Identity.generate(host)
     endpoint = an_endpoint(identity)
@@ -106,7 +108,7 @@ async def target(port: int, peer: str) -> None:
 
 
 async def exactly(path: Path, size: int) -> bytes:
-    """So many bytes; b"" at the end."""
+    """Return `size` bytes; b"" at the end."""
     got = bytearray(REST.pop(path, b""))
     while len(got) < size:
         data = await path.receive()
@@ -136,7 +138,7 @@ async def echo(path: Path) -> None:
 
 
 async def measure(path: Path, relay_link: Link) -> Figures:
-    """Bulk, then round trips."""
+    """Measure bulk, then round trips."""
     before = (await relay_link.call("cpu", timeout=5)).header["s"]
     began = time.perf_counter()
     path.send(BULK)
@@ -198,7 +200,7 @@ async def source(rounds: int, ports: tuple[int, int], peers: tuple[str, str]) ->
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], int, str]:
-    """Another process of this script; its port and peer id."""
+    """Start another process of this script; return it, its port and its peer id."""
     command = [sys.executable, __file__, *arguments]
     made = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert made.stdout is not None

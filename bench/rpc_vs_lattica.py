@@ -1,6 +1,6 @@
-"""The lane against Lattica 1.0.21 on TCP, and its bulk against a bare `trio.SSLStream`.
+"""The lane compared with Lattica 1.0.21 on TCP, and its bulk with a bare `trio.SSLStream`.
 
-Loopback, two processes a side, interleaved round by round; each figure is the median over the
+Loopback, two processes per side, interleaved round by round; each figure is the median over the
 rounds of ours / theirs (of their speeds: more is faster), by wall clock; the same by CPU of both
 processes is beside it. Both sides of a pair do the same: 128-byte calls one in flight (echoed) and
 64 in flight (counted), 256 KiB calls 64 in flight (counted), 128 MiB one way over a stream. `value`
@@ -52,24 +52,24 @@ UNITS = {"one": 1, "many": 1, "large": 1, "stream": 1e6, "bare": 1e6}
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds by the clock, and of CPU in both processes."""
+    """Elapsed seconds, and CPU seconds of both processes."""
 
     wall: float
     cpu: float
 
 
-# Ours, and the bare stream beside it.
+# Our lane, and the bare stream beside it.
 
 
 async def serve_bare(stream: Bare) -> None:
-    """Swallows rounds of 128 MiB."""
+    """Receive and drop rounds of 128 MiB."""
     await stream.receive_some(1)
     while await receive_exactly(stream, STREAM_BYTES):
         await stream.send_all(b"!")
 
 
 async def serve(certificate: Path) -> None:
-    """Both servers; prints their ports and ends when its standard input does."""
+    """Run both servers; print their ports, and end with the standard input."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(certificate)
@@ -93,7 +93,7 @@ def _cpu(_: Call) -> Reply:
 
 @dataclass
 class Ours:
-    """The lane's four works, and the bare stream's one."""
+    """The lane's four kinds of work, and the bare stream's one."""
 
     link: Link
     bulk: Bare
@@ -129,7 +129,7 @@ class Ours:
         await receive_exactly(self.bulk, 1)
 
     async def measure(self, name: str) -> Cost:
-        """One round; the two calls that ask for the CPU time are some 0.2 ms of it."""
+        """Measure one round; the two calls that ask for the CPU time are about 0.2 ms of it."""
         work: Callable[[int], Awaitable[None]] = getattr(self, name)
         theirs = float((await self.link.call("cpu", timeout=10)).header["s"])
         ours, began = time.process_time(), time.perf_counter()
@@ -139,7 +139,7 @@ class Ours:
         return Cost(wall, ours + theirs)
 
 
-# Theirs.
+# Lattica's side.
 
 
 @dataclass
@@ -186,7 +186,7 @@ def lattica_pair(python: str) -> Iterator[Lattica]:
 async def compare(
     child: subprocess.Popen[str], lattica: Lattica | None, rounds: int, names: list[str]
 ) -> dict[str, object]:
-    """The figures; the first round of each kind warms up and is dropped."""
+    """Return the figures; the first round of each kind warms up and is dropped."""
     assert child.stdout is not None
     words = (await trio.to_thread.run_sync(child.stdout.readline)).split()
     endpoint = make_endpoint()
@@ -214,7 +214,7 @@ async def _round(
         if name == "bare":
             return await ours.measure("bare")
         assert lattica is not None
-        return lattica.measure(name)  # our loop stands still meanwhile, as is meant
+        return lattica.measure(name)  # our loop stands still in the meantime, on purpose
 
     if ours_first:
         first = await mine()
@@ -224,7 +224,9 @@ async def _round(
 
 
 def figures(name: str, pairs: list[tuple[Cost, Cost]]) -> dict[str, object]:
-    """Medians of both sides (per second, and CPU microseconds each), and of the rounds' ratios."""
+    """Return medians of both sides (per second, and CPU microseconds each), and of the rounds'
+    ratios.
+    """
     unit = SIZES[name] / UNITS[name]
     found: dict[str, object] = {}
     for side, costs in (("ours", [p[0] for p in pairs]), ("theirs", [p[1] for p in pairs])):

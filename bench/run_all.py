@@ -2,19 +2,19 @@
 
 Each script prints one JSON object as its last line: `name`, `value`, `goal`, `ok`, and the raw
 figures of both sides. A full run is recorded with its commit, machine, date, arguments, seeds and
-duration (`records.py`). Recorded is only what anyone can repeat: the tree has no changes that no
-commit has, and the script ran with its own defaults. `--quick` and arguments of your own show
+duration (`records.py`). Only repeatable runs are recorded: the tree has no uncommitted changes,
+and the script ran with its own defaults. `--quick` and arguments of your own show
 figures without recording them:
 
     run_all.py                                  every script, recorded
     run_all.py --only lane hop                  these, recorded; the others' records stay
     run_all.py --quick                          a short run of each, to see that it runs
     run_all.py --only state_heal -- --seeds 3   with other arguments, not recorded
-    run_all.py --list                           which are recorded, and which are stale
+    run_all.py --list                           lists which are recorded, and which are stale
     run_all.py --page                           only write docs/measured.md
 
-`--keep DIR` keeps what long scripts have measured so far (their `--out`), so that a run which was
-stopped goes on; the files' names bear the hash of the code, so that one record is of one code.
+`--keep DIR` keeps the results of long scripts so far (their `--out`), so that a stopped run can be
+resumed. The files' names contain the hash of the code, so that a record never mixes two versions.
 Exits 1 when a goal was missed or a script failed.
 """
 
@@ -34,7 +34,7 @@ PAGE = ROOT / "docs" / "measured.md"
 
 
 def run(script: Path, arguments: list[str]) -> dict[str, Any]:
-    """One script's last line, or what went wrong in its place."""
+    """Return one script's last line, or the error in its place."""
     command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     lines = done.stdout.strip().splitlines()
@@ -47,7 +47,7 @@ def run(script: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def recorded(script: Path, arguments: list[str]) -> dict[str, Any]:
-    """Run the script and record the run. Raises ValueError where it must not be recorded."""
+    """Run the script and record the run. Raises ValueError if it must not be recorded."""
     commit, digest = records.commit(), records.digest(script)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     began = time.perf_counter()
@@ -75,7 +75,7 @@ def recorded(script: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def own_arguments(script: Path, keep: Path | None, jobs: int) -> list[str]:
-    """Arguments of a full run: where to go on from, and how many seeds at a time."""
+    """Return the arguments of a full run: where to resume, and how many seeds in parallel."""
     text, arguments = script.read_text(), []
     if keep is not None and '"--out"' in text:
         keep.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def write_page() -> None:
 
 
 def listed() -> str:
-    """A line for each script: recorded or not, reached or not, stale or not."""
+    """Return one line per script: whether it is recorded, has reached its goal, and is stale."""
     found = {each.name: each for each in records.load()}
     old = records.stale(found.values())
     lines = []
@@ -112,10 +112,10 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="each script in under 50 s")
     parser.add_argument("--only", nargs="+", help="names of scripts, without .py")
-    parser.add_argument("--list", action="store_true", help="say what is recorded")
+    parser.add_argument("--list", action="store_true", help="list what is recorded")
     parser.add_argument("--page", action="store_true", help="write docs/measured.md, run nothing")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="go on from what is kept here")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time, where a script can (1)")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="resume from files in DIR")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel, where supported (1)")
     parser.add_argument("arguments", nargs="*", help="after `--`: for the scripts; not recorded")
     options = parser.parse_args()
     if options.list:
@@ -138,7 +138,7 @@ def main() -> None:
                 else recorded(known[name], own_arguments(known[name], options.keep, options.j))
             )
         except ValueError as error:
-            hint = "commit what belongs to the run, or add --quick to look without recording"
+            hint = "commit the changes, or add --quick to run without recording"
             sys.exit(f"error: {error}\nhint: {hint}")
         print(f"  {result.get('value')} (goal {result.get('goal')})", file=sys.stderr)
         if own:

@@ -1,8 +1,9 @@
-"""How quickly a command begins: `import shoal.cli.main` and `shoal --help`, beside bare Python.
+"""Start-up time of a command: `import shoal.cli.main` and `shoal --help`, compared with bare
+Python.
 
 CPU seconds of whole processes (user + system, so that a busy machine changes little), medians of
-interleaved runs. `value` is the slower of both, divided by a process that imports click and nothing
-else, without which no such command can do. Goal: 3, and neither torch nor libp2p imported.
+interleaved runs. `value` is the slower of the two, divided by a process that only imports click,
+the minimum for any such command. Goal: 3, and neither torch nor libp2p imported.
 """
 
 import argparse
@@ -26,7 +27,7 @@ HEAVY = ("torch", "libp2p", "trio", "numpy", "cryptography", "rich")
 
 
 def measure(args: list[str]) -> tuple[float, float]:
-    """CPU seconds and elapsed seconds of one process."""
+    """Return the CPU seconds and elapsed seconds of one process."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, *args], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -37,7 +38,7 @@ def measure(args: list[str]) -> tuple[float, float]:
 
 
 def imported() -> list[str]:
-    """Which of the heavy packages `shoal --help` imports."""
+    """Return which of the heavy packages `shoal --help` imports."""
     code = (
         "import json, sys; from shoal.cli.main import invoke; out = sys.stdout; "
         "sys.stdout = open('/dev/null', 'w'); invoke(['--help']); "
@@ -55,7 +56,7 @@ def main() -> None:
     for turn in range(runs + 1):
         for name, args in SIDES.items():
             sample = measure(args)
-            if turn:  # the first one writes bytecode and fills the disk cache
+            if turn:  # the first run writes bytecode and fills the disk cache
                 times[name].append(sample)
     cpu = {name: median(c for c, _ in samples) for name, samples in times.items()}
     wall = {name: median(w for _, w in samples) for name, samples in times.items()}

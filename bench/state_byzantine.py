@@ -1,19 +1,20 @@
-"""f of n nodes are liars, any f below n: what becomes of the feeds of the others.
+"""Replication with f liars among n nodes, for any f below n: the effect on the feeds of the others.
 
-Light nodes over the links of home volunteers, all linked with each other: 2 to 12 of them, of
-whom any number but one may be liars (`netsim/daemons/twofaced.py`). For 20 s honest ones write,
-change and delete facts, while each liar shows two histories of its feeds, forks them, reuses ids,
-signs nonsense, deletes, floods, goes beyond the limits of its kinds and begins new epochs; as a
-relay it keeps back, replays, promises what nobody has, says that all is the same, forges
-signatures, or talks nonsense, as its mood is, and goes on so to the end. Then honest nodes have a
-minute.
+Light nodes over the links of home volunteers, all linked with each other: 2 to 12 of them, of which
+all but one may be liars (`netsim/daemons/twofaced.py`). For 20 s honest nodes write, change and
+delete facts. Meanwhile each liar shows two histories of its feeds, forks them, reuses ids, signs
+nonsense, deletes, floods, exceeds the limits of its kinds and begins new epochs. As a relay it
+withholds and replays entries, promises entries that do not exist, claims that nothing differs,
+forges signatures or sends garbage, depending on its mood, and continues to the end. Then honest
+nodes have a minute.
 
-Asked of each seed: the same digest of the authors they keep at all honest nodes; in each the facts
-of each honest author as it wrote them; no feed in any archive beyond the limits of its kind, and no
-archive beyond the budget, at any second. `value` is how many seeds fail in something; goal 0. `ok`
-also asks that without the proof of forks honest digests are unequal in at least half of the seeds
-that have liars beside two honest nodes or more. `--out FILE` keeps a line a seed, and goes on from
-there after a stop. `-j` seeds at a time; `--quick` is 10 seeds; CI has `--seeds 50`.
+For each seed these must hold: all honest nodes have the same digest of the authors that they keep;
+each has the facts of each honest author as it wrote them; at any second, no feed in any archive
+exceeds the limits of its kind, and no archive the budget. `value` is the number of seeds in which
+something fails; goal 0. `ok` also requires that without the proof of forks honest digests differ in
+at least half of the seeds that have liars beside two or more honest nodes. `--out FILE` keeps one
+line per seed, and resumes there after a stop. `-j` seeds in parallel; `--quick` is 10 seeds; CI has
+`--seeds 50`.
 """
 
 import argparse
@@ -46,7 +47,7 @@ TWINS: Final = 10
 
 
 class Credulous(Replica):
-    """Sees no proof in two entries of one number."""
+    """Replica that sees no proof in two entries of one number."""
 
     def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
         return Verdict(Outcome.KNOWN)
@@ -112,7 +113,7 @@ def lie(swarm: Swarm, liar: TwoFaced) -> None:
 
 
 def write(swarm: Swarm, node: ReplicaNode, written: dict[tuple[str, int], dict[str, Any]]) -> None:
-    """A fact more, another value of one, or one less."""
+    """Write one more fact, another value of one, or delete one."""
     plot = swarm.random.choice(PLOTS)
     facts = written.setdefault(plot, {})
     key = f"fact{swarm.random.randrange(8)}"
@@ -125,7 +126,7 @@ def write(swarm: Swarm, node: ReplicaNode, written: dict[tuple[str, int], dict[s
 
 
 def kept(honest: list[ReplicaNode], written: dict[ReplicaNode, Any]) -> bool:
-    """Whether each has the facts of all."""
+    """Whether each honest node has the facts of all."""
     return all(
         at_once(node.replica.facts(author.replica.own, plot))
         == {key: msgpack.packb(value) for key, value in sorted(facts.items())}
@@ -136,7 +137,7 @@ def kept(honest: list[ReplicaNode], written: dict[ReplicaNode, Any]) -> bool:
 
 
 def exceeded(node: ReplicaNode) -> int:
-    """Feeds and budgets beyond their limits."""
+    """Return the number of feeds and budgets beyond their limits."""
     sizes = node.archive.sizes()
     beyond = sum(
         size > KINDS[name.kind].epoch_bytes or count > KINDS[name.kind].entries
@@ -160,9 +161,9 @@ def run(seeds: list[int], defended: bool, path: Path | None, jobs: int) -> list[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="10 seeds")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=1000, help="(1000)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     seeds = 10 if args.quick else args.seeds
     results = run(list(range(seeds)), True, args.out, args.j)

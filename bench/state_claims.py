@@ -1,26 +1,27 @@
 """Twenty nodes do a thousand jobs through partitions, crashes and clocks that jump by an hour.
 
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
-the core matrix: the real `Writer`, feeds, `Exchange`, views and `Claimant`, so that claims are
-signed entries that travel by news, comparisons and pulls, as in a daemon; only TLS and the store
-are left out, and a write reaches the disk after 10 to 250 ms. A node counts as silent 5 s after its
-packets stop, which is what `state_ghosts` measures. Wall clocks jump by an hour up or down,
-monotonic ones are off by up to 200 ppm. In each seed there are six cuts of half a minute to five
-minutes, two nodes that die for good and two that come back with nothing but their feeds. Jobs take
-10 to 60 s on a machine of speed 1; machines have 0.5 to 2; a holder that shows nothing for 45 s is
-tried again. Ideal is when the machines that were up could have done all work with no word between
-them.
+the core matrix: the real `Writer`, feeds, `Exchange`, views and `Claimant`. Claims are signed
+entries that travel by news, comparisons and pulls, as in a daemon. Only TLS and the store are left
+out, and a write reaches the disk after 10 to 250 ms. A node counts as silent 5 s after its packets
+stop, as measured by `state_ghosts`. Wall clocks jump by an hour up or down, monotonic clocks are
+off by up to 200 ppm. Each seed has six partitions of half a minute to five minutes, two nodes that
+die for good and two that come back with nothing but their feeds. Jobs take 10 to 60 s on a machine
+of speed 1; machines have 0.5 to 2. A job whose claimant shows nothing for 45 s is attempted again.
+The ideal is the time in which the running machines could have done all work without any
+communication.
 
-`value` is the most reruns of any seed: completed executions beyond one a job, by jobs; goal 0.05.
-`ok` asks besides, of each seed: every job is done, every view shows the same winners, and it took
-at most 1.5 x ideal. Beside it the twins: of how many jobs two views would show two winners if the
-last word heard counted; and, for the first 2 seeds, how many jobs are never done where no further
-attempt is made, how many executions give way (beside `gave_way`) where a claim is void once its
-lease is over by the wall clock, and the reruns where no job falls to anybody first.
+`value` is the maximum of reruns over all seeds: completed executions beyond one per job, divided by
+the jobs; goal 0.05. `ok` also requires for each seed that every job is done, that all views show
+the same winners, and that it took at most 1.5 x ideal. Beside it are the twins: the number of jobs
+for which two views would show two winners if the last entry received decided; and, for the first 2
+seeds, how many jobs are never done without further attempts, how many executions are abandoned
+(beside `gave_way`) if a claim is void once its lease is over by the wall clock, and the reruns if
+no node has precedence for a job.
 
-`--out FILE` keeps a line a seed, and goes on from there after a stop. `-j` seeds at a time. 20
-seeds and not more, because each is about a minute of CPU. `--quick` is one seed of 200 jobs,
-without twins, where the same cuts weigh five times as much, with a goal of its own: 0.25.
+`--out FILE` keeps one line per seed, and resumes there after a stop. `-j` seeds in parallel. There
+are only 20 seeds, because each takes about a minute of CPU. `--quick` is one seed of 200 jobs,
+without twins, where the same partitions weigh five times as much, with its own goal: 0.25.
 """
 
 import argparse
@@ -92,9 +93,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 200 jobs")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"that are to be done ({JOBS})")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"number of jobs ({JOBS})")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     args = parser.parse_args()
     seeds, jobs, twins = (1, 200, 0) if args.quick else (args.seeds, args.jobs, TWIN_SEEDS)
     wanted = list(range(1, 1 + seeds))

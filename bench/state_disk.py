@@ -1,15 +1,15 @@
-"""Ten thousand members for a month: what the store takes on the disk, beside what is alive in it.
+"""Disk space of the store with ten thousand members for a month, compared with its live content.
 
 Each member has five feeds whose documents have sizes drawn once. Every simulated day a tenth of the
-members go for good and as many come, and every feed changes about once: an entry with a part of
+members leave for good and as many join, and every feed changes about once: an entry with a part of
 the document. When more than half of an epoch is dead, the author begins another with a snapshot.
-Entries are put into a real store in the order in which gossip brings them:
-any. They are random bytes of the right sizes: nothing can be saved by compressing them.
+Entries are put into a real store in any order, as gossip delivers them. They are random bytes of
+the right sizes, so compression saves nothing.
 
-Live content is a snapshot of every feed, as it travels. `value` is the store's files divided by
-that, at the end of the month, the worst of the days. Goal: 2. Beside it: the files divided by the
-entries that are held; what the process grew by; CPU time of a put; a start. `--quick` is 1,000
-members and 8 days, where the log of 1 MiB weighs more, with a goal of its own: 2.2.
+Live content is a snapshot of every feed, as it travels. `value` is the size of the store's files
+divided by that, at the end of the month, the worst of the days. Goal: 2. Beside it: the files
+divided by the stored entries; the growth of the process; CPU time of a put; a start. `--quick` is
+1,000 members and 8 days, where the log of 1 MiB weighs more, with its own goal: 2.2.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from shoal.transport.realhost import RealFiles
 MEASURES = ("state", "transport/database.py", "transport/identity.py", "transport/realhost.py")
 
 GOAL, QUICK_GOAL = 2.0, 2.2
-LEAVE = 0.1  # of the members, each day
-CHANGES = 1.0  # of a feed, each day, on average
+LEAVE = 0.1  # of the members, per day
+CHANGES = 1.0  # per feed and day, on average
 ENVELOPE = 270  # bytes of an entry besides its update
 KINDS = {"member": 600, "models": 300, "jobs": 4000, "claims": 2000, "usage": 1500}  # mean bytes
 TOGETHER = 100  # puts in one transaction
@@ -52,7 +52,7 @@ class Feed:
     size: int = field(default=0)
 
     def change(self, random: Random) -> Entry:
-        """A part of the document is written anew; or all of it, in another epoch."""
+        """Write a part of the document again, or all of it in another epoch."""
         change = ENVELOPE + random.randrange(20, max(self.live // 4, 21))
         if self.head is None or self.size + change > 2 * self.snapshot:
             epoch = self.head.epoch + 1 if self.head else 1
@@ -64,7 +64,7 @@ class Feed:
 
     @property
     def snapshot(self) -> int:
-        """Bytes of one, as it travels."""
+        """The bytes of a snapshot, as it travels."""
         return ENVELOPE + self.live
 
     def _entry(self, random: Random, at: Head, parent: bytes, size: int, before: int) -> Entry:
@@ -84,7 +84,7 @@ def arrive(random: Random) -> tuple[PeerId, list[Feed]]:
 
 
 def day(members: dict[PeerId, list[Feed]], random: Random) -> Iterator[Work]:
-    """Who goes, who comes, what changes: in any order."""
+    """Yield the departures, arrivals and changes of a day, in any order."""
     gone = random.sample(sorted(members), int(LEAVE * len(members)))
     for peer in gone:
         del members[peer]
@@ -100,7 +100,7 @@ def day(members: dict[PeerId, list[Feed]], random: Random) -> Iterator[Work]:
 
 
 def keep(store: Store, works: Iterator[Work]) -> tuple[int, float]:
-    """Store them all; how many, and the CPU seconds of that."""
+    """Store all works; return their number, and the CPU seconds."""
     count, seconds = 0, 0.0
     while batch := [work for _, work in zip(range(TOGETHER), works, strict=False)]:
         began = time.process_time()
@@ -114,7 +114,7 @@ def keep(store: Store, works: Iterator[Work]) -> tuple[int, float]:
 
 
 def start(folder: Path) -> tuple[float, float]:
-    """Open the store and read all of it: CPU seconds, real ones."""
+    """Open the store and read all of it; return CPU seconds and elapsed seconds."""
     cpu, wall = time.process_time(), time.monotonic()
     store, after = Store(RealFiles().database(folder / "state.db")), -1
     while True:
@@ -166,7 +166,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1,000 members, 8 days")
     args = parser.parse_args()
-    memory = Path("/dev/shm")  # sizes are what is measured: no need to wait for a disk
+    memory = Path("/dev/shm")  # only sizes are measured: no need to wait for a disk
     parent = memory if memory.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="shoal-disk-", dir=parent))
     try:

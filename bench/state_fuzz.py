@@ -1,22 +1,21 @@
-"""Updates from liars: the published crashers of Yjs decoders, and a million mutated ones.
+"""Malicious updates: the published crashers of Yjs decoders, and a million mutated updates.
 
-A child process is a replica of feeds whose author lies: every update is signed, opened and
-admitted as one that came over a link. The feeds differ in size, from a few facts to 4,096 keys
-and a megabyte of history. Updates are what an honest author would write next, what pycrdt
-writes of other kinds of content, snapshots, and the crashers; nearly all are mutated: bits
-flipped, bytes put in, left out, copied about, numbers blown up. What is taken has to be
-in pycrdt's document just as it was read, with nothing pending. At the end come the heaviest
-that the grammar lets through: snapshots of all keys there may be, updates that change as
-many as one can, until the epoch is full, and snapshots full of values that nest or announce more
-than they have. The views follow each entry in the steps in which a node lets them.
+A child process is a replica of feeds whose author lies. Every update is signed, opened and admitted
+like one that came over a link. The feeds differ in size, from a few facts to 4,096 keys and a
+megabyte of history. Updates are the ones that an honest author would write next, pycrdt's updates
+with other kinds of content, snapshots, and the crashers. Nearly all are mutated: bits are flipped,
+bytes inserted, removed or copied, numbers enlarged. An accepted update has to be in pycrdt's
+document exactly as it was read, with nothing pending. At the end come the heaviest updates that the
+grammar admits: snapshots of all possible keys, updates that change as many keys as one can until
+the epoch is full, and snapshots full of values that nest or announce more items than they have. The
+views follow each entry in the same steps as in a node.
 
-`value` is the longest that the event loop is held by one entry: the time that elapses, in reference
-ms (`yardstick.py`, elapsed too); goal 50. Beside it the same in ms of this machine (`wall_ms`), the
-longest in CPU time, and `waited_ms`: how long of the longest the kernel let other processes have
-the core, so that a miss on a busy machine shows as one. `ok` also asks for a growth of at most 64
-MiB and for no exit of the process. Beside it the twin: what the crashers do to a process that gives
-them to pycrdt unread.
-`--quick` mutates 60,000.
+`value` is the longest time for which one entry holds the event loop, elapsed, in reference ms
+(`yardstick.py`, elapsed too); goal 50. Beside it are the same in ms of this machine (`wall_ms`),
+the longest in CPU time, and `waited_ms`: the part of the longest in which the kernel gave the core
+to other processes, so that a miss on a busy machine can be recognised. `ok` also requires a growth
+of at most 64 MiB and no exit of the process. The twin beside it passes the crashers to pycrdt
+unread. `--quick` mutates 60,000.
 """
 
 import argparse
@@ -51,7 +50,7 @@ GROWTH_MIB: Final = 64.0
 UPDATES: Final = 1_000_000
 QUICK: Final = 60_000
 CRASHERS: Final = tuple(map(bytes.fromhex, ("8088debe01", "80c2d72f")))
-WIDE: Final = 500  # one update in so many is as large as its kind allows
+WIDE: Final = 500  # one update of this many is as large as its kind allows
 BOMBS: Final = (
     b"\xdc\x0d\xac" * 1000 + b"\xc0" * 500,
     b"\x91" * 1000 + b"\xc0",
@@ -59,13 +58,13 @@ BOMBS: Final = (
     b"\xdd\xff\xff\xff\xff" * 700,
     b"\xdc\x13\x88" + b"\x80" * 5000,
 )
-"""Nested headers of long lists and maps, whole and cut off; empty maps by the thousand."""
+"""Nested headers of long lists and maps, whole and truncated; thousands of empty maps."""
 BOMBS_AMONG: Final = 0.02
 LIAR: Final = Identity.from_seed(b"l" * 32)
 
 
 class Victim:
-    """One feed of the liar's, as a replica has it, and what would come next in it."""
+    """One feed of the liar's, as a replica has it, and the next updates for it."""
 
     def __init__(self, rng: random.Random, kind: str, keys: int) -> None:
         self.rng = rng
@@ -83,19 +82,21 @@ class Victim:
         return self.feed.document
 
     def renewal(self) -> tuple[bool, bytes]:
-        """A snapshot of some facts, for the next epoch."""
+        """Return a snapshot of some facts, for the next epoch."""
         client = client_of(self.feed.name, self.epoch + 1)
         facts = dict.fromkeys(self.rng.sample(self.keys, len(self.keys) * 9 // 10), b"v")
         return True, snapshot(self.kind, client, facts)
 
     def value(self) -> bytes:
-        """A few bytes; seldom what makes a decoder of facts spend much."""
+        """Return a few bytes; rarely a value that is expensive for a decoder of facts."""
         if self.rng.random() < BOMBS_AMONG:
             return self.rng.choice(BOMBS)
         return self.rng.randbytes(self.rng.choice((0, 1, 3, 9)))
 
     def next_update(self) -> tuple[bool, bytes]:
-        """What an honest author might write next: a few changes, or as many as one may hold."""
+        """Return what an honest author might write next: a few changes, or as many as one update
+        may hold.
+        """
         wide = self.rng.randrange(WIDE) == 0
         most = min(len(self.keys), self.kind.update_bytes // 32 if wide else 6)
         changes: dict[str, bytes | None] = {}
@@ -106,7 +107,9 @@ class Victim:
         return False, self.document.write(changes)
 
     def say(self, fresh: bool, update: bytes) -> Outcome:
-        """The update as an entry by the liar, from its bytes on; notes how long that held."""
+        """Process the update as an entry by the liar, from its bytes on; note how long that
+        took.
+        """
         head = self.feed.head
         parent = NO_PARENT if fresh or head is None else head.hash
         sealed = seal_entry(
@@ -130,7 +133,7 @@ class Victim:
         return Outcome.OLD if verdict.code == "epoch-full" else verdict.outcome
 
     def show(self, verdict: Verdict) -> None:
-        """Let the views follow, step by step; notes the longest."""
+        """Let the views follow, step by step; note the longest step."""
         steps, left = iter(self.views.steps(self.feed.name, verdict)), True
         while left:
             with self.held():
@@ -138,14 +141,14 @@ class Victim:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Note what a step takes, if it is the longest of this entry."""
+        """Note the duration of a step, if it is the longest of this entry."""
         waited, cpu, wall = waited_ms(), time.process_time(), time.perf_counter()
         yield
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         self.hold_ms = max(self.hold_ms, (wall * 1e3, cpu * 1e3, waited_ms() - waited))
 
     def check(self, changed: Any) -> None:
-        """pycrdt holds what was read, and nothing is pending."""
+        """Check that pycrdt holds what was read, and nothing is pending."""
         for key, value in changed.items():
             assert self.document.get(key) == value, "pycrdt read something else"
         ledger = self.document._ledger
@@ -159,9 +162,9 @@ def _number(value: int) -> bytes:
     return bytes([low | 128]) + _number(rest) if rest else bytes([low])
 
 
-@lru_cache(8)  # and pycrdt keeps a KiB of each nested document for ever
+@lru_cache(8)  # and pycrdt keeps a KiB of each nested document forever
 def others(client: int) -> list[bytes]:
-    """What pycrdt writes that is none of ours: texts, lists, nested ones, other values."""
+    """Return updates of pycrdt with foreign content: texts, lists, nested ones, other values."""
     from pycrdt import Array, Doc, Map, Text
 
     def text(doc: Any) -> None:
@@ -250,7 +253,7 @@ def mutated(rng: random.Random, update: bytes) -> bytes:
 
 
 def waited_ms() -> float:
-    """Return how long this process has waited for a core; 0 where the kernel does not say."""
+    """Return how long this process has waited for a core; 0 if the kernel does not tell."""
     try:
         return int(Path("/proc/self/schedstat").read_bytes().split()[1]) / 1e6
     except OSError:
@@ -263,7 +266,7 @@ def rss_mib() -> float:
 
 
 def attack(count: int, seed: int) -> dict[str, Any]:
-    """The child's part: every update, one after another."""
+    """Apply every update, one after another, in the child."""
     rng = random.Random(seed)
     victims = [Victim(rng, *of) for of in (("member", 20), ("models", 300), ("jobs", 4096))]
     gc.collect()
@@ -298,10 +301,10 @@ def attack(count: int, seed: int) -> dict[str, Any]:
 
 
 def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float, float]]:
-    """How long each of the heaviest entries holds the loop: three epochs full of them."""
+    """Yield how long each of the heaviest entries holds the loop: three epochs full of them."""
     keys = victim.keys
     full = dict.fromkeys(keys, b"v" * 40)
-    for _ in range(3):  # each lets go of a document with a full history
+    for _ in range(3):  # each releases a document with a full history
         client = client_of(victim.feed.name, victim.epoch + 1)
         outcome = victim.say(True, snapshot(victim.kind, client, full))
         assert outcome is Outcome.NEWS
@@ -313,7 +316,7 @@ def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float,
 
 
 def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
-    """How long snapshots full of bombs hold the loop: as many as fit."""
+    """Yield how long snapshots with as many bombs as fit hold the loop."""
     for bomb in BOMBS:
         facts = dict.fromkeys(victim.keys[: victim.kind.live_bytes // (len(bomb) + 32)], bomb)
         client = client_of(victim.feed.name, victim.epoch + 1)
@@ -322,7 +325,7 @@ def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
 
 
 def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
-    """The update that is mutated next, and whether it is said to begin an epoch."""
+    """Return the update that is mutated next, and whether it claims to begin an epoch."""
     lot = rng.random()
     if turn < 2 * len(CRASHERS):
         return turn < len(CRASHERS), CRASHERS[turn % len(CRASHERS)]
@@ -336,7 +339,7 @@ def chosen(rng: random.Random, victim: Victim, turn: int) -> tuple[bool, bytes]:
 
 
 def unread(crasher: bytes) -> dict[str, Any]:
-    """The twin: what becomes of a process that gives a crasher to pycrdt."""
+    """Run the twin: the fate of a process that gives a crasher to pycrdt."""
     code = (
         "import resource, time, pycrdt; doc = pycrdt.Doc();"
         "began = time.process_time()\n"

@@ -1,18 +1,18 @@
-"""Who is listed: the dead for how long, the healthy how seldom not, and nobody twice.
+"""Accuracy of the member list: how long dead members stay listed, and how rarely live ones are not.
 
-Members (`state/`, over real lanes) on simulated home computers, of whom each has links with a
-third of the others; the rest it knows by what its peers say and by checks (docs/spec/liveness.md).
-What is looked at is `Directory.members()`, which `shoal status`, placement and routing use.
+Members (`state/`, over real lanes) on simulated home computers. Each has links with a third of the
+others; it knows the rest by what its peers say and by checks (docs/spec/liveness.md). The list is
+`Directory.members()`, which `shoal status`, placement and routing use.
 
 dead    one of 30 at a time ends without a word (power cut, unplugged, asleep) or is stopped, and
-        comes back as it was, as a new peer at the same address, or at once. `ok`: of all who
-        listed it, 99 % no longer do within 5 s of its last sign of life, nobody lists it later
-        than 6 s, and no new identity stands beside the old one.
-lossy   20 members over links that lose 5 % of all packets, both ways together, and nobody ends.
-        `ok`: fewer than one in 1,000 node-hours is not listed by somebody for any time.
+        comes back unchanged, as a new peer at the same address, or at once. `ok`: of all members
+        that listed it, 99 % no longer do within 5 s of its last sign of life, none does after
+        6 s, and no new identity is listed beside the old one.
+lossy   20 members over links that lose 5 % of all packets, for both directions together, and no
+        member ends. `ok`: in fewer than one of 1,000 node-hours a member is missing from a list.
 
-`value` is the 99th percentile of the seconds for which the dead were listed. `--out FILE` keeps a
-line a seed and goes on from there; `--quick` is one short seed of each part.
+`value` is the 99th percentile of the seconds for which dead members were listed. `--out FILE` keeps
+one line per seed and resumes there; `--quick` is one short seed of each part.
 """
 
 import argparse
@@ -54,8 +54,9 @@ GOALS: Final = {"p99_s": 5.0, "most_s": 6.0, "per_node_hour": 0.001}
 
 
 class Member:
-    """A program for a host: an endpoint and its membership; `seen` has every change of whom it
-    lists: when, who, whether it came."""
+    """Program for a host: an endpoint and its membership. `seen` has every change of its list of
+    members: time, peer, whether it was added.
+    """
 
     def __init__(self, number: int, links: int, known: Sequence["Member"]) -> None:
         self.number = number
@@ -68,7 +69,7 @@ class Member:
         self.renew()
 
     def renew(self) -> None:
-        """The next time it runs as another peer."""
+        """Run as another peer from the next start on."""
         self.life += 1
         self.identity = Identity.from_seed((1000 * self.number + self.life).to_bytes(32))
 
@@ -113,7 +114,7 @@ class Member:
 
 
 class Swarm:
-    """`count` members, each of which dials others while it has under `links` links."""
+    """`count` members, each of which dials others while it has fewer than `links` links."""
 
     def __init__(self, seed: int, count: int, links: int, loss: float = 0.0005) -> None:
         self.world = World(seed)
@@ -129,7 +130,7 @@ class Swarm:
             self.members.append(Member(number, links, self.members[:2]))
 
     async def boot(self) -> None:
-        """Until everybody lists everybody."""
+        """Start all members, and wait until all list each other."""
         for member, host in zip(self.members, self.hosts, strict=True):
             await host.start(member)
             await trio.sleep(0.2)
@@ -137,10 +138,10 @@ class Swarm:
             if all(len(member.listed) == len(self.members) for member in self.members):
                 return
             await trio.sleep(1)
-        raise SystemExit("not everybody lists everybody")
+        raise SystemExit("some members do not list each other")
 
     def linked(self) -> float:
-        """Of the pairs, how many have a link."""
+        """Return the fraction of pairs that have a link."""
         count = len(self.members)
         links = sum(len(member.endpoint.links()) for member in self.members)
         return links / (count * (count - 1))
@@ -182,7 +183,9 @@ async def come_back(swarm: Swarm, member: Member, way: str, back: str) -> None:
 
 
 def listed_for(member: Member, peer: PeerId, since: float, until: float) -> float | None:
-    """For how long after `since` a member listed a peer; None where it did not at that time."""
+    """Return how long after `since` a member listed a peer; None if it did not list it at that
+    time.
+    """
     listed, last = False, None
     for at, who, came in member.seen:
         if who != peer or at > until:
@@ -200,7 +203,7 @@ def listed_for(member: Member, peer: PeerId, since: float, until: float) -> floa
 
 
 def beside(member: Member, old: PeerId, new: PeerId) -> float:
-    """For how long a member listed both."""
+    """Return how long a member listed both peers."""
     total, since, there = 0.0, 0.0, set()
     for at, who, came in member.seen:
         if who not in (old, new):
@@ -213,7 +216,7 @@ def beside(member: Member, old: PeerId, new: PeerId) -> float:
 
 
 def dead(seed: int, count: int, rounds: int) -> Figures:
-    """One after the other ends and comes back."""
+    """Let members end and come back one after the other."""
     began = time.process_time()
     swarm = Swarm(seed, count, ceil(count / 4))
     linked: list[float] = []
@@ -289,7 +292,7 @@ def lossy(seed: int, count: int, hours: float) -> Figures:
     }
 
 
-# What it comes to.
+# Results.
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -330,7 +333,7 @@ def result_of(ends: Sequence[Figures], losses: Sequence[Figures]) -> dict[str, A
 
 
 def measure(work: Any, seeds: int, settings: Figures, path: Path | None, jobs: int) -> Any:
-    """A line a seed, several at a time."""
+    """Return one line per seed, several in parallel."""
     ledger = Ledger(path, settings)
     missing = [seed for seed in range(seeds) if seed not in ledger]
     with ProcessPoolExecutor(jobs) as pool:
@@ -344,10 +347,10 @@ def measure(work: Any, seeds: int, settings: Figures, path: Path | None, jobs: i
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one short seed of each part")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="of the dead (20)")
     parser.add_argument("--lossy", type=int, default=30, help="seeds of the healthy (30)")
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds at a time")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="seeds in parallel")
     args = parser.parse_args()
     ending = (20, 8) if args.quick else (30, 32)
     losing = (20, 0.5) if args.quick else (20, 4.0)

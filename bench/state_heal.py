@@ -1,15 +1,16 @@
-"""A hundred nodes in two halves for ten minutes, both writing; then the cut is healed.
+"""A hundred nodes in a partition for ten minutes, both sides writing; then the partition heals.
 
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
-the core matrix. Rosters as in a daemon dial members up to 64 links, give lost ones up and dial
-them again at their pace, so that the first link across the cut is theirs to make. Everybody
-writes a fact every 30 s on average, on both sides, until the heal. Counted are the seconds from the
-heal to the first link across the cut, and from that one until all hundred have the same digest.
+the core matrix. As in a daemon, rosters dial members up to 64 links, give lost ones up and dial
+them again at their usual rate, so the first link across the former partition is made by them. Every
+node writes a fact every 30 s on average, on both sides, until the partition heals. Measured are the
+seconds from then to the first link across, and from that link until all hundred have the same
+digest.
 
-`value` is the most seconds from the first link to the same digest, less what is asked for: two
-rounds of gossip and the longest round trip between two nodes of that seed; goal 0. `ok` also asks
-for under 5 s each time, and for the first link within 15 s of the heal. `--out FILE` keeps a line
-a seed, and goes on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 40
+`value` is the maximum of the seconds from the first link to the same digest, less the allowance:
+two rounds of gossip and the longest round trip between two nodes of that seed; goal 0. `ok` also
+requires under 5 s each time, and the first link within 15 s of the heal. `--out FILE` keeps one
+line per seed, and resumes there after a stop. `-j` seeds in parallel. `--quick` is one seed of 40
 nodes.
 """
 
@@ -68,7 +69,7 @@ def one(seed: int, nodes: int) -> Figures:
 
 
 def write(swarm: Swarm) -> int:
-    """Everybody now and then, until the cut is over; how many entries."""
+    """Let random nodes write until the partition is over; return the number of entries."""
     end, written = swarm.now + CUT_S, 0
     pace = WRITE_S / len(swarm.nodes)
     while swarm.now < end:
@@ -82,7 +83,7 @@ def write(swarm: Swarm) -> int:
 
 
 def healed(swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]) -> tuple[float, float]:
-    """Seconds to the first link across, and from there to the same digest."""
+    """Return the seconds to the first link across, and from there to the same digest."""
     start, linked = swarm.now, inf
     far = {node.peer for node in others}
     while swarm.now < start + PATIENCE_S:
@@ -98,9 +99,9 @@ def healed(swarm: Swarm, ones: list[ReplicaNode], others: list[ReplicaNode]) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 40 nodes")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=100, help="(100)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (40, 1) if args.quick else (100, args.seeds)
     ledger = Ledger(

@@ -1,17 +1,17 @@
-"""A million fresh keys that write: what becomes of a store that keeps strangers' feeds.
+"""A million fresh keys that write: the effect on a store that keeps strangers' feeds.
 
-Light nodes over the links of home volunteers: honest ones in a ring, each linked with its two
-neighbours and vouching for them in its `member` feed, so that the farthest is kept on the word of
-others; mills (`netsim/daemons/keymill.py`), each linked with two of them, whose fresh keys all
-write and each vouch for 64 more, until honest nodes have heard of a million. Honest ones write
-all along.
+Light nodes over the links of home volunteers. Honest ones form a ring, each linked with its two
+neighbours and vouching for them in its `member` feed, so that distant ones are kept because others
+vouch for them. Mills (`netsim/daemons/keymill.py`) are each linked with two of them. Their fresh
+keys all write and each vouch for 64 more, until honest nodes have heard of a million. Honest nodes
+write all the time.
 
-Asked, four minutes after the mills fell silent: all honest authors kept by all honest nodes, with
-the facts they wrote; the same digest of the authors that all keep; no store beyond its budget at
-any time, by weight and by the bytes in its archive. `value` is how many of these are not so; goal
-0. `ok` also asks for a full store and a million keys; and that with room made by age alone, the
-honest are not all kept. `--out FILE` keeps a line a seed, and goes on from there after a stop.
-`-j` seeds at a time. `--quick` is a sixteenth of the budget and of the keys.
+Four minutes after the mills have stopped, these must hold: all honest nodes keep all honest authors
+with the facts that they wrote; they have the same digest of the authors that all keep; no store has
+exceeded its budget at any time, by weight and by the bytes in its archive. `value` is how many of
+these fail; goal 0. `ok` also requires a full store and a million keys, and that with eviction by
+age alone not all honest authors are kept. `--out FILE` keeps one line per seed, and resumes there
+after a stop. `-j` seeds in parallel. `--quick` is a sixteenth of the budget and of the keys.
 """
 
 import argparse
@@ -38,13 +38,13 @@ MEASURES = ("state", "netsim")
 
 HONEST, MILLS = 8, 5
 STEP_S, PATIENCE_S, QUIET_S = 5.0, 3_600.0, 240.0
-WRITES: Final = 60  # of each honest node: an epoch's worth
+WRITES: Final = 60  # per honest node: an epoch's worth
 PLOT: Final = ("member", 0)
 MILLION: Final = 1_000_000
 
 
 class ByAge(Authors):
-    """Makes room by dropping who came first."""
+    """Evicts the author that came first."""
 
     def _heaviest(self) -> Any:
         return next((each for each in self._kept.values() if not each.free), None)
@@ -117,7 +117,7 @@ def exceeded(node: ReplicaNode, budget: int) -> bool:
 
 
 def whole(honest: list[ReplicaNode], written: dict[ReplicaNode, dict[str, Any]]) -> bool:
-    """Whether each has all that the others wrote."""
+    """Whether each node has all that the others wrote."""
     return all(
         at_once(node.replica.facts(author.replica.own, PLOT))
         == {key: msgpack.packb(value) for key, value in sorted(facts.items())}
@@ -140,9 +140,9 @@ def run(seeds: int, share: int, defended: bool, path: Path | None, jobs: int) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a sixteenth of everything")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=3, help="(3)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     share, seeds = (16, 1) if args.quick else (1, args.seeds)
     results = run(seeds, share, True, args.out, args.j)

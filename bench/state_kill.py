@@ -1,13 +1,15 @@
-"""Killed while it stores: nothing torn, nothing lost that was acknowledged.
+"""A store that is killed while it writes: nothing is torn, and nothing acknowledged is lost.
 
-First a real process that puts entries through the `Keeper` on the real disk, killed with -9 at a
-random instant, again and again with the same file: what it had acknowledged is there, every feed's
-signatures and chain hold. Then the power: all writes and syncs of a store are logged, and 2,000
-times the log is replayed up to a random point onto a simulated disk that then loses power, which
-of the writes since the last sync keeps any, in any order, whole or torn. The other side is the
-same log without its syncs, which has to lose something, or the check sees nothing.
+First, a real process puts entries through the `Keeper` on the real disk, and is killed with -9 at a
+random instant, again and again with the same file. Everything that it had acknowledged must be
+there, and the signatures and the chain of every feed must be valid. Second, the power: all writes
+and syncs of a store are logged. 2,000 times the log is replayed up to a random point onto a
+simulated disk that then loses power. Of the writes since the last sync such a disk keeps any, in
+any order, whole or torn. The other side is the same log without its syncs, which has to lose
+something; otherwise the check would detect nothing.
 
-`value` is what was torn or lost of both. Goal: 0. `--quick` is 50 kills and 100 cut points.
+`value` is the number of torn or lost items in both parts. Goal: 0. `--quick` is 50 kills and 100
+cut points.
 """
 
 import argparse
@@ -57,11 +59,11 @@ Acknowledged = dict[FeedName, Head]
 
 
 class Damage(Exception):
-    """Something is torn."""
+    """Stored data is torn."""
 
 
 def read_all(files: Files, path: Path, *, signatures: bool) -> dict[FeedName, StoredFeed]:
-    """What a store holds. Raises Damage, DatabaseDamaged."""
+    """Return what a store holds. Raises Damage, DatabaseDamaged."""
     store = Store(files.database(path))
     try:
         found, after = dict[FeedName, StoredFeed](), -1
@@ -107,7 +109,7 @@ def fail(*what: object) -> None:
 
 
 def kill_one(folder: Path, seed: int) -> Acknowledged:
-    """Start a process, kill it; what it had acknowledged."""
+    """Start a process and kill it; return what it had acknowledged."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -155,7 +157,9 @@ def kills(count: int) -> dict[str, float]:
 
 
 def record(seed: int) -> tuple[list[Operation], list[int], list[Acknowledged]]:
-    """What a store did to its disk; after how many operations what was acknowledged."""
+    """Record a store's operations on its disk; return them, and the acknowledgements with the
+    number of operations before each.
+    """
     mount = Mount(Disk(Events(), Random(seed)))
     log = mount.log = list[Operation]()
     files, writers = DiskFiles(mount), Writers(AUTHORS, Random(seed))
@@ -180,7 +184,7 @@ def record(seed: int) -> tuple[list[Operation], list[int], list[Acknowledged]]:
 
 
 def cut(disk: Disk, step: list[Operation], seed: int) -> dict[FeedName, StoredFeed]:
-    """What a store holds where the power goes while `step` is under way."""
+    """Return what a store holds if the power is cut while `step` is in progress."""
     random = Random(seed)
     began = disk.events.now
     replay(Mount(disk), step)
@@ -190,7 +194,7 @@ def cut(disk: Disk, step: list[Operation], seed: int) -> dict[FeedName, StoredFe
 
 
 def cuts(count: int, *, syncs: bool, seed: int) -> dict[str, int]:
-    """Cut one recorded log at `count` places."""
+    """Cut one recorded log at `count` points."""
     log, when, what = record(seed)
     random = Random(seed)
     disk, torn, lost, done = Disk(Events(), random), 0, 0, 0
@@ -204,14 +208,14 @@ def cuts(count: int, *, syncs: bool, seed: int) -> dict[str, int]:
         except (Damage, DatabaseDamaged, FileNotFoundError):
             torn += 1
         else:
-            # A drop that was under way may have taken a feed along: it is not missed.
+            # A drop in progress may have removed a feed, which is then not missing.
             expected = what[bisect_right(when, at) - 1]
             lost += bool(set(lacks(found, expected)) - going(what, when, at))
     return {"cuts": count, "operations": len(log), "torn": torn, "lost": lost}
 
 
 def all_cuts(count: int, *, syncs: bool = True) -> dict[str, int]:
-    """As many cuts, 100 of a log."""
+    """Make this many cuts, 100 per log."""
     totals: dict[str, int] = {}
     for seed in range(max(count // 100, 1)):
         for name, figure in cuts(min(count, 100), syncs=syncs, seed=seed).items():
@@ -220,7 +224,7 @@ def all_cuts(count: int, *, syncs: bool = True) -> dict[str, int]:
 
 
 def going(what: list[Acknowledged], when: list[int], at: int) -> set[FeedName]:
-    """Feeds that the commit under way drops."""
+    """Return the feeds that the commit in progress drops."""
     number = bisect_right(when, at)
     if number >= len(what):
         return set()

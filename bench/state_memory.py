@@ -1,16 +1,16 @@
-"""Ten thousand members for a month: what a node's memory takes, beside what is alive in it.
+"""Memory of a node with ten thousand members for a month, compared with the live facts in it.
 
-One process is the members: they write, sign and compact their feeds, and a tenth of them a day goes
-for good while as many come. The other is the node: a replica with its views over a real store takes
-all of that in. At the end it is compared with a process that has nothing but the views, and in them
-the facts that are alive; and with a node that starts from the same store. (Of those that went, the
-512 latest are kept still.) What a node has besides the views: heads and sizes of the feeds, 0.15 KB
-each; keys of authors and of facts; claims that are not there any more, until their job is tidied;
-documents, the database's cache and the code that reads all this, 5 MB.
+One process is the members: they write, sign and compact their feeds, and a tenth of them per day
+leave for good while as many join. The other is the node: a replica with its views over a real store
+that takes all of that in. At the end it is compared with a process that only has the views with the
+live facts, and with a node that starts from the same store. (The 512 latest of the departed members
+are still kept.) Besides the views a node has heads and sizes of the feeds, 0.15 KB each; keys of
+authors and of facts; obsolete claims, until their job is tidied; documents, the database's cache
+and the code that reads all this, 5 MB.
 
-`value` is what the node's process grew by (resident, after a garbage collection), divided by what
-the views alone take. Goal: 2. `--quick` is 1,000 members and 8 days, where fixed costs (the
-database's cache, documents in memory) weigh more, with a goal of its own: 6.
+`value` is the growth of the node's process (resident, after a garbage collection), divided by the
+memory of the views alone. Goal: 2. `--quick` is 1,000 members and 8 days, where fixed costs (the
+database's cache, documents in memory) weigh more, with its own goal: 6.
 """
 
 import argparse
@@ -58,9 +58,9 @@ from shoal.transport.realhost import RealFiles
 MEASURES = ("state", "netsim/daemons/replicanode.py", "transport")
 
 GOAL, QUICK_GOAL = 2.0, 6.0
-LEAVE: Final = 0.1  # of the members, each day
-CHANGES: Final = 0.1  # of a feed, each day, on average
-TOGETHER: Final = 100  # entries handed over at once
+LEAVE: Final = 0.1  # of the members, per day
+CHANGES: Final = 0.1  # per feed and day, on average
+TOGETHER: Final = 100  # entries passed on at once
 EPOCH: Final = 1_700_000_000_000
 
 
@@ -86,7 +86,7 @@ class Feed:
         return entry
 
     def change(self, random: Random) -> Entry:
-        """One fact is another, of as many bytes; or all of it stands in another epoch."""
+        """Change one fact to another of as many bytes, or write all of them in another epoch."""
         key = random.choice(sorted(self.facts))
         fields = msgpack.unpackb(self.facts[key])
         self.facts[key] = msgpack.packb({**fields, "note": random.randrange(2**30)})
@@ -116,7 +116,9 @@ def arrive(first: int, count: int) -> dict[PeerId, list[Feed]]:
 
 
 def members(pipe: Connection, count: int, days: int) -> None:
-    """The other process: who is there, then what they write, day by day; the facts at the end."""
+    """Run the other process: send the members, then what they write, day by day, and the facts at
+    the end.
+    """
     random, came = Random(1), count
     there = arrive(1, count)
     entries = [feed.begin() for feeds in there.values() for feed in feeds]
@@ -141,7 +143,7 @@ def members(pipe: Connection, count: int, days: int) -> None:
 
 
 class StoreArchive:
-    """An `Archive` right over a store: nobody else runs here."""
+    """`Archive` directly on a store: no other task runs here."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(RealFiles().database(folder / "state.db"))
@@ -185,14 +187,14 @@ class StoreArchive:
 
 
 def resident() -> float:
-    """MB of this process."""
+    """Return the MB of this process."""
     gc.collect()
     give_back()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
 def month(out: Connection, pipe: Connection, folder: Path, days: int) -> None:
-    """The node; it tells what it grew by, day by day."""
+    """Run the node; send its growth, day by day."""
     keep_freed_memory()
     before, cpu = resident(), time.process_time()
     archive = StoreArchive(folder)
@@ -218,7 +220,7 @@ def views_facts(views: Views) -> int:
 
 
 def alone(out: Connection, facts: dict[FeedName, dict[str, bytes]]) -> None:
-    """The views, and nothing else."""
+    """Run the views, and nothing else."""
     keep_freed_memory()
     before, views = resident(), Views()
     for name, said in facts.items():
@@ -227,7 +229,7 @@ def alone(out: Connection, facts: dict[FeedName, dict[str, bytes]]) -> None:
 
 
 def again(out: Connection, folder: Path, peers: list[PeerId]) -> None:
-    """A node that starts."""
+    """Run a node that starts."""
     keep_freed_memory()
     before = resident()
     archive = StoreArchive(folder)
@@ -241,7 +243,7 @@ def again(out: Connection, folder: Path, peers: list[PeerId]) -> None:
 
 
 def child(work: Any, *args: Any) -> Any:
-    """What a process of its own tells at its end."""
+    """Return what a process of its own sends at its end."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
     process = context.Process(target=work, args=(its, *args))
@@ -260,7 +262,7 @@ def main() -> int:
     count, days = (1_000, 8) if quick else (state_views.MEMBERS, 30)
     context = multiprocessing.get_context("spawn")
     node_end, members_end = context.Pipe()
-    memory = Path("/dev/shm")  # what is on the disk is not what is measured
+    memory = Path("/dev/shm")  # the disk is not measured
     folder = Path(tempfile.mkdtemp(prefix="shoal-memory-", dir=memory if memory.is_dir() else None))
     try:
         writer = context.Process(target=members, args=(members_end, count, days))

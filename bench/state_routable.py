@@ -1,13 +1,13 @@
-"""How soon a new node's shards are routable, and how long they stay listed when it serves no more.
+"""Time until a new node's shards are routable, and until they are no longer listed after its end.
 
-Whole daemons at homes, each with links to about a third of the others, of which one has an engine.
-Looked at is `Directory.members()`, which routing and placement use. A round each: it starts to
-serve, is killed, and comes back at once without an engine, so that it serves nothing of what it
-said.
+Whole daemons at homes, each with links to about a third of the others; one of them has an engine.
+The list is `Directory.members()`, which routing and placement use. In each round that node starts
+to serve, is killed, and comes back at once without an engine, so that it serves none of the shards
+that it had announced.
 
 `value` is the 95th percentile of the seconds from the moment that a shard is loaded until another
-member may route to it. `stale_s`: seconds that the one which came back, and was listed, was listed
-with shards that it did not have. `bytes_per_hour` is what an idle node receives, packets and all.
+member may route to it. `stale_s` is the seconds for which the returned and listed node was listed
+with shards that it did not have. `bytes_per_hour` is what an idle node receives, with all packets.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Round:
         self.count = count
         self.links = links
         self.daemons: list[DaemonHandle] = []
-        self.received = 0  # bytes, by all
+        self.received = 0  # bytes, by all daemons
         self.world.network.interfere = self._count
 
     def run(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Round:
                 break
             await trio.sleep(1)
         else:
-            raise SystemExit("not everybody lists everybody")
+            raise SystemExit("some members do not list each other")
         await trio.sleep(60)
 
     def _daemon(self, **more: Any) -> Daemon:
@@ -93,7 +93,7 @@ class Round:
         return 0.0
 
     async def _until(self, of: DaemonHandle) -> dict[str, float]:
-        """Seconds until each lists a member with shards."""
+        """Return the seconds until each daemon lists a member with shards."""
         began, found = trio.current_time(), dict[str, float]()
         while len(found) < len(self.daemons):
             for daemon in self.daemons:
@@ -112,7 +112,9 @@ class Round:
             await trio.sleep(LOOK_S)
 
     async def _until_after(self, host: Any, server: DaemonHandle) -> dict[str, float]:
-        """Seconds that it is listed with shards it has not, once it is back."""
+        """Return the seconds for which it is listed with shards that it no longer has, once it is
+        back.
+        """
         await host.crash()
         host.program = self._daemon(engine=False)
         await host.restart()
@@ -126,7 +128,7 @@ class Round:
 
 
 def _has_link(one: DaemonHandle, other: DaemonHandle) -> bool:
-    """Over which they exchange what members say."""
+    """Whether two daemons have a link over which they exchange feeds."""
     return other.peer in one.node.state.replication.exchange.peers
 
 

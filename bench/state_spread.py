@@ -1,16 +1,16 @@
-"""One change of 1 KiB among a thousand nodes: how fast everybody has it, and at what cost.
+"""Spreading of one change of 1 KiB among a thousand nodes: how fast, and at what cost.
 
 Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
-the core matrix, each with links to 16 others at random; all have a `member` feed of everybody.
-Random ones write a fact of 1 KiB, one after the other, 8 s apart. Counted are the seconds until
-99 % have it in their archives, and what all nodes have sent within the 5 s from the change on:
-payloads of all messages, those of the comparisons of digests that go on meanwhile among them.
-Beside it stands the same with 60 bytes for each message's frame; packets' headers,
-acknowledgements and what was lost and sent again are never counted.
+the core matrix, each with links to 16 random others; all have every node's `member` feed. Random
+nodes write a fact of 1 KiB, one after the other, 8 s apart. Measured are the seconds until 99 %
+have it in their archives, and the bytes that all nodes send within 5 s of the change: payloads of
+all messages, including those of the periodic comparisons of digests. Beside it is the same with 60
+bytes for each message's frame. Packet headers, acknowledgements and retransmissions are not
+counted.
 
-`value` is the p95 of the seconds over all changes of all seeds; goal: under 2 s, and at most 3
-KiB of lane payload for each node in every one of them. `--out FILE` keeps a line a seed, and goes
-on from there after a stop. `-j` seeds at a time. `--quick` is one seed of 250 nodes.
+`value` is the p95 of the seconds over all changes of all seeds; goal: under 2 s, and at most 3 KiB
+of lane payload per node in every change. `--out FILE` keeps one line per seed, and resumes there
+after a stop. `-j` seeds in parallel. `--quick` is one seed of 250 nodes.
 """
 
 import argparse
@@ -57,7 +57,9 @@ def one(seed: int, nodes: int) -> Figures:
 
 
 def change(swarm: Swarm, number: int) -> tuple[float, float, float]:
-    """Seconds until 99 % have one more change; bytes a node sends meanwhile, bare and framed."""
+    """Return the seconds until 99 % have one more change, and the bytes per node meanwhile, bare
+    and framed.
+    """
     author = swarm.random.choice(swarm.nodes)
     start, before = swarm.now, sent(swarm)
     text = swarm.random.randbytes(1024)
@@ -76,7 +78,7 @@ def change(swarm: Swarm, number: int) -> tuple[float, float, float]:
 
 
 def sent(swarm: Swarm) -> tuple[int, int]:
-    """Bytes of payload, and messages."""
+    """Return the bytes of payload, and the number of messages."""
     lanes = [node.lane for node in swarm.nodes]
     return sum(lane.sent for lane in lanes), sum(lane.messages for lane in lanes)
 
@@ -84,9 +86,9 @@ def sent(swarm: Swarm) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed of 250 nodes")
-    parser.add_argument("--out", type=Path, help="keep a line a seed here, and resume")
+    parser.add_argument("--out", type=Path, help="keep one line per seed here, and resume")
     parser.add_argument("--seeds", type=int, default=20, help="(20)")
-    parser.add_argument("-j", type=int, default=1, help="seeds at a time (1)")
+    parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (250, 1) if args.quick else (1_000, args.seeds)
     ledger = Ledger(args.out, {"bench": "state_spread", "nodes": nodes, "changes": CHANGES})

@@ -1,14 +1,14 @@
-"""A node starts with the state of ten thousand members: how long it holds its event loop.
+"""Start of a node with the state of ten thousand members: how long it holds its event loop.
 
-A store with five feeds of each member, all under this node by vouches, is opened by a real `State`:
-it restores the feeds, shows the facts to the views, builds its digest. Then peers tell it of as
-much as each may tell that is lacking, as after a month of absence, and it chooses whom to ask.
+A real `State` opens a store with five feeds of each member, all connected to this node by vouches.
+It restores the feeds, passes the facts to the views, and builds its digest. Then peers announce as
+many missing feeds as each may, as after a month of absence, and the node chooses which to ask.
 
-`value` is the longest step of any task, by the time that elapses, in reference ms (`yardstick.py`,
-elapsed too); goal 50. Beside it the same in ms (`wall_ms`), and each part's worst in CPU time of
-the thread. Also: seconds until the node began and until all is shown, and
-what the process grew by; and the same of a small node, which keeps who there is, what models are
-called, and the sixteenth of `shards` that one model falls into. `--quick` is 1,000 members.
+`value` is the longest step of any task, elapsed, in reference ms (`yardstick.py`, elapsed too);
+goal 50. Beside it are the same in ms (`wall_ms`), and each part's worst in CPU time of the thread.
+Also: the seconds until the node began and until the views are complete, and the growth of the
+process; and the same for a small node, which only keeps members, names of models, and the sixteenth
+of `shards` that contains one model. `--quick` is 1,000 members.
 """
 
 import argparse
@@ -58,14 +58,14 @@ OWN: Final = Identity.from_seed(b"o" * 32)
 
 
 class Steps(trio.abc.Instrument):
-    """The longest step of the loop, by CPU time and by the wall clock."""
+    """Longest step of the loop, by CPU time and by elapsed time."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
         self.task = ""
         self._gc = 0.0
         self._cpu, self._wall = time.thread_time(), time.perf_counter()
-        self.collect = 0.0  # the longest collection of garbage, CPU seconds
+        self.collect = 0.0  # the longest garbage collection, CPU seconds
         gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, _: object) -> None:
@@ -85,12 +85,12 @@ class Steps(trio.abc.Instrument):
 
 
 def size_of(folder: Path) -> float:
-    """MB of the files in it."""
+    """Return the MB of the files in a folder."""
     return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
 
 
 def fill(folder: Path, count: int) -> None:
-    """A store in which each author vouches for the next 64, from this node down."""
+    """Fill a store in which each author vouches for the next 64, from this node down."""
     members = [Identity.from_seed(number.to_bytes(32)) for number in range(1, count + 1)]
     swarm = Swarm(1, [member.peer for member in members])
     by_kind: dict[PeerId, dict[tuple[str, int], dict[str, bytes]]] = {OWN.peer: {("member", 0): {}}}
@@ -121,7 +121,7 @@ def entry_of(author: Identity, kind: str, part: int, facts: dict[str, bytes]) ->
 
 
 async def start(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
-    """`small`: a node that keeps what it needs, with one model."""
+    """Start a node and measure it; `small`: one that keeps only what it needs, with one model."""
     host = RealHost()
     endpoint = Endpoint(host, OWN, admission=OpenSwarm(), libp2p=False)
     gc.collect()
@@ -168,13 +168,15 @@ async def start(folder: Path, count: int, small: bool = False) -> dict[str, floa
 
 
 def shown(state: State, count: int) -> bool:
-    """Whether the views say something of so many feeds."""
+    """Whether the views show at least `count` facts."""
     views = set(state.views._by_kind.values())
     return sum(len(said) for view in views for said in view._facts.values()) >= count
 
 
 def choose(count: int) -> float:
-    """Return the ms that choosing a peer takes, when most of what many told of has come since."""
+    """Return the milliseconds that choosing a peer takes when most of the announced feeds have
+    arrived.
+    """
     come: set[bytes] = set()
     wanted = Wanted(lambda told: told.key not in come, Random(0).randrange)
     for number in range(TELLERS):

@@ -1,19 +1,19 @@
-"""Ten thousand members, a thousand jobs, and a local change to every view.
+"""Views with ten thousand members and a thousand jobs: the cost of a local change to every view.
 
-Each member has a feed of each of five kinds, as a node reads them after a start; this node has a
-thousand jobs of its own, which thousands of claims name. Then it changes a fact of its own in each
-of the six kinds, again and again: `Writer` seals the entries, the feeds admit them, the views
-follow, and who watches them is told what they show now.
+Each member has one feed of each of five kinds, as a node reads them after a start. This node has a
+thousand jobs of its own, which thousands of claims name. Then it repeatedly changes a fact of its
+own in each of the six kinds: `Writer` seals the entries, the feeds admit them, the views follow,
+and the watchers of the views get the new content.
 
-`value` is the p99 of the time that elapses on the event loop for one change of every view, from the
-change until a task that watches each view has been woken and shown it, in reference ms: by the p99
-of pieces of 5 reference ms of Python that take turns with the changes (`yardstick.py`, elapsed
-too); goal 5. Beside it `loop_p99_ms`, the same in ms of this machine,
-`cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, what elapses for that.
-`ok` asks besides for at most 200 MB of memory for all views, and that following a change takes at
-most a thousandth of deriving everything again from the same facts (`ratio`). `heaviest_ms` is how
-long the views take to follow the largest entry there may be: a feed full of claims, all on jobs
-that thousands claim. `--quick` makes 500 changes instead of 5,000.
+`value` is the p99 of the time elapsed on the event loop for one change of every view, from the
+change until a task that watches each view has been woken and shown it, in reference ms. It is
+divided by the p99 of pieces of 5 reference ms of Python that alternate with the changes
+(`yardstick.py`, elapsed too); goal 5. Beside it are `loop_p99_ms`, the same in ms of this machine,
+`cpu_p99_ms`, the CPU time of the change without tasks, and `wall_p99_ms`, its elapsed time. `ok`
+also requires at most 200 MB of memory for all views, and that following a change takes at most a
+thousandth of the time to derive everything from the same facts (`ratio`). `heaviest_ms` is the time
+in which the views follow the largest possible entry: a feed full of claims, all on jobs that
+thousands claim. `--quick` makes 500 changes instead of 5,000.
 """
 
 import argparse
@@ -64,10 +64,10 @@ def packed(facts: Mapping[str, Mapping[str, Any]]) -> Facts:
 
 
 class Swarm:
-    """What all members say, as bytes."""
+    """The feeds of all members, as bytes."""
 
     def __init__(self, seed: int, peers: list[PeerId] | None = None) -> None:
-        """`peers`: who they are, where it matters who they are."""
+        """Draw the feeds; `peers` are their authors, if these matter."""
         self.random = Random(seed)
         made = (peer_id_of(number.to_bytes(32)) for number in range(1, MEMBERS + 1))
         self.peers = list(made) if peers is None else peers
@@ -111,7 +111,7 @@ def usage(rng: Random) -> Mapping[str, Any]:
 
 
 class Node:
-    """This node: its own feeds, and the views with one who watches each."""
+    """This node: its own feeds, and the views with one watcher each."""
 
     def __init__(self, swarm: Swarm, views: Views) -> None:
         self.swarm = swarm
@@ -120,7 +120,7 @@ class Node:
         self.feeds: dict[FeedName, Feed] = {}
         self.writer = Writer(OWN, self.feed, lot=self.random.randrange)
         self.now = 0.0
-        self.follow_s = 0.0  # of CPU that the views took
+        self.follow_s = 0.0  # CPU seconds that the views took
         self.watches = [
             view.watch()
             for view in (views.members, views.models, views.placements, views.jobs, views.usage)
@@ -140,7 +140,7 @@ class Node:
         self.writer.set("jobs", 0, job.id, job_fact(job, nonce))
 
     def change_all(self) -> None:
-        """A fact of this node's in every kind is another one, and all who watch are told."""
+        """Change a fact of this node in every kind, and notify all watchers."""
         rng, root = self.random, self.swarm.roots[0]
         job = rng.choice(self.swarm.jobs)
         model = ModelName("", rng.choice(self.swarm.roots), 32, rng.randrange(2**34))
@@ -167,7 +167,7 @@ class Node:
 
 
 async def on_the_loop(node: Node, count: int, stick: Yardstick) -> list[float]:
-    """Elapsed ms until a task for each view has been shown a change of all."""
+    """Return the elapsed ms until a task for each view has been shown a change of all."""
     views, taken, shown = node.views, [], set[int]()
 
     async def follow(watch: Watch[Any, Any]) -> None:
@@ -196,7 +196,9 @@ async def on_the_loop(node: Node, count: int, stick: Yardstick) -> list[float]:
 
 
 def heaviest(swarm: Swarm, views: Views) -> float:
-    """CPU ms to follow a snapshot of as many claims as one may hold, most of them ahead."""
+    """Return the CPU ms to follow a snapshot with as many claims as it may hold, most of them
+    ahead.
+    """
     room, facts = KINDS["claims"].live_bytes - HEADER_BYTES, {}
     for job in [*swarm.jobs, *(f"{number:064x}" for number in range(4_096))]:
         value = msgpack.packb({"attempt": 2})

@@ -1,14 +1,14 @@
-"""Bulk over QUIC pipes: the share of a lossy link, and CPU on loopback.
+"""Bulk over QUIC byte streams: the share of a lossy link, and CPU on loopback.
 
-`link` is the share of a home's line that a bulk stream takes over a punched path: in the simulator,
-two homes behind port-restricted NATs meet through a relay, punch over UDP, and the stream begins
-when the link is carried by the punched path alone; lines of 100 Mbit/s up, 40 ms round trip, 0.5 %
-random loss. Bytes of the stream that arrive within 10 s, by the line's rate; worst of the seeds.
-`bare` is the same of a fresh QUIC pipe between two public hosts, from its first byte on, and
-`cubic` that over aioquic's CUBIC. `cpu` is CPU milliseconds per megabyte of both ends together, on
-loopback with a process for each end, in reference ms (`yardstick.py`): medians of bare pipes, and
-of pipes with the link's own TLS inside, as links use them. Goals: 0.7 of the line, 40 reference ms
-per MB.
+`link` is the share of a home's line that a bulk stream gets over a punched path. In the simulator,
+two homes behind port-restricted NATs meet through a relay and punch over UDP; the stream begins
+when only the punched path carries the link. The lines have 100 Mbit/s up, 40 ms round trip, 0.5 %
+random loss. The figure is the bytes of the stream that arrive within 10 s, divided by the line's
+rate, for the worst seed. `bare` is the same for a fresh QUIC byte stream between two public hosts,
+from its first byte on, and `cubic` that over aioquic's CUBIC. `cpu` is the CPU milliseconds per
+megabyte of both ends together, on loopback with one process per end, in reference ms
+(`yardstick.py`): medians of bare byte streams, and of byte streams with the link's own TLS inside,
+as links use them. Goals: 0.7 of the line, 40 reference ms per MB.
 """
 
 import argparse
@@ -51,7 +51,7 @@ GOALS = {"link": 0.7, "cpu_per_mb": 40.0}  # reference ms
 RATE = 100e6 / 8
 RTT_S = 0.04
 LOSS = 0.005
-SETTLE_S = 15.0  # until both homes have a place at the relay and know how they are reached
+SETTLE_S = 15.0  # until both homes have a reservation at the relay and know their reachability
 LOOPBACK = "127.0.0.1"
 PORT = 4001
 CHUNK = bytes(64 * 1024)
@@ -67,7 +67,7 @@ async def write(pipe: QuicPipe, data: bytes) -> None:
 
 
 async def read(pipe: QuicPipe) -> bytes:
-    """What has come, b"" at the end."""
+    """Return what has arrived, b"" at the end."""
     while True:
         await pipe.wait_readable()
         try:
@@ -80,7 +80,7 @@ async def read(pipe: QuicPipe) -> bytes:
 
 
 class CubicPacer(QuicPacketPacer):
-    """aioquic's own, where ours is asked for more."""
+    """aioquic's own pacer, with the interface that our code uses."""
 
     datagram_bytes = 1200
 
@@ -90,7 +90,7 @@ class CubicPacer(QuicPacketPacer):
 
 
 class Cubic(CubicCongestionControl):
-    """aioquic's own, where ours is asked for more."""
+    """aioquic's own congestion control, with the interface that our code uses."""
 
     rate = base_rtt = 0.0
 
@@ -99,7 +99,7 @@ class Cubic(CubicCongestionControl):
 
 @contextmanager
 def aioquic_s_own() -> Iterator[None]:
-    """CUBIC in the place of our congestion control."""
+    """Replace our congestion control by CUBIC."""
     with (
         mock.patch.object(quic, "DelayControl", Cubic),
         mock.patch.object(quic, "Pacer", lambda _, size: CubicPacer(max_datagram_size=size)),
@@ -108,7 +108,9 @@ def aioquic_s_own() -> Iterator[None]:
 
 
 def punched(seed: int, seconds: float) -> float:
-    """What part of its line's rate a stream takes over a link whose path was punched."""
+    """Return the fraction of its line's rate that a stream gets over a link whose path was
+    punched.
+    """
     world = World(seed, latency=0.0)
     line = LinkSpec(PipeSpec(RTT_S / 4, rate=RATE, loss=LOSS), PipeSpec(RTT_S / 4))
     received = 0
@@ -150,7 +152,7 @@ def punched(seed: int, seconds: float) -> float:
 
 
 def share(seed: int, seconds: float) -> float:
-    """What part of the link's rate a fresh connection makes of it in so many seconds."""
+    """Return the fraction of the link's rate that a fresh connection gets within `seconds`."""
     world = World(seed, latency=0.0)
     delay = RTT_S / 2
     up, down = PipeSpec(delay=delay, rate=RATE, loss=LOSS), PipeSpec(delay=delay, loss=LOSS)
@@ -207,7 +209,7 @@ async def shake(pipe: QuicPipe, tls: Tls) -> None:
 
 
 async def answer(pipe: QuicPipe) -> None:
-    """The serving side of one transfer: how it goes is its first byte; the answer is the CPU."""
+    """Serve one transfer: its first byte selects the kind; the reply is the CPU time."""
     pipe.trust()
     began, total = time.process_time(), 0
     first = pipe.read_ready(1)
@@ -230,7 +232,7 @@ async def answer(pipe: QuicPipe) -> None:
 
 
 async def serve() -> None:
-    """Prints its port and ends when its standard input does."""
+    """Print the port, and end with the standard input."""
     port = UdpPort(RealHost())
     async with trio.open_nursery() as nursery:
         port.on_pipe(lambda pipe: nursery.start_soon(answer, pipe))
@@ -240,7 +242,7 @@ async def serve() -> None:
 
 
 async def transfer(port: UdpPort, number: int, size: int, *, tls: bool) -> tuple[float, float]:
-    """CPU milliseconds per MB of both ends, and MB per second."""
+    """Return the CPU milliseconds per MB of both ends, and MB per second."""
     pipe = await port.dial((LOOPBACK, number), timeout=5)
     pipe.trust()
     began, wall = time.process_time(), time.perf_counter()
@@ -282,7 +284,7 @@ async def on_loopback(child: subprocess.Popen[str], rounds: int) -> dict[str, fl
             for _ in range(rounds + 1):
                 runs.append(await transfer(port, number, size, tls=tls))
                 stick.sample(20)
-            runs = runs[1:]  # the first one warms up
+            runs = runs[1:]  # the first run warms up
             cpu = median(cpu for cpu, _ in runs)
             found[f"{name}_ms_per_mb"] = round(cpu, 1)
             found[f"{name}_reference_ms_per_mb"] = round(stick.reference_ms(cpu), 1)

@@ -1,10 +1,10 @@
-"""A yardstick of this machine, so that a mark in milliseconds travels between machines.
+"""A yardstick of this machine, so that goals in milliseconds are portable between machines.
 
-`work()` is a fixed piece of Python of the kind that an event loop runs: small objects, a
-dictionary, bytes. It took a millisecond on the machine where the marks were first reached (an AMD
-EPYC of 2026, Python 3.11). A script divides the time of its own work by the time of this piece, and
-so gets milliseconds of that machine: *reference ms*. On a machine that is twice as slow, or twice
-as busy, both double. Samples are taken between the measured pieces, with the same clock.
+`work()` is a fixed piece of Python like that of an event loop: small objects, a dictionary, bytes.
+It took a millisecond on the machine where the goals were first reached (an AMD EPYC of 2026, Python
+3.11). A script divides the time of its own work by the time of this piece, which gives milliseconds
+of that machine: *reference ms*. On a machine that is twice as slow, or twice as busy, both double.
+Samples are taken between the measured pieces, with the same clock.
 """
 
 import time
@@ -24,7 +24,7 @@ class _Item:
 
 
 def work() -> int:
-    """A reference millisecond of pure Python; what it returns keeps it from being left out."""
+    """Run a reference millisecond of pure Python; the result keeps the work from being skipped."""
     table: dict[int, _Item] = {}
     total = 0
     for number in range(ROUNDS):
@@ -44,7 +44,7 @@ class Yardstick:
         self._clock = clock
         self._length = length
         self._samples: list[float] = []
-        for _ in range(20):  # the interpreter specialises what it runs often
+        for _ in range(20):  # the interpreter specialises code that runs often
             work()
 
     def sample(self, count: int = 1) -> None:
@@ -57,15 +57,16 @@ class Yardstick:
 
     @property
     def ms(self) -> float:
-        """The ms that a reference millisecond takes here: the median of the samples."""
+        """Return the ms that a reference millisecond takes here: the median of the samples."""
         return median(self._samples) * 1e3
 
     def reference_ms(self, ms: float) -> float:
-        """Milliseconds of this run as milliseconds of the reference machine."""
+        """Convert milliseconds of this run into milliseconds of the reference machine."""
         return ms / self.ms
 
     def reference_tail_ms(self, ms: float, share: float) -> float:
         """Convert a percentile by the same percentile of the samples: a busy machine lengthens the
-        tails of both."""
+        tails of both.
+        """
         samples = sorted(self._samples)
         return ms / 1e3 / samples[int(share * (len(samples) - 1))]

@@ -1,8 +1,8 @@
 """Virtual time: one heap of events, and the trio clock that runs them when trio would sleep.
 
-Trio asks a clock `deadline_to_sleep_time` only when no task can run. Network events are run
-right there: no task per packet, no thread, no real waiting. The event that makes a task
-runnable hands control back to trio, so tasks see every instant in order.
+Trio calls a clock's `deadline_to_sleep_time` only when no task can run. Network events run right
+there: no task per packet, no thread, no real waiting. The event that makes a task runnable returns
+control to trio, so tasks see every instant in order.
 """
 
 import math
@@ -19,9 +19,9 @@ Event = tuple[float, int, Callable[[Any], None], Any]
 
 
 class Events:
-    """What will happen, ordered by time and, within an instant, by when it was asked for.
+    """Future events, ordered by time and, within an instant, by when they were scheduled.
 
-    Times are seconds of the simulation. `now` never goes back.
+    Times are seconds of the simulation. `now` never decreases.
     """
 
     __slots__ = ("_heap", "_ready", "_serial", "_until", "count", "now")
@@ -31,7 +31,7 @@ class Events:
         self.count = 0  # events run so far
         self._heap: list[Event] = []
         self._serial = 0
-        self._until = -math.inf  # of the `run_until` that is going on
+        self._until = -math.inf  # limit of the `run_until` in progress
         self._ready: Sized = ()
 
     def at(self, when: float, action: Callable[[Any], None], argument: Any = None) -> None:
@@ -40,9 +40,10 @@ class Events:
         heappush(self._heap, (when, self._serial, action, argument))
 
     def reach(self, when: float) -> bool:
-        """Go on to `when` at once where nothing can come in between, neither an event nor a task.
+        """Advance to `when` at once if no event or task comes before it; return whether it did.
 
-        To be called last in an event, in place of asking for one more; counts as that one.
+        Call it as the last step of an event, instead of scheduling another one. It counts as that
+        event.
         """
         heap = self._heap
         if when > self._until or self._ready or (heap and heap[0][0] <= when):
@@ -57,7 +58,8 @@ class Events:
     def run_until(self, until: float, ready: Sized = (), most: float = math.inf) -> None:
         """Run events up to and including `until`.
 
-        Stop after the instant that fills `ready`, or in which `most` events have been run.
+        Stop earlier, after the instant that fills `ready` or in which the number of events run
+        reaches `most`.
         """
         heap = self._heap
         stop = self.count + most
@@ -79,10 +81,11 @@ class Events:
 
 
 class SimClock(trio.abc.Clock):
-    """Trio's time is `events.now`. `on_idle` is called when nothing can ever happen again.
+    """Trio clock whose time is `events.now`. It calls `on_idle` when nothing can happen any more.
 
     That is so when every task waits without a deadline and no event is due. Timers that no task
-    waits for (a light host's) may go on for ever: after a week of nothing else it is called too.
+    waits for (those of light hosts) could run forever, so it also calls `on_idle` after a week in
+    which nothing else happened.
     """
 
     def __init__(
@@ -93,8 +96,8 @@ class SimClock(trio.abc.Clock):
     ) -> None:
         self.events = events
         self._on_idle = on_idle
-        self._after_instant = after_instant  # told how many events have run
-        self._last_turn = 0.0  # when a task last ran, or was to run at a known time
+        self._after_instant = after_instant  # called with the number of events run so far
+        self._last_turn = 0.0  # when a task last ran or was due to run at a known time
 
     def start_clock(self) -> None:
         """Virtual time needs no start."""
@@ -103,16 +106,16 @@ class SimClock(trio.abc.Clock):
         return self.events.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Run the network until a task can go on, or until `deadline`."""
+        """Run the network until a task can run, or until `deadline`."""
         self._after_instant(self.events.count)
         runner = _run.GLOBAL_RUN_CONTEXT.runner
         if runner.waiting_for_idle:  # `wait_all_tasks_blocked` is due: trio needs an idle moment
             return 1.0
-        if runner.entry_queue.queue:  # trio hears of it by a descriptor; as at the end of a run,
-            return 0  # when timers without tasks would otherwise go on for ever
+        if runner.entry_queue.queue:  # trio learns of it through a descriptor; at the end of a run,
+            return 0  # timers without tasks would otherwise run forever
         ready = runner.runq
         events = self.events
-        # Trio hears of signals, Ctrl-C among them, only when control comes back to it.
+        # Trio notices signals, such as Ctrl-C, only when control returns to it.
         events.run_until(deadline, ready, defaults.EVENTS_PER_TURN)
         if ready or deadline < math.inf:
             self._last_turn = events.now
@@ -122,10 +125,10 @@ class SimClock(trio.abc.Clock):
 
 
 def without_descriptors(real: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
-    """Trio's `get_events`, which asks the operating system only where something may have come.
+    """Wrap trio's `get_events` so that it asks the operating system only when needed.
 
-    No task of a simulation waits for a descriptor. Signals and calls from outside come with an
-    entry in trio's queue.
+    No task of a simulation waits for a descriptor. Signals and calls from other threads also put an
+    entry into trio's queue.
     """
 
     def get_events(manager: Any, timeout: float) -> Any:

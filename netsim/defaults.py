@@ -6,28 +6,30 @@ EPOCH: Final = 1_900_000_000.0
 """Wall-clock seconds since 1970 at the start of every simulation."""
 
 EVENTS_PER_TURN: Final = 10_000
-"""Events run in a row, where no task can go on, before trio looks for signals."""
+"""Events run in a row while no task can run, before trio checks for signals."""
 QUIET_S: Final = 7 * 86_400.0
-"""So long timers without tasks may run while every task waits for ever."""
+"""Seconds that timers without tasks may run while every task waits without a deadline."""
 
 LOOPBACK_S: Final = 20e-6
-"""From a host to itself."""
+"""Seconds from a host to itself."""
 DNS_ROUND_TRIP_S: Final = 0.02
-"""From asking the system's resolver to its answer."""
+"""Seconds from a query to the system's resolver to its reply."""
 
 # Sockets.
 EPHEMERAL: Final = (32768, 60999)
-"""Ports chosen for who asks for none: Linux's range."""
+"""Ports chosen for a socket that asks for none: Linux's range."""
 LOOPBACK_MTU: Final = 65536
 DATAGRAM_BYTES: Final = 65507
 RECEIVE_BUFFER_BYTES: Final = 212992
-"""Of a UDP socket (Linux's net.core.rmem_default); a datagram counts with its overhead."""
+"""Receive buffer of a UDP socket (Linux's net.core.rmem_default); a datagram counts with its
+overhead.
+"""
 DATAGRAM_OVERHEAD_BYTES: Final = 512
 TURN: Final = 16
-"""Socket calls that find what they want at once before one gives way to other tasks."""
+"""Socket calls that succeed at once before one lets other tasks run."""
 
 # Light hosts.
 LIGHT_PORT: Final = 4001
-"""Their UDP port, where nothing else is said."""
+"""Their UDP port unless another one is given."""
 ADVANCE_TURNS: Final = 64
-"""Parts of a run without tasks, between which garbage may be collected."""
+"""Sections of a run without tasks, between which garbage may be collected."""

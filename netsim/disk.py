@@ -1,12 +1,13 @@
-"""The disk of a simulated host: it outlives crashes, and loses what a real one would lose.
+"""The disk of a simulated host: it outlives crashes, and loses what a real disk would lose.
 
 Files and names change in a cache first. A sync makes them durable at the moment the disk has
-done it; a crash at any instant keeps what was durable then, drops or tears the rest, and leaves
-the program's handles dead. Names are journalled in order, as ext4 and XFS do: of the changes that
-no sync has covered, a crash keeps a prefix. Every operation takes its time on the one disk.
+finished it. A crash at any instant keeps what was durable then, drops or tears the rest, and
+invalidates the program's handles. Names are journalled in order, as in ext4 and XFS: of the changes
+that no sync has covered, a crash keeps a prefix. Operations take time, and the disk does one at a
+time.
 
-`Disk` is the thing itself, with the switches for faults; `mount.py` has the system calls. A file
-is replaced or appended to (`File`), or written in place, as databases do (`BlockFile`).
+`Disk` is the device with the switches for faults; `mount.py` has the system calls. A file is
+replaced or appended to (`File`), or written in place, as databases do (`BlockFile`).
 """
 
 from collections import deque
@@ -18,13 +19,13 @@ from typing import Final, Protocol
 from .clock import Events
 from .diskfile import BlockFile, File
 
-INTERNED: Final = 4096  # bytes from which equal contents are kept once
+INTERNED: Final = 4096  # bytes from which equal contents are stored only once
 NAMES_WRITTEN_S: Final = 5.0  # names are durable after this without a sync (ext4: commit=5)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """A disk's size (bytes), rates (bytes/s), and the seconds of a seek and of a sync."""
+    """Size (bytes), rates (bytes/s), and the seconds of a seek and of a sync of a disk."""
 
     capacity: int = 256 * 10**9
     read_rate: float = 500e6
@@ -34,7 +35,7 @@ class DiskSpec:
 
 
 class Folder:
-    """Names in a folder. `fixed` ones are part of the system: nobody writes there."""
+    """Names in a folder. `fixed` ones are part of the system and cannot be changed."""
 
     __slots__ = ("fixed", "mode", "names")
 
@@ -48,21 +49,22 @@ class Life(Protocol):
     """One program's use of a disk."""
 
     def end(self) -> None:
-        """It is over."""
+        """Invalidate the program's handles."""
         ...
 
 
 Node = File | Folder
-Change = tuple[Folder, str, Node | None]  # a name, and what it named before
-Entry = tuple[float, tuple[Change, ...]]  # when; undone together
-Sync = tuple[float, File | None, bytes | int, int]  # done when, a file's mark, journal entries
+Change = tuple[Folder, str, Node | None]  # a name, and what it pointed to before
+Entry = tuple[float, tuple[Change, ...]]  # time, and changes that are undone together
+# when done, file, the file's mark, journal entries
+Sync = tuple[float, File | None, bytes | int, int]
 
 
 class Disk:
     """One host's disk, and its faults.
 
-    `torn`: a crash may leave a part of what was written and not synced, else nothing of it.
-    `lost_syncs`: syncs say yes and do nothing. `read_only`: nothing can be written.
+    `torn`: a crash may keep part of a write that was not synced; otherwise it keeps none of it.
+    `lost_syncs`: syncs report success and do nothing. `read_only`: nothing can be written.
     `errors`: an errno for each path that fails.
     """
 
@@ -74,7 +76,9 @@ class Disk:
         *,
         contents: dict[bytes, bytes] | None = None,
     ) -> None:
-        """`contents` holds the large contents of all disks that share it."""
+        """Create an empty disk; `contents` is the store of large contents that several disks
+        share.
+        """
         self.events = events
         self.spec = spec
         self.torn = True
@@ -92,7 +96,7 @@ class Disk:
         self._journal: deque[Entry] = deque()
         self._journalled = 0  # entries that have left the journal
         self._syncs: deque[Sync] = deque()
-        self._flushing = False  # names will be written without a sync
+        self._flushing = False  # names will become durable without a sync
 
     @property
     def free(self) -> int:
@@ -100,7 +104,7 @@ class Disk:
         return max(self.spec.capacity - self.used, 0)
 
     def attach(self, life: "Life") -> None:
-        """A program starts: what the last one still has works no more."""
+        """Start a program: the handles of the previous one become invalid."""
         self._end_life()
         self._life = life
 
@@ -115,7 +119,7 @@ class Disk:
         at.names[name] = folder
 
     def crash(self) -> None:
-        """Lose power now: what is durable stays, the rest is dropped, or torn."""
+        """Lose power now: durable data stays, the rest is dropped or torn."""
         now = self.events.now
         self._end_life()
         self._settle(now)
@@ -136,7 +140,7 @@ class Disk:
     # Durability.
 
     def _settle(self, now: float) -> None:
-        """Take note of the syncs that are done by now."""
+        """Apply the syncs that are done by now."""
         syncs = self._syncs
         while syncs and syncs[0][0] <= now:
             _, file, mark, entries = syncs.popleft()
@@ -147,7 +151,7 @@ class Disk:
                 self._journalled += 1
 
     def _flush(self, _: None) -> None:
-        """Names that are old enough are durable."""
+        """Make names durable that are old enough."""
         now, journal = self.events.now, self._journal
         self._settle(now)
         while journal and journal[0][0] + NAMES_WRITTEN_S <= now:
@@ -158,7 +162,7 @@ class Disk:
             self.events.at(journal[0][0] + NAMES_WRITTEN_S, self._flush)
 
     def _undo_names(self, now: float) -> None:
-        """Of the changes that no sync has covered, a prefix survives."""
+        """Keep a prefix of the name changes that no sync has covered, and undo the rest."""
         journal = self._journal
         begun = sum(when <= now for when, _ in journal)
         kept = self._stream.randint(0, begun) if self.torn else 0
@@ -172,15 +176,15 @@ class Disk:
         self._journalled += len(journal)
         journal.clear()
 
-    # What mounts do.
+    # Called by mounts.
 
     def charge(self, seconds: float) -> float:
-        """Work for so long after what is under way; returns when it is done."""
+        """Occupy the disk for `seconds` after its current work; return when that is done."""
         self.busy_until = max(self.busy_until, self.events.now) + seconds
         return self.busy_until
 
     def change_names(self, *changes: tuple[Folder, str, Node | None]) -> None:
-        """Journal new meanings of names, as one."""
+        """Journal new meanings of names as one entry."""
         self._settle(self.events.now)
         when = self.charge(self.spec.seek_s)
         self._journal.append(
@@ -197,11 +201,11 @@ class Disk:
                 folder.names[name] = node
 
     def forget(self, file: File) -> None:
-        """No name is left for a file."""
+        """Free the space of a file that has no name any more."""
         self.used -= file.size
 
     def write(self, file: File, offset: int, data: bytes) -> None:
-        """Into the cache. Raises OSError (ENOSPC) where nothing fits."""
+        """Write into the cache. Raises OSError (ENOSPC) if the space is not enough."""
         self._settle(self.events.now)
         old = file.content
         content = data if offset == 0 and len(data) >= len(old) else _spliced(old, offset, data)
@@ -216,26 +220,26 @@ class Disk:
         self.used += len(content) - len(old)
 
     def overwrite(self, file: BlockFile, offset: int, data: bytes) -> None:
-        """Into the cache, in place."""
+        """Write into the cache, in place."""
         begun, before = self._begin(file), file.size
         self.charge(len(data) / self.spec.write_rate)
         file.overwrite(begun, offset, data)
         self.used += file.size - before
 
     def resize(self, file: BlockFile, size: int) -> None:
-        """Cut a file, or fill it up with zeros."""
+        """Truncate a file, or extend it with zeros."""
         begun, before = self._begin(file), file.size
         file.resize(begun, size)
         self.used += file.size - before
 
     def _begin(self, file: BlockFile) -> float:
-        """A change in place: when the disk gets to it."""
+        """Note a change in place; return when the disk gets to it."""
         self._settle(self.events.now)
         self._dirty[file] = None
         return max(self.busy_until, self.events.now)
 
     def sync(self, file: File | None) -> None:
-        """Make names, and one file's content, durable."""
+        """Make names durable, and one file's content."""
         when = self.charge(self.spec.sync_s)
         if not self.lost_syncs:
             entries = self._journalled + len(self._journal)
@@ -243,7 +247,7 @@ class Disk:
 
 
 def installed(files: Mapping[str, File]) -> Folder:
-    """A folder of the system, for `Disk.install`."""
+    """Return a folder of the system, for `Disk.install`."""
     folder = Folder(fixed=True)
     folder.names.update(files)
     return folder

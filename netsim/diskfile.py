@@ -1,17 +1,19 @@
-"""Files of a simulated disk: what is in them, and what a crash would leave of that."""
+"""Files of a simulated disk: their content, and what of it would survive a crash."""
 
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
-PAGE: Final = 4096  # bytes that a disk writes at once, or not
-SECTOR: Final = 512  # bytes that it writes whole, or not, where a page is torn
+PAGE: Final = 4096  # bytes that a disk writes at once or not at all
+SECTOR: Final = 512  # bytes that it writes whole or not at all when a page is torn
 DATA_WRITTEN_S: Final = 30.0  # data is durable after this (Linux: vm.dirty_expire_centisecs = 3000)
 
 
 class File:
-    """A file. `safe` is the content that would survive, None where that is `content` itself."""
+    """A file. `safe` is the content that would survive a crash, None if that is `content`
+    itself.
+    """
 
     __slots__ = ("content", "mode", "safe", "since")
 
@@ -19,30 +21,32 @@ class File:
         self.content = content
         self.mode = mode
         self.safe: bytes | None = None
-        self.since = 0.0  # of the oldest write that no sync has covered
+        self.since = 0.0  # time of the oldest write that no sync has covered
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         return len(self.content)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes."""
+        """Return up to `size` bytes from `offset`."""
         content = self.content
         return content if not offset and size >= len(content) else content[offset : offset + size]
 
     def mark(self) -> bytes | int:
-        """What a sync that begins now will make durable."""
+        """Return what a sync that begins now will make durable."""
         return self.content
 
     def settle(self, mark: bytes | int) -> bool:
-        """A sync is done that began at `mark`; returns whether all is durable now."""
+        """Apply a sync that began at `mark` and is done; return whether everything is durable
+        now.
+        """
         if self.safe is not None and isinstance(mark, bytes):
             self.safe = None if self.content is mark else mark
         return self.safe is None
 
     def lose(self, now: float, torn: bool, stream: Random) -> None:
-        """A crash at `now`: of what was written and not synced, chance decides."""
+        """Crash at `now`: chance decides what survives of writes that were not synced."""
         self.content = self._survivor(now, torn, stream)
         self.safe = None
 
@@ -63,8 +67,9 @@ class File:
 
 
 class InstalledFile(File):
-    """A file of the system. `load` brings its content, of `size` bytes, when it is first read: most
-    simulations never read the weights of the embedded model."""
+    """File of the system. `load` returns its content, of `size` bytes, when it is first read: most
+    simulations never read the weights of the embedded model.
+    """
 
     __slots__ = ("_content", "_load", "_size")
 
@@ -78,7 +83,7 @@ class InstalledFile(File):
 
     @property
     def content(self) -> bytes:
-        """The whole file."""
+        """Return the whole content."""
         if self._content is None:
             self._content = self._load()
         return self._content
@@ -98,29 +103,30 @@ class Change(NamedTuple):
     begun: float
     offset: int  # of the bytes, or the new length
     new: bytes | None
-    old: bytes  # from `offset` on
-    size: int  # of the file before
+    old: bytes  # bytes from `offset` on before the change
+    size: int  # size of the file before the change
 
 
 class BlockFile(File):
-    """A file written in place. Between two syncs a crash keeps any of the writes, in any order:
-    each is there, is not, or is torn."""
+    """File written in place. Between two syncs a crash may keep any of the writes, in any order:
+    each is kept, lost or torn.
+    """
 
     __slots__ = ("_changes", "_data", "_gone")
 
     def __init__(self, content: bytes, mode: int) -> None:
-        self._changes: deque[Change] = deque()  # that no sync has covered
-        self._gone = 0  # changes before those
+        self._changes: deque[Change] = deque()  # changes that no sync has covered
+        self._gone = 0  # number of changes before those
         super().__init__(content, mode)
 
     @property
     def content(self) -> bytes:
-        """The whole file."""
+        """Return the whole content."""
         return bytes(self._data)
 
     @content.setter
     def content(self, content: bytes) -> None:
-        """Durable at once: for who damages a disk."""
+        """Replace the content durably at once, for tests that damage a disk."""
         self._data = bytearray(content)
         self._gone += len(self._changes)
         self._changes.clear()
@@ -133,14 +139,14 @@ class BlockFile(File):
         return bytes(self._data[offset : offset + size])
 
     def overwrite(self, begun: float, offset: int, data: bytes) -> None:
-        """Bytes in place; the disk gets to them at `begun`."""
+        """Write bytes in place; the disk gets to them at `begun`."""
         old = bytes(self._data[offset : offset + len(data)])
         self._changes.append(Change(begun, offset, data, old, len(self._data)))
         self._put(offset, data)
         self._age(begun)
 
     def resize(self, begun: float, size: int) -> None:
-        """Cut, or filled up with zeros."""
+        """Truncate, or extend with zeros."""
         self._changes.append(Change(begun, size, None, bytes(self._data[size:]), len(self._data)))
         self._set_size(size)
         self._age(begun)
@@ -183,7 +189,7 @@ class BlockFile(File):
                     self._put(change.offset + at, change.new[at : at + SECTOR])
 
     def _age(self, now: float) -> None:
-        """What is old enough is durable."""
+        """Make changes durable that are old enough."""
         while self._changes[0].begun <= now - DATA_WRITTEN_S:
             self._changes.popleft()
             self._gone += 1
@@ -199,6 +205,6 @@ class BlockFile(File):
 
 
 def _page(old: bytes, at: int, size: int) -> bytes:
-    """A page that was not written: the old one, zeros where there was none."""
+    """Return a page that was not written: the old one, or zeros if there was none."""
     length = min(PAGE, size - at)
     return old[at : at + length].ljust(length, b"\0")

@@ -1,7 +1,7 @@
-"""Names: the zone of a world, how a host looks them up, and a server that speaks DNS.
+"""Name resolution: a world's zone, the look-ups of hosts, and a server that speaks DNS.
 
-Programs that use trio's resolver are answered after a virtual round trip. Programs that speak
-DNS themselves find a real server on UDP port 53 (`NameServer`): RFC 1035, with AAAA (RFC 3596).
+Programs that use trio's resolver get a reply after a virtual round trip. Programs that speak DNS
+themselves find a real server on UDP port 53 (`NameServer`): RFC 1035, with AAAA (RFC 3596).
 """
 
 import socket as stdlib
@@ -30,7 +30,7 @@ _KINDS: Final = {
 
 
 def lookup(zone: Zone, name: str) -> list[str] | None:
-    """The addresses of a name; None where there is no such name."""
+    """Return the addresses of a name; None if the name does not exist."""
     found = zone.get(name.rstrip("."))
     return found if found is not None else zone.get(name.rstrip(".").lower())
 
@@ -50,7 +50,7 @@ class Resolver(trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> Any:
-        """As libc's: raises socket.gaierror (EAI_NONAME, EAI_AGAIN, EAI_SERVICE)."""
+        """Resolve like libc: raises socket.gaierror (EAI_NONAME, EAI_AGAIN, EAI_SERVICE)."""
         number = _service(port)
         asker = CURRENT.get(None)
         name = host.decode("ascii", "replace") if host is not None else ""
@@ -81,7 +81,7 @@ class Resolver(trio.abc.HostnameResolver):
         return [*six, *four]
 
     async def getnameinfo(self, sockaddr: tuple[Any, ...], flags: int) -> tuple[str, str]:
-        """The name of an address, or its text where it has none."""
+        """Return the name of an address, or its text if it has none."""
         address, port = str(sockaddr[0]), int(sockaddr[1])
         await trio.sleep(defaults.DNS_ROUND_TRIP_S)
         if not flags & stdlib.NI_NUMERICHOST:
@@ -110,7 +110,7 @@ def _entry(address: str, port: int, kind: int, proto: int) -> tuple[Any, ...]:
 
 
 def _is_online(host: Host) -> bool:
-    """Whether it has an address, and a router where it needs one."""
+    """Whether it has an address, and a running router if it needs one."""
     return any(
         item.addresses and (gateway is None or gateway.owner.up)
         for item in host.attachments
@@ -122,7 +122,7 @@ def _is_online(host: Host) -> bool:
 
 
 class BadQuery(ValueError):
-    """A message that is no query; `identifier` is None where not even that could be read."""
+    """Message that is not a valid query; `identifier` is None if even that could not be read."""
 
     def __init__(self, identifier: int | None, code: int) -> None:
         super().__init__(code)
@@ -131,12 +131,12 @@ class BadQuery(ValueError):
 
 
 def parse_query(message: bytes) -> tuple[int, int, str, int, bytes]:
-    """Identifier, flags, name, type and the question's own bytes. Raises BadQuery."""
+    """Return identifier, flags, name, type and the bytes of the question. Raises BadQuery."""
     if len(message) < 12:
         raise BadQuery(None, _FORMAT_ERROR)
     identifier, flags, questions, answers, authorities, _ = struct.unpack_from("!6H", message)
     if flags & _RESPONSE:
-        raise BadQuery(None, _FORMAT_ERROR)  # answering answers would never end
+        raise BadQuery(None, _FORMAT_ERROR)  # replies to replies would never end
     if flags >> 11 & 15:
         raise BadQuery(identifier, _NOT_IMPLEMENTED)
     if questions != 1 or answers or authorities:
@@ -151,7 +151,7 @@ def parse_query(message: bytes) -> tuple[int, int, str, int, bytes]:
 
 
 def _parse_name(identifier: int, message: bytes) -> tuple[str, int]:
-    """The name of the question, which may not be compressed: nothing comes before it."""
+    """Read the name of the question, which cannot be compressed because nothing precedes it."""
     labels: list[str] = []
     at = 12
     while True:
@@ -168,7 +168,7 @@ def _parse_name(identifier: int, message: bytes) -> tuple[str, int]:
 
 
 def answer(zone: Zone, message: bytes) -> bytes | None:
-    """The response to a query; None for what deserves none."""
+    """Return the response to a query; None if it gets none."""
     try:
         identifier, flags, name, kind, question = parse_query(message)
     except BadQuery as bad:
@@ -200,7 +200,7 @@ def _record(address: str) -> bytes:
 
 
 class NameServer:
-    """A program for a host: answers DNS queries from a zone, on UDP port 53."""
+    """Program for a host: answers DNS queries from a zone, on UDP port 53."""
 
     def __init__(self, zone: Zone) -> None:
         self._zone = zone

@@ -5,31 +5,31 @@ from difflib import get_close_matches
 
 
 class SimError(Exception):
-    """Anything the simulator refuses."""
+    """Base class of the simulator's errors."""
 
 
 class NoHost(SimError):
-    """A socket was asked for by a task that belongs to no simulated host."""
+    """A task that belongs to no simulated host asked for a socket."""
 
 
 class NotSimulated(SimError):
-    """Code under simulation reached for the real world (a thread, a process, a real socket)."""
+    """Code under simulation tried to use the real world (a thread, a process, a real socket)."""
 
 
 class Stuck(SimError):
-    """A task has kept the processor without giving way, so that virtual time stands still."""
+    """A task has run without a checkpoint for so long that virtual time stands still."""
 
 
 class BadTrace(SimError):
-    """A file that is no trace, or the beginning of one."""
+    """The file is not a trace, or only the beginning of one."""
 
 
 class NothingLeft(SimError):
-    """Every task waits and no event is due: nothing can ever happen again."""
+    """Every task waits and no event is due, so nothing can ever happen again."""
 
 
 class BadScenario(SimError):
-    """A scenario says something that cannot be done. `line` is its line in the file, or 0."""
+    """A scenario asks for something impossible. `line` is its line in the file, or 0."""
 
     def __init__(self, message: str, *, line: int = 0, hint: str = "") -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class BadScenario(SimError):
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """What to tell who wrote `word` instead of one of those."""
+    """Return a hint for an unknown `word`: the closest known words."""
     turned = [item for item in known if item == word[::-1]]  # `=>`
     close = turned or get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     if close:

@@ -1,7 +1,7 @@
-"""What goes wrong, on purpose: partitions, clogs, loss, crashes, sleep, clocks, links, gateways.
+"""Deliberate faults: partitions, clogs, loss, crashes, sleep, clocks, links, gateways.
 
-A fault on packets acts where a packet reaches its host: gateways on the way have seen it, and
-their mappings live on. Every deed is written to `timeline`.
+A fault on packets acts where a packet reaches its host: gateways in between have seen it, and their
+mappings stay alive. Every action is written to `timeline`.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ WAYS: Final = ("up", "down")
 
 
 class Named(Protocol):
-    """A host, a light host, a volunteer."""
+    """A host, a light host or a volunteer."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ Names = Iterable[str | Named]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What was done, to whom, and when, in seconds of the simulation."""
+    """An action of faults, its hosts, and its time in seconds of the simulation."""
 
     time: float
     what: str
@@ -45,10 +45,11 @@ class Deed:
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """What happens to packets from `origins` to `receivers`; a packet from outside of both, none.
+    """Effect on packets from `origins` to `receivers`; a packet whose ends are not in both is
+    unaffected.
 
-    `loss` is a chance, 1.0 a cut; `delay` holds each back for so many seconds; `until` holds
-    all until then.
+    `loss` is a probability, 1.0 for a partition; `delay` adds that many seconds to each packet;
+    `until` holds all packets until that time.
     """
 
     origins: frozenset[str]
@@ -65,8 +66,8 @@ class Faults:
         self.world = world
         self.timeline: list[Deed] = []
         self._rules: list[Rule] = []
-        self._clogged: dict[str, float] = {}  # until when, by host
-        self._healed = 0  # how often everything was
+        self._clogged: dict[str, float] = {}  # by host: until when
+        self._healed = 0  # how often all faults were healed
         self._random = world.streams.get("faults", "packets")
         self._order = world.streams.get("faults", "order")
         self._asleep = Dormitory()
@@ -77,9 +78,9 @@ class Faults:
     # Packets.
 
     def partition(self, *groups: Names, oneway: bool = False) -> list[Rule]:
-        """No packet passes between the groups; hosts in no group talk with everybody.
+        """Partition groups of hosts; hosts in no group can talk to all.
 
-        With `oneway` only the first group's packets are lost. Returns what `heal` can end.
+        With `oneway` only the first group's packets are lost. Returns rules that `heal` can end.
         """
         sets = [_names(group) for group in groups]
         if len(sets) < 2:
@@ -93,33 +94,38 @@ class Faults:
         return self._add("partition", whole, detail + (" one-way" if oneway else ""), rules)
 
     def loss(self, origins: Names, receivers: Names, chance: float) -> list[Rule]:
-        """Packets from the ones to the others are lost by `chance`, in this direction."""
+        """Lose packets from `origins` to `receivers` with probability `chance`, in this direction
+        only.
+        """
         ones, others = _names(origins), _names(receivers)
         rule = Rule(ones, others, loss=chance)
         return self._add("loss", ones | others, f"{chance:g}", [rule])
 
     def delay(self, origins: Names, receivers: Names, seconds: float) -> list[Rule]:
-        """Packets from the ones to the others take so much longer, in this direction."""
+        """Delay packets from `origins` to `receivers` by `seconds`, in this direction only."""
         ones, others = _names(origins), _names(receivers)
         rule = Rule(ones, others, delay=seconds)
         return self._add("delay", ones | others, f"{seconds:g} s", [rule])
 
     def block(self, origins: Names, receivers: Names, seconds: float) -> list[Rule]:
-        """Packets from the ones to the others are held for `seconds` from now, then all arrive."""
+        """Hold packets from `origins` to `receivers` for `seconds` from now; then all arrive."""
         ones, others = _names(origins), _names(receivers)
         rule = Rule(ones, others, until=self.now + seconds)
         return self._add("block", ones | others, f"{seconds:g} s", [rule])
 
     def clog(self, hosts: Names, seconds: float) -> None:
-        """Whatever these hosts send or would receive is held for so long, then all arrives."""
+        """Hold all packets that these hosts send or would receive for `seconds`; then all
+        arrive.
+        """
         for name in sorted(_names(hosts)):
             self._clog((name, self.now + seconds, self._healed))
 
     def swizzle(self, hosts: Names, seconds: float) -> list[str]:
-        """Clog a random part of the hosts one after the other, then unclog them in another order.
+        """Clog a random subset of the hosts one after the other, then unclog them in another order.
 
-        It takes `seconds`; the second half unclogs. Returns who was chosen. FoundationDB's
-        swizzle-clogging: it finds what depends on who comes back first.
+        It takes `seconds`; the second half unclogs. Returns the chosen hosts. This is
+        FoundationDB's swizzle-clogging: it finds code that depends on the order in which hosts come
+        back.
         """
         names = sorted(_names(hosts))
         chosen = self._order.sample(names, self._order.randint(1, len(names)))
@@ -131,7 +137,7 @@ class Faults:
         return chosen
 
     def heal(self, *rules: Rule) -> None:
-        """End these rules; without any, all of them. What is held arrives when it was to."""
+        """End these rules, or all if none are given. Held packets arrive when they were due to."""
         self._rules = [rule for rule in self._rules if rules and rule not in rules]
         if not rules:
             self._clogged.clear()
@@ -148,17 +154,17 @@ class Faults:
     def _clog(self, item: tuple[str, float, int]) -> None:
         name, until, healed = item
         if healed != self._healed:
-            return  # the rest of a swizzle that was ended
+            return  # a later part of a swizzle that was healed
         self._clogged[name] = max(until, self._clogged.get(name, 0.0))
         self.note("clog", (name,), f"{until - self.now:g} s")
         self._hook()
 
     def _hook(self) -> None:
-        """Packets are looked at only while there is something to look for."""
+        """Inspect packets only while a fault needs it."""
         self.world.network.interfere = self._judge if self._rules or self._clogged else None
 
     def _judge(self, packet: Packet, receiver: str) -> float:
-        """`network.Interfere`: what happens to a packet that would arrive now."""
+        """Return the fate of a packet that would arrive now (`network.Interfere`)."""
         now, origin = self.now, packet.origin
         until, extra = now, 0.0
         for rule in self._rules:
@@ -180,18 +186,19 @@ class Faults:
     # Computers.
 
     async def crash(self, *hosts: str | Computer) -> None:
-        """Power off: no goodbye."""
+        """Cut the power of hosts, without a goodbye."""
         for host in map(self.computer, hosts):
             self.note("crash", (host.name,))
             if isinstance(host, LightHost):
                 host.crash()
             else:
-                host.up = False  # what is kept of a sleeping host ends without a word
+                # the remaining tasks of a sleeping host end without sending anything
+                host.up = False
                 self._wake(host)
                 await host.crash()
 
     async def restart(self, *hosts: str | Computer, core: Core | None = None) -> None:
-        """Power on again, with the same disk; one that runs is crashed first."""
+        """Power hosts on again, with the same disk; crash those that are running first."""
         for host in map(self.computer, hosts):
             if host.up:
                 await self.crash(host)
@@ -202,7 +209,9 @@ class Faults:
                 await host.restart()
 
     def sleep(self, *hosts: str | Computer) -> None:
-        """Suspend: no packet in or out, no task runs; its wall clock and all else goes on."""
+        """Suspend hosts: no packet in or out, no task runs. Wall clocks and all other hosts
+        continue.
+        """
         for host in map(self.computer, hosts):
             self.note("sleep", (host.name,))
             if isinstance(host, LightHost):
@@ -212,7 +221,7 @@ class Faults:
             self._connect(host)
 
     def resume(self, *hosts: str | Computer) -> None:
-        """Wake up: everything that is due fires."""
+        """Wake hosts up: everything that is due fires."""
         for host in map(self.computer, hosts):
             self.note("resume", (host.name,))
             if isinstance(host, LightHost):
@@ -231,7 +240,7 @@ class Faults:
         return found in self._asleep if isinstance(found, Host) else not found.up
 
     def step_clock(self, *hosts: str | Host, seconds: float) -> None:
-        """Set the wall clock forward, or back."""
+        """Set the wall clock forward or back."""
         for host in map(self.host, hosts):
             host.wall_offset += seconds
             self.note("clock", (host.name,), f"{seconds:+g} s")
@@ -246,7 +255,7 @@ class Faults:
     # Links and gateways.
 
     def link_down(self, *who: str | Computer | Gateway) -> None:
-        """Pull the cable: nothing in, nothing out; of a gateway, that to the outside."""
+        """Pull the cable: nothing in, nothing out. For a gateway, the cable to the outside."""
         for item in map(self.plugged, who):
             self._unplugged.add(item.name)
             self.note("link.down", (item.name,))
@@ -269,7 +278,7 @@ class Faults:
         self.note("cut" if cut else "mend", (item.name,), way)
 
     def _connect(self, item: Computer | Gateway) -> None:
-        """Open or close the pipes of a host, as its sleep, its cable and its cuts say."""
+        """Open or close a host's pipes according to its sleep, its cable and its cuts."""
         closed = item.name in self._unplugged
         closed = closed or (isinstance(item, Host) and item in self._asleep)
         for attachment in _plugs(item):
@@ -277,15 +286,15 @@ class Faults:
             attachment.down.cut = closed or (item.name, "down") in self._cuts
 
     def reboot(self, *gateways: str | Gateway, seconds: float = 0.0) -> None:
-        """A gateway is off for `seconds`, and forgets what it has mapped."""
+        """Switch gateways off for `seconds`; they forget their mappings."""
         for gateway in map(self.gateway, gateways):
             gateway.reboot(seconds)
             self.note("nat.reboot", (gateway.name,), f"{seconds:g} s")
 
     def redial(self, *gateways: str | Gateway) -> None:
-        """A gateway comes back with another outer address, and another IPv6 prefix if it has one.
+        """Give gateways another outer address, and another IPv6 prefix if they have one.
 
-        DNS knows of it at once.
+        DNS lists it at once.
         """
         for gateway in map(self.gateway, gateways):
             outer = gateway.outer
@@ -299,14 +308,14 @@ class Faults:
                     self.world.names[host.name] = host.addresses()
             self.note("redial", (gateway.name,), f"{address} {prefix or ''}".rstrip())
 
-    # Whom a name means.
+    # Names of hosts and gateways.
 
     @property
     def now(self) -> float:
         return self.world.events.now
 
     def computer(self, host: str | Computer) -> Computer:
-        """A host or light host by name. Raises SimError."""
+        """Return a host or light host by name. Raises SimError."""
         if not isinstance(host, str):
             return host
         found: Computer | None = self.world.hosts.get(host) or self.world.lights.get(host)
@@ -315,14 +324,14 @@ class Faults:
         return found
 
     def host(self, host: str | Host) -> Host:
-        """A whole host by name. Raises SimError."""
+        """Return a whole host by name. Raises SimError."""
         found = self.computer(host)
         if not isinstance(found, Host):
             raise SimError(f"{found.name} is a light host: it has no wall clock of its own")
         return found
 
     def gateway(self, gateway: str | Gateway) -> Gateway:
-        """A gateway by name. Raises SimError."""
+        """Return a gateway by name. Raises SimError."""
         if not isinstance(gateway, str):
             return gateway
         if gateway not in self.world.gateways:
@@ -330,13 +339,13 @@ class Faults:
         return self.world.gateways[gateway]
 
     def plugged(self, who: str | Computer | Gateway) -> Computer | Gateway:
-        """A host or gateway by name. Raises SimError."""
+        """Return a host or gateway by name. Raises SimError."""
         if isinstance(who, str) and who in self.world.gateways:
             return self.world.gateways[who]
         return who if isinstance(who, Gateway) else self.computer(who)
 
     def note(self, what: str, who: Iterable[str], detail: str = "") -> None:
-        """Write a deed to the timeline."""
+        """Write an action to the timeline."""
         self.timeline.append(Deed(self.now, what, tuple(who), detail))
 
 

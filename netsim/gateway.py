@@ -1,4 +1,4 @@
-"""A box between two segments: what every NAT, firewall and carrier NAT has in common."""
+"""A box between two segments: the common part of NATs, firewalls and carrier NATs."""
 
 import copy
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from .network import Attachment, Network, Segment
 from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
 from .sockets.groups import is_group
 
-ICMP_BYTES: Final = 36  # header, and the head of the packet that it is about
+ICMP_BYTES: Final = 36  # header, and the start of the packet that the error refers to
 
 Allowed = frozenset[tuple[int, int]]
-"""(protocol, destination port) pairs that may go out."""
+"""(protocol, destination port) pairs that may leave."""
 
 
 class Filter(Protocol):
-    """Who says which packets may pass: of IPv6, or of IPv4 without translation."""
+    """Decides which packets may pass: IPv6, or IPv4 without translation."""
 
     def allows_out(self, packet: Packet) -> bool: ...
 
@@ -31,7 +31,7 @@ class Filter(Protocol):
 
 
 class Service(Protocol):
-    """What a gateway runs on its inner address (`nat/igd.py`)."""
+    """Program that a gateway runs on its inner address (`nat/igd.py`)."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -41,12 +41,12 @@ class Service(Protocol):
 
 
 class Gateway:
-    """Passes packets between `inside` and `outside`; subclasses translate and filter.
+    """Router that passes packets between `inside` and `outside`; subclasses translate and filter.
 
-    `wan` is its plug outside, behind the access link; `lan` its plug inside, the default
-    route of everybody there. This one is a plain router. `allow` limits what may leave;
-    `blocked` is "drop", or "reject" for an ICMP error to who tried. `prefix` (a /64) is routed to
-    the inside, past `six` where that is set.
+    `wan` is its attachment outside, behind the access link; `lan` is its attachment inside, the
+    default route of the hosts there. `allow` limits what may leave; `blocked` is "drop", or
+    "reject" to send an ICMP error to the sender. `prefix` (a /64) is routed to the inside, through
+    the filter `six` if one is set.
     """
 
     routed = True  # inside IPv4 addresses are reachable from outside
@@ -82,7 +82,7 @@ class Gateway:
         self.inside.assign(self.lan, next(map(str, self._free)))
         self.inside.gateway = self.lan
         self.six: Filter | None = None
-        self.box: Host | None = None  # the gateway's own computer, where it runs a service
+        self.box: Host | None = None  # the gateway's own computer, if it runs a service
         self.service: Service | None = None
         self.forwards: dict[tuple[int, int], Addr] = {}  # (protocol, outer port): inner address
         self.forwarded: dict[tuple[int, Addr], int] = {}  # the other way round
@@ -92,19 +92,19 @@ class Gateway:
             self.inside.assign(self.lan, str(next(self._free6)))
         self._allow = allow
         self._reject = blocked == "reject"
-        self._power = 0  # counts reboots, so that an older one does not switch it on
+        self._power = 0  # counts reboots, so that an earlier one does not switch it on
 
     # Addresses.
 
     @property
     def address(self) -> str:
-        """Its first outer IPv4 address."""
+        """Return its first outer IPv4 address."""
         return self.wan.addresses[0]
 
     def free_address(self) -> str:
-        """An unused IPv4 address of the inside; those given back come last.
+        """Return an unused inside IPv4 address, preferring addresses that were never used.
 
-        Raises ValueError where there is none.
+        Raises ValueError if none is left.
         """
         for _ in range(2):
             for text in map(str, self._free):
@@ -114,14 +114,17 @@ class Gateway:
         raise ValueError(f"the inside of gateway `{self.name}` has no address left")
 
     def free_address6(self) -> str:
-        """An unused IPv6 address of the routed prefix. Raises ValueError where there is none."""
+        """Return an unused IPv6 address of the routed prefix. Raises ValueError if there is
+        none.
+        """
         if self._free6 is None:
             raise ValueError(f"gateway `{self.name}` has no IPv6 (`ipv6=True`)")
         return str(next(self._free6))
 
     def route(self, address: str) -> None:
-        """Lead an inside address here from outside, where addresses are not translated:
-        IPv6, and IPv4 of a gateway that is `routed`."""
+        """Route an inside address to this gateway from outside, as far as it is not translated:
+        IPv6, and IPv4 of a gateway that is `routed`.
+        """
         gateway: Gateway | None = self
         while gateway is not None and (":" in address or gateway.routed):
             gateway.outside.members[address] = gateway.wan
@@ -129,12 +132,12 @@ class Gateway:
 
     @property
     def outer(self) -> "Gateway | None":
-        """The gateway that this one is behind."""
+        """The gateway that this one is behind, or None."""
         owner = self.outside.gateway.owner if self.outside.gateway is not None else None
         return owner if isinstance(owner, Gateway) else None
 
     def _dial(self, address: str) -> None:
-        """Have an outer address."""
+        """Take an outer address."""
         self.outside.assign(self.wan, address)
         if self.outer is not None:
             self.outer.route(address)
@@ -174,31 +177,33 @@ class Gateway:
         return packet.proto == ICMP or (packet.proto, packet.dst[1]) in self._allow
 
     def _take(self, packet: Packet) -> None:
-        """A packet to the gateway itself, from inside."""
+        """Take a packet from inside that is addressed to the gateway itself."""
         if self.box is not None:
             self.box.receive(packet, self.lan)
         elif not is_group(packet.dst[0]):
             self.refuse(packet, self.lan)
 
     def outbound(self, packet: Packet) -> None:
-        """An IPv4 packet from inside. This one passes it on as it is."""
+        """Forward an IPv4 packet from inside; here without a change."""
         self.wan.send(packet)
 
     def inbound(self, packet: Packet) -> None:
-        """An IPv4 packet from outside."""
+        """Forward an IPv4 packet from outside."""
         self.deliver_inside(packet)
 
     def deliver_inside(self, packet: Packet) -> None:
-        """Send to the inside, unless nobody there has that address: never out again."""
+        """Send a packet to the inside, or drop it if no host there has its address; never send it
+        out again.
+        """
         if packet.dst[0] in self.inside.members:
             self.lan.send(packet)
         else:
             self.network.drop("no-route", self.name, packet)
 
-    # Ports that lead inside, asked for by the inside (UPnP, PCP) or set by the owner.
+    # Ports that lead inside, requested from inside (UPnP, PCP) or set by the owner.
 
     def forward(self, proto: int, port: int, inner: Addr) -> None:
-        """Lead an outer port to an inside endpoint, for everybody, until `unforward`."""
+        """Lead an outer port to an inside endpoint, for every sender, until `unforward`."""
         self.unforward(proto, port)
         self.forwards[proto, port] = inner
         self.forwarded[proto, inner] = port
@@ -211,7 +216,9 @@ class Gateway:
     # Errors.
 
     def unreachable(self, packet: Packet, at: Attachment, kind: str, source: str = "") -> None:
-        """Tell the sender of `packet`, which came in at `at`; never about an ICMP error."""
+        """Send the sender of `packet`, which arrived at `at`, an ICMP error; never about an ICMP
+        error.
+        """
         if packet.proto == ICMP:
             return
         six = ":" in packet.src[0]
@@ -221,7 +228,7 @@ class Gateway:
         at.send(Packet(ICMP, (mine, 0), (packet.src[0], 0), size, about, self.name, "gateway"))
 
     def refuse(self, packet: Packet, at: Attachment) -> None:
-        """Answer as a computer does whose port is closed."""
+        """Reply as a computer whose port is closed."""
         if packet.proto == UDP:
             self.unreachable(packet, at, "port", source=packet.dst[0])
         elif packet.proto == TCP:
@@ -232,12 +239,14 @@ class Gateway:
     # Life.
 
     def clear(self) -> None:
-        """Forget every mapping and session. Subclasses forget theirs."""
+        """Forget all mappings and sessions. Subclasses forget theirs as well."""
         if self.six is not None:
             self.six.clear()
 
     def reboot(self, seconds: float = 0.0) -> None:
-        """Off for so long; mappings, sessions and port forwards are gone, addresses stay."""
+        """Switch off for `seconds`. Mappings, sessions and port forwards are lost; addresses
+        stay.
+        """
         self.clear()
         self.forwards.clear()
         self.forwarded.clear()
@@ -253,8 +262,10 @@ class Gateway:
                 self.service.announce()
 
     def redial(self, address: str, prefix: str | None = None) -> None:
-        """A new outer address, and another prefix for a gateway that has one; old ones lead
-        nowhere, flows through them are gone."""
+        """Take a new outer address, and another prefix if the gateway has one.
+
+        Old addresses become unreachable, and flows through them end.
+        """
         before = list(self.wan.addresses)
         self._dial(address)
         for old in before:
@@ -266,7 +277,9 @@ class Gateway:
             self.service.announce()
 
     def _renumber(self, prefix: str) -> None:
-        """An address of the new prefix for who has one of the old (RFC 8978: without notice)."""
+        """Give hosts with an address of the old prefix one of the new (RFC 8978: without
+        notice).
+        """
         self.prefix = prefix
         self._free6 = iter(IPv6Network(prefix).hosts())
         for plug in dict.fromkeys([self.lan, *self.inside.members.values()]):
@@ -286,20 +299,20 @@ class Gateway:
             gateway = gateway.outer
 
     async def serve(self, nursery: trio.Nursery) -> None:
-        """Run the gateway's own service in `nursery`; returns when it answers."""
+        """Run the gateway's own service in `nursery`; return once it replies."""
         if self.service is not None and self.box is not None:
             self.box.nursery = nursery
             await self.box.run(nursery.start, self.service.run, self.box)
 
 
 def check(knob: str, value: object, known: Iterable[object]) -> None:
-    """Raises ValueError for a value that this knob does not have."""
+    """Check that `value` is one of the values known for this knob. Raises ValueError."""
     if value not in tuple(known):
         raise ValueError(f"{knob} is {value!r}; it can be {', '.join(map(repr, known))}")
 
 
 def readdressed(icmp: Icmp, src: Addr, dst: Addr) -> Icmp:
-    """The same error, about the packet as it was written on this side of the translation."""
+    """Return the same error about the packet as it was written on this side of the translation."""
     twin = copy.copy(icmp)
     twin.src, twin.dst = src, dst
     return twin

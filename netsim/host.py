@@ -1,7 +1,7 @@
-"""A simulated computer: its addresses, its clock, its stack of protocols, its tasks.
+"""A simulated computer: its addresses, its clock, its protocol stack, its tasks.
 
-Tasks belong to a host by a context variable, which child tasks inherit; sockets are made
-on the host of the task that asks.
+A context variable, which child tasks inherit, tells to which host a task belongs. A socket is
+created on the host of the task that asks for it.
 """
 
 import errno
@@ -42,7 +42,7 @@ class Interface(NamedTuple):
 
 
 def cause(host: "Host") -> str:
-    """The host and the name of the task that runs now; the stack's own timers have none."""
+    """Return the names of the host and of the running task; "" for the stack's own timers."""
     task = getattr(GLOBAL_RUN_CONTEXT, "task", None)
     if task is None:
         return ""
@@ -55,12 +55,12 @@ def cause(host: "Host") -> str:
 
 
 def error(number: int) -> OSError:
-    """The OSError that the operating system would raise."""
+    """Return the OSError that the operating system would raise."""
     return OSError(number, os.strerror(number))
 
 
 class Program(Protocol):
-    """What a host runs, and runs again after a restart."""
+    """Code that a host runs, and runs again after a restart."""
 
     async def run(self, host: "Host", *, task_status: "trio.TaskStatus[Any]") -> None: ...
 
@@ -68,8 +68,8 @@ class Program(Protocol):
 class Host:
     """One simulated computer.
 
-    `attachments` are its interfaces. `wall_offset` (seconds) and `wall_drift` (seconds per
-    second) set its wall clock apart from the others'; trio's time is the same for all.
+    `attachments` are its interfaces. `wall_offset` (seconds) and `wall_drift` (seconds per second)
+    make its wall clock differ from the others'; trio's time is the same for all.
     """
 
     def __init__(self, network: Network, name: str, equip: "Callable[[Host], None]") -> None:
@@ -82,14 +82,14 @@ class Host:
         self.attachments: list[Attachment] = []
         self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by sockets/
         self.local: LocalStack  # Unix sockets; made by `equip`
-        self.disk: Disk | None = None  # where a program wants one
+        self.disk: Disk | None = None  # set when a program needs one
         self.program: Program | None = None
         self.nursery: trio.Nursery | None = None  # the world's, while it runs
-        self._life: trio.CancelScope | None = None  # of the program that runs
-        self._system: dict[trio.CancelScope, None] = {}  # of trio's system tasks it began
+        self._life: trio.CancelScope | None = None  # of the running program
+        self._system: dict[trio.CancelScope, None] = {}  # of the trio system tasks that it started
         self._ended: trio.Event | None = None
         self.routes: dict[str, tuple[Attachment | None, str]] = {}  # replaced when they change
-        self.causes: dict[str, str] = {}  # of its packets, by the task's name
+        self.causes: dict[str, str] = {}  # of its packets, by the name of the task
         equip(self)
 
     @property
@@ -101,11 +101,11 @@ class Host:
         return self.network.streams
 
     def addresses(self) -> list[str]:
-        """Every address of every interface, without loopback."""
+        """Return the addresses of all interfaces, without loopback."""
         return [address for item in self.attachments for address in item.addresses]
 
     def interfaces(self) -> list[Interface]:
-        """Every address with its prefix length, loopback first."""
+        """Return all addresses with their prefix lengths, loopback first."""
         found = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
         for item in self.attachments:
             for address in item.addresses:
@@ -114,7 +114,7 @@ class Host:
         return found
 
     def default_gateway(self, *, six: bool = False) -> str | None:
-        """The address of the router that leads out; None where there is none."""
+        """Return the address of the router that leads out; None if there is none."""
         for item in self.attachments:
             gateway = item.segment.gateway
             for address in gateway.addresses if gateway is not None else ():
@@ -123,14 +123,14 @@ class Host:
         return None
 
     def wall(self) -> float:
-        """Seconds since 1970 by this host's own clock."""
+        """Return the seconds since 1970 by this host's own clock."""
         now = self.events.now
         return defaults.EPOCH + now + self.wall_offset + now * self.wall_drift
 
     # Packets.
 
     def source(self, destination: str) -> tuple[Attachment | None, str]:
-        """The interface and source address for a destination; no interface means loopback.
+        """Return the interface and source address for a destination; no interface means loopback.
 
         Raises OSError (ENETUNREACH).
         """
@@ -158,17 +158,17 @@ class Host:
         return usable[0]
 
     def has(self, address: str) -> bool:
-        """Whether an address is its own."""
+        """Whether an address is this host's own."""
         if address.startswith("127.") or address == "::1":
             return True
         return any(address in item.addresses for item in self.attachments)
 
     def addresses_changed(self) -> None:
-        """Forget which interface leads where."""
+        """Forget the routes: an address has changed."""
         self.routes = {}
 
     def send(self, packet: Packet, via: Attachment | None) -> None:
-        """Put a packet on an interface, or on the loopback; nothing once the power is off."""
+        """Put a packet on an interface, or on the loopback; do nothing once the power is off."""
         if not self.up:
             return
         if via is not None:
@@ -177,14 +177,14 @@ class Host:
             self.network.events.at(self.network.events.now + defaults.LOOPBACK_S, self.take, packet)
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        """A packet has come in on an interface."""
+        """Receive a packet from an interface."""
         network = self.network
         if network.interfere is not None and network.intercept(packet, self.name, self.take):
             return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:
-        """Hand a packet to its protocol."""
+        """Pass a packet to its protocol."""
         network = self.network
         if not self.up:
             network.drop("down", self.name, packet)
@@ -208,7 +208,7 @@ class Host:
         context.run(lambda: nursery.start_soon(function, *args, name=name))
 
     async def run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Call a coroutine function as a task of this host, and wait for it."""
+        """Run a coroutine function as a task of this host, and wait for it."""
         token = CURRENT.set(self)
         try:
             return await function(*args)
@@ -218,10 +218,10 @@ class Host:
     # The program.
 
     async def start(self, program: Program | None = None, **settings: Any) -> Any:
-        """Run a program until it ends or the host does; returns what it was started with.
+        """Run a program until it or the host ends; return the value that it passed to `started`.
 
-        Without a program it is the shoal daemon (`daemons/`), told `settings`. What a program
-        raises ends the simulation.
+        Without a program, run the shoal daemon (`daemons/`) with `settings`. An exception of the
+        program ends the simulation.
         """
         if program is None:
             from .daemons.daemon import Daemon
@@ -230,7 +230,7 @@ class Host:
         if self.nursery is None:
             raise SimError(f"{self.name}: the world is not running")
         if self.running:
-            raise SimError(f"{self.name} runs a program already")
+            raise SimError(f"{self.name} already runs a program")
         if not self.up:
             raise SimError(f"{self.name} has no power: `restart` switches it on")
         self.program = program
@@ -248,14 +248,14 @@ class Host:
             await self._ended.wait()
 
     async def _live(self, program: Program, *, task_status: trio.TaskStatus[Any]) -> None:
-        CURRENT.set(self)  # of this task and of those it starts
+        CURRENT.set(self)  # for this task and those that it starts
         self._ended = trio.Event()
         try:
             with trio.CancelScope() as self._life:
                 await program.run(self, task_status=task_status)
         except Exception:
             if self.up:
-                raise  # after a crash nobody hears what a dying program says
+                raise  # errors of a program that dies in a crash are ignored
         finally:
             self._life = None
             for scope in list(self._system):
@@ -272,7 +272,7 @@ class Host:
                 del self._system[scope]
 
     async def crash(self) -> None:
-        """Power off: nothing more is sent or written, no goodbye; returns when all is gone."""
+        """Cut the power: nothing more is sent or written. Return once the program has ended."""
         self.up = False
         if self.disk is not None:
             self.disk.crash()
@@ -285,18 +285,18 @@ class Host:
             item.segment.leave_all(item)
 
     def _disconnect(self) -> None:
-        """End every connection, so that nobody who lingers waits for one."""
+        """End every connection, so that remaining tasks do not wait for one."""
         self.local.power_off()
         tcp: Any = self.protocols.get(TCP)
         if tcp is not None:
             tcp.power_off()
 
     async def restart(self) -> Any:
-        """Power on again and run the same program on the same disk."""
+        """Switch the power on and run the same program on the same disk."""
         if self.program is None:
-            raise SimError(f"{self.name} has no program to run again")
+            raise SimError(f"{self.name} has no program to restart")
         if self.running:
-            raise SimError(f"{self.name} still runs: `crash` comes first")
+            raise SimError(f"{self.name} is still running: call `crash` first")
         self.equip(self)
         self.up = True
         return await self.start(self.program)

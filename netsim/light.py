@@ -1,7 +1,7 @@
-"""Light hosts: a core without tasks, sockets or TLS on the same network, by the thousand.
+"""Light hosts: thousands of cores without tasks, sockets or TLS on the same network.
 
-A core is sans-I/O: datagrams and the time go in, datagrams come out. It runs behind the same
-NATs and links as a whole host, at a hundredth of the cost.
+A core is sans-I/O: datagrams and the time go in, datagrams come out. It runs behind the same NATs
+and links as a whole host, at a hundredth of the cost.
 """
 
 from collections.abc import Iterable
@@ -13,26 +13,26 @@ from .network import Attachment, Network
 from .packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Packet
 
 Sends = Iterable[tuple[bytes, Addr]]
-"""Datagrams, and where to."""
+"""Datagrams and their destinations."""
 
 
 class Core(Protocol):
-    """What runs on a light host. Times are seconds of the simulation."""
+    """Protocol logic of a light host. Times are seconds of the simulation."""
 
     wake_at: float
-    """When `on_time` is wanted, infinity for never; read after each call."""
+    """When to call `on_time`, infinity for never; read after each call."""
 
     def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
-        """A datagram has come; what to send."""
+        """Process a datagram; return what to send."""
         ...
 
     def on_time(self, now: float) -> Sends:
-        """`wake_at` has come; what to send. It must have moved `wake_at` on."""
+        """Act at `wake_at`, which it must then increase; return what to send."""
         ...
 
 
 class LightHost:
-    """A host with one UDP port and a core."""
+    """Host with one UDP port and a core."""
 
     __slots__ = (
         "_armed",
@@ -53,7 +53,7 @@ class LightHost:
         self._armed = inf  # when the earliest timer fires
 
     def plug(self, attachment: Attachment, port: int) -> None:
-        """Its only interface, which has its address."""
+        """Connect its only interface, which has its address."""
         self.attachment = attachment
         self._local = attachment.addresses[0], port
         six = ":" in self._local[0]
@@ -62,18 +62,18 @@ class LightHost:
 
     @property
     def address(self) -> Addr:
-        """Its own address and port, as it knows them itself."""
+        """Its own address and port, as it sees them."""
         return self._local
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        """A packet has come in on an interface."""
+        """Receive a packet from an interface."""
         network = self._network
         if network.interfere is not None and network.intercept(packet, self.name, self.take):
             return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:
-        """Hand a datagram to the core, and send what it says."""
+        """Pass a datagram to the core, and send what it returns."""
         network = self._network
         if not self.up:
             network.drop("down", self.name, packet)
@@ -94,7 +94,7 @@ class LightHost:
         self.attachment.send(Packet(UDP, self._local, to, size, data, self.name, self.name))
 
     def arm(self) -> None:
-        """Set a timer for `wake_at` where none fires by then. For who changes a core."""
+        """Set a timer for `wake_at` unless one fires earlier. Call it after changing a core."""
         due = self.core.wake_at
         if due < self._armed:
             self._armed = due
@@ -103,24 +103,24 @@ class LightHost:
     def _fire(self, _: Any) -> None:
         now = self._network.events.now
         if now < self._armed or not self.up:
-            return  # an earlier one was set meanwhile, and has done this one's work
+            return  # an earlier timer was set in the meantime and has done this one's work
         self._armed = inf
         core = self.core
         if core.wake_at <= now:
             for data, to in core.on_time(now):
                 self.send(data, to)
             if core.wake_at <= now:
-                raise SimError(f"{self.name}: its core wants to be woken at {core.wake_at}: past")
+                raise SimError(f"{self.name}: its core set wake_at to {core.wake_at}, in the past")
         self.arm()
 
     # Faults.
 
     def crash(self) -> None:
-        """Power off: nothing is sent or received any more."""
+        """Cut the power: nothing is sent or received any more."""
         self.up = False
 
     def restart(self, core: Core | None = None) -> None:
-        """Power on, with another core where what it knew is lost."""
+        """Switch the power on, with another core if the state of the old one is lost."""
         self.up = True
         self.core = core or self.core
         self._armed = inf

@@ -1,7 +1,7 @@
 """One direction of a link: delay, rate with a bounded queue, loss. No I/O: times in, times out.
 
-The simulator and the kernel backend's user-space link drive the same class, so that the two
-can be compared.
+The simulator and the kernel backend's user-space link use the same class, so that the two can be
+compared.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ TOO_BIG: Final = -3.0
 CUT: Final = -4.0
 REASONS: Final = {LOST: "lost", OVERFLOWED: "queue", TOO_BIG: "mtu", CUT: "cut"}
 
-_ROUNDING: Final = 1e-9  # seconds: what sums of floats may be off
+_ROUNDING: Final = 1e-9  # seconds: bound for the rounding errors of float sums
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Gilbert-Elliott loss: per packet, the chance to go bad and to become good again, and
-    the loss in each state.
+    """Gilbert-Elliott loss: per packet, the probability of entering and of leaving the bad state,
+    and the loss in each state.
 
-    In the long run `bad / (bad + good)` of the packets meet the bad state, and a stay in it
-    lasts `1 / good` packets on average (Gilbert 1960, Elliott 1963).
+    In the long run `bad / (bad + good)` of the packets meet the bad state, and a stay in it lasts
+    `1 / good` packets on average (Gilbert 1960, Elliott 1963).
     """
 
     bad: float
@@ -33,15 +33,18 @@ class Burst:
 
     @property
     def loss(self) -> float:
-        """The share of packets lost in the long run."""
+        """The fraction of packets lost in the long run."""
         share = self.bad / (self.bad + self.good)
         return share * self.loss_bad + (1 - share) * self.loss_good
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a cycle, in seconds from its start: `delay` seconds are added, falling evenly
-    to nothing at the end of the phase where it `fades`; `loss` is the chance of each packet."""
+    """Part of a cycle, `start` and length in seconds.
+
+    `delay` seconds are added; if the phase `fades`, the addition falls linearly to zero at its end.
+    `loss` is the probability for each packet.
+    """
 
     start: float
     length: float
@@ -52,13 +55,15 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """What comes again every `period` seconds, at all links at once: a low satellite's handover."""
+    """Effects that repeat every `period` seconds, on all links at once: a low satellite's
+    handover.
+    """
 
     period: float
     phases: tuple[Phase, ...]
 
     def at(self, now: float) -> tuple[float, float]:
-        """The additional delay in seconds, and the loss."""
+        """Return the additional delay in seconds, and the loss."""
         turn = now % self.period
         for phase in self.phases:
             into = turn - phase.start
@@ -70,33 +75,33 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class PipeSpec:
-    """One direction. Seconds, bytes per second, probabilities."""
+    """Parameters of one direction: seconds, bytes per second, probabilities."""
 
     delay: float = 0.0
-    # Up to so much is added to the delay; drawn anew once it is so old, as packets close to
-    # each other meet the same weather. The order is kept.
+    # Up to this much is added to the delay. The addition is drawn again once it is as old as
+    # `jitter`, because packets close to each other meet the same conditions. The order is kept.
     jitter: float = 0.0
     rate: float | None = None  # bytes per second; None: no queue
-    queue: float = 0.25  # seconds of `rate` that may wait; what does not fit is dropped
+    queue: float = 0.25  # seconds of `rate` that may wait; a packet that does not fit is dropped
     loss: float = 0.0
     burst: Burst | None = None
-    reorder: float = 0.0  # chance that a packet comes late and others overtake it
-    reorder_delay: float = 0.01  # by so much
-    duplicate: float = 0.0  # chance that a packet arrives twice
+    reorder: float = 0.0  # probability that a packet is late and others overtake it
+    reorder_delay: float = 0.01  # how late, in seconds
+    duplicate: float = 0.0  # probability that a packet arrives twice
     mtu: int = 1500  # bytes, IP header included
     cycle: Cycle | None = None
 
     @property
     def by_chance(self) -> bool:
-        """Whether anything here is drawn."""
+        """Whether any parameter needs random numbers."""
         drawn = self.jitter or self.loss or self.burst or self.reorder or self.duplicate
         return bool(drawn or (self.cycle and any(phase.loss for phase in self.cycle.phases)))
 
 
 class Pipe:
-    """The state of one direction: when it is free again, and its draw of luck.
+    """State of one direction: when it is free again, and its random stream.
 
-    `random` may be absent where nothing is drawn (`PipeSpec.by_chance`).
+    `random` may be None if nothing is drawn (`PipeSpec.by_chance`).
     """
 
     __slots__ = (
@@ -118,16 +123,16 @@ class Pipe:
     def __init__(self, spec: PipeSpec, random: Random | None) -> None:
         self._free = 0.0  # when the queue is empty
         self._last = 0.0  # the latest arrival so far
-        self._extra = 0.0  # today's weather, and until when
+        self._extra = 0.0  # current jitter, and until when it holds
         self._redraw = 0.0
         self._bad = False
         self._mtu = 0
         self.change(spec, random)
 
     def change(self, spec: PipeSpec, random: Random | None) -> None:
-        """Another specification from now on; what is under way stays so."""
+        """Replace the specification from now on; packets in flight are unaffected."""
         if random is None and spec.by_chance:
-            raise ValueError("this link leaves something to chance and got no stream to draw from")
+            raise ValueError("this link needs random numbers, but got no stream to draw them from")
         self.spec = spec
         self._random = random
         self._delay = spec.delay
@@ -139,20 +144,22 @@ class Pipe:
 
     @property
     def cut(self) -> bool:
-        """Nothing passes in this direction."""
+        """Whether this direction is cut: nothing passes."""
         return self._mtu < 0
 
     @cut.setter
     def cut(self, cut: bool) -> None:
-        # Every size is above a negative one: the check costs nothing where nothing is cut.
+        # Every size exceeds a negative MTU, so the check costs nothing for a link that is not cut.
         self._mtu = -self.spec.mtu if cut else self.spec.mtu
 
     def waiting(self, now: float) -> float:
-        """Bytes that are not sent yet."""
+        """Return the bytes that are not sent yet."""
         return max(0.0, self._free - now) / self._seconds if self._seconds else 0.0
 
     def offer(self, now: float, size: int) -> float:
-        """When a packet of `size` bytes offered `now` arrives; negative: why it does not."""
+        """Return when a packet of `size` bytes offered `now` arrives; a negative value is the
+        reason why it does not.
+        """
         if size > self._mtu:
             return CUT if self._mtu < 0 else TOO_BIG
         if self._seconds:
@@ -168,7 +175,7 @@ class Pipe:
         else:
             when = now + self._delay
         if self._plain:
-            # A packet of a plain pipe can only overtake what was sent before a change of it.
+            # A packet of a plain pipe can only overtake packets sent before a change of the pipe.
             if when < self._last:
                 when = self._last
             self._last = when

@@ -1,11 +1,11 @@
-"""Garbage collection at moments that the program decides, not the machine.
+"""Garbage collection at moments that depend on the program only, not on the machine.
 
-A collection runs finalizers, closes what was forgotten and starts trio's clean-up tasks: where
-it falls shows in the trace. So the interpreter's own trigger is off during a run; instead the
-clock asks after every instant, and collections come at counts of work done. The young are
-collected often, which costs as much as there are young objects. Everything at ever longer
-intervals, so that a heap of gigabytes is not walked all the time. What then is free goes back to
-the operating system: a swarm that has booted needs less than while it does.
+A collection runs finalizers, closes forgotten resources and starts trio's clean-up tasks, so its
+moment shows in the trace. Therefore the interpreter's own trigger is off during a run. The clock
+calls the collector after every instant, and collections happen at counts of work done. Young
+objects are collected often, at a cost that grows with their number. Full collections come at
+growing intervals, so that a heap of gigabytes is not walked all the time. Free memory is then
+returned to the operating system: a swarm needs less once it has started.
 """
 
 import ctypes
@@ -19,23 +19,24 @@ YOUNG: Final = 20_000
 MIDDLE: Final = 10 * YOUNG
 FULL_FIRST: Final = 12 * YOUNG
 FULL_AT_MOST: Final = 1_000 * YOUNG
-"""The interval between full collections doubles from the first to this."""
+"""The interval between full collections doubles from the first value to this one."""
 
 
 class Collector:
-    """Decides by the work done so far what is collected."""
+    """Decides what to collect from the work done so far."""
 
     __slots__ = ("_full", "_interval", "_middle", "_trim", "_turns", "_young")
 
     def __init__(self) -> None:
         self._turns = 0
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc; 5 ms for 200 MiB
+        # function of glibc; 5 ms for 200 MiB
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._young = YOUNG
         self._middle = MIDDLE
         self._full = self._interval = FULL_FIRST
 
     def turn(self, events: int) -> None:
-        """An instant is over, and `events` events have run so far."""
+        """Note the end of an instant; `events` events have run so far."""
         self._turns += 1
         work = events + self._turns
         if work >= self._young:
@@ -63,13 +64,15 @@ class Collector:
 
 @contextmanager
 def deterministic_collection() -> Iterator[Collector]:
-    """The interpreter's own trigger off; what was there before is not looked at."""
+    """Replace the interpreter's own trigger while the context lasts; ignore objects that exist
+    already.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
     try:
         yield Collector()
     finally:
-        gc.unfreeze()  # what was frozen before as well: to count it first would walk the whole heap
+        gc.unfreeze()  # unfreezes all: counting what was frozen before would walk the whole heap
         if was_enabled:
             gc.enable()

@@ -1,6 +1,6 @@
-"""The system calls of a program on a simulated disk: one `Mount` for each life.
+"""The system calls of a program on a simulated disk: one `Mount` for each run of a program.
 
-A mount with a `log` keeps what was done to files that are written in place, for `replay`.
+A mount with a `log` records the changes to files that are written in place, for `replay`.
 """
 
 import errno
@@ -15,10 +15,12 @@ Operation = tuple[str, str, int, bytes]
 
 
 class Mount:
-    """The system calls of one program. All raise OSError; EIO once its life is over."""
+    """System calls of one program. All raise OSError; EIO once the program has ended."""
 
     def __init__(self, disk: Disk, ended: Callable[[], None] | None = None) -> None:
-        """Those of the program before work no more; `ended` is called when these do not."""
+        """Replace the previous program's mount, which stops working; `ended` is called when this
+        one does.
+        """
         self.disk = disk
         self.alive = True
         self.log: list[Operation] | None = None
@@ -26,13 +28,15 @@ class Mount:
         disk.attach(self)
 
     def end(self) -> None:
-        """Power off, or another program."""
+        """Stop working: the power is off, or another program has started."""
         self.alive = False
         if self._ended is not None:
             self._ended()
 
     def check(self, path: str, *, writing: bool = False) -> None:
-        """Raises what the path's faults, the switches or the end of this life say."""
+        """Raise the OSError that the path's faults, the disk's switches or the end of this mount
+        demand.
+        """
         disk = self.disk
         if not self.alive:
             raise _failed(errno.EIO, path)
@@ -42,7 +46,7 @@ class Mount:
             raise _failed(errno.EROFS, path)
 
     def find(self, path: str) -> Node | None:
-        """What a path names, or None. Raises OSError (ENOTDIR)."""
+        """Return what a path names, or None. Raises OSError (ENOTDIR)."""
         self.check(path)
         node: Node = self.disk.root
         for part in parts_of(path):
@@ -55,21 +59,21 @@ class Mount:
         return node
 
     def node(self, path: str) -> Node:
-        """What a path names. Raises OSError (ENOENT)."""
+        """Return what a path names. Raises OSError (ENOENT)."""
         found = self.find(path)
         if found is None:
             raise _failed(errno.ENOENT, path)
         return found
 
     def open(self, path: str) -> "Handle":
-        """A file that is there."""
+        """Open an existing file. Raises OSError (ENOENT, EISDIR)."""
         found = self.node(path)
         if isinstance(found, Folder):
             raise _failed(errno.EISDIR, path)
         return Handle(self, path, found)
 
     def create(self, path: str, *, mode: int = 0o600) -> "Handle":
-        """A new, empty file. Raises OSError (EEXIST)."""
+        """Create a new, empty file. Raises OSError (EEXIST)."""
         folder, name = self._parent(path)
         if name in folder.names:
             raise _failed(errno.EEXIST, path)
@@ -78,7 +82,9 @@ class Mount:
         return Handle(self, path, file)
 
     def open_blocks(self, path: str, *, make: bool, mode: int = 0o600) -> "BlockHandle":
-        """A file to be written in place, made where absent. Raises OSError (ENOENT)."""
+        """Open a file to be written in place; create it if `make` is set. Raises OSError
+        (ENOENT).
+        """
         found = self.find(path)
         if found is None and make:
             folder, name = self._parent(path)
@@ -93,25 +99,25 @@ class Mount:
         return BlockHandle(self, path, found)
 
     def keep(self, call: str, path: str, number: int = 0, data: bytes = b"") -> None:
-        """Into the log, where there is one."""
+        """Append an operation to the log, if there is one."""
         if self.log is not None:
             self.log.append((call, path, number, data))
 
     def make_folder(self, path: str, *, mode: int = 0o700) -> None:
-        """Raises OSError (EEXIST)."""
+        """Create a folder. Raises OSError (EEXIST)."""
         folder, name = self._parent(path)
         if name in folder.names:
             raise _failed(errno.EEXIST, path)
         self.disk.change_names((folder, name, Folder(mode)))
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces a file of the new name, at one instant."""
+        """Rename a file, atomically replacing a file of the new name."""
         source, before = self._parent(old)
         target, after = self._parent(new)
         self.disk.change_names((target, after, self.node(old)), (source, before, None))
 
     def remove(self, path: str) -> None:
-        """A file's name."""
+        """Remove a file's name."""
         folder, name = self._parent(path)
         node = self.node(path)
         if isinstance(node, Folder):
@@ -121,13 +127,13 @@ class Mount:
         self.disk.forget(node)
 
     def sync_folder(self, path: str) -> None:
-        """Make its names durable."""
+        """Make a folder's names durable."""
         self.node(path)
         self.keep("sync_folder", path)
         self.disk.sync(None)
 
     def lock(self, path: str) -> File | None:
-        """Lock a file, made where absent; None where it is locked. The crash unlocks it."""
+        """Lock a file, creating it if absent; return None if it is locked. A crash unlocks it."""
         found = self.find(path)
         file = self.open(path).file if found is not None else self.create(path).file
         if file in self.disk.locks:
@@ -140,7 +146,7 @@ class Mount:
             self.disk.locks.discard(file)
 
     def _parent(self, path: str) -> tuple[Folder, str]:
-        """The folder of a name that is to change."""
+        """Return the folder of a name that is about to change, and the name."""
         self.check(path, writing=True)
         above, _, name = path.rstrip("/").rpartition("/")
         folder = self.node(above or "/")
@@ -161,7 +167,7 @@ class Handle:
         self._at = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end."""
+        """Return up to `size` bytes; fewer at the end of the file."""
         self._mount.check(self._path)
         data = self.file.read(offset, size)
         disk = self._mount.disk
@@ -169,9 +175,9 @@ class Handle:
         return data
 
     def write(self, data: bytes) -> int:
-        """Append at this handle's place; returns the bytes taken, fewer on a disk that fills up.
+        """Append at this handle's position; return the bytes written, fewer if the disk fills up.
 
-        Raises OSError (ENOSPC) when it is full.
+        Raises OSError (ENOSPC) if the disk is full.
         """
         self._mount.check(self._path, writing=True)
         disk = self._mount.disk
@@ -190,7 +196,7 @@ class Handle:
 
 
 class BlockHandle:
-    """An open file that is written in place."""
+    """Open file that is written in place."""
 
     def __init__(self, mount: Mount, path: str, file: BlockFile) -> None:
         self.file = file
@@ -198,14 +204,14 @@ class BlockHandle:
         self._mount = mount
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end."""
+        """Return up to `size` bytes; fewer at the end of the file."""
         self._mount.check(self.path)
         disk = self._mount.disk
         disk.charge(disk.spec.seek_s + size / disk.spec.read_rate)
         return self.file.read(offset, size)
 
     def write(self, offset: int, data: bytes) -> None:
-        """All of it, or nothing: raises OSError (ENOSPC)."""
+        """Write all of `data` or nothing. Raises OSError (ENOSPC)."""
         self._mount.check(self.path, writing=True)
         disk = self._mount.disk
         if offset + len(data) - self.file.size > disk.free:
@@ -214,7 +220,7 @@ class BlockHandle:
         disk.overwrite(self.file, offset, data)
 
     def resize(self, size: int) -> None:
-        """Cut it, or fill it up with zeros. Raises OSError (ENOSPC)."""
+        """Truncate the file, or extend it with zeros. Raises OSError (ENOSPC)."""
         self._mount.check(self.path, writing=True)
         disk = self._mount.disk
         if size - self.file.size > disk.free:
@@ -223,7 +229,7 @@ class BlockHandle:
         disk.resize(self.file, size)
 
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         self._mount.check(self.path)
         return self.file.size
 
@@ -235,7 +241,7 @@ class BlockHandle:
 
 
 def replay(mount: Mount, log: Sequence[Operation]) -> None:
-    """Do again what a log says."""
+    """Repeat the operations of a log."""
     for call, path, number, data in log:
         if call == "make":
             mount.open_blocks(path, make=True, mode=number)

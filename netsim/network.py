@@ -1,9 +1,9 @@
-"""Segments, who is attached to them, and the way of a packet.
+"""Segments, the hosts and gateways attached to them, and the route of a packet.
 
-A host sends through its attachment; the attachment's up pipe delays or drops; the segment routes
-to another attachment, or to its gateway; that one's down pipe; its owner receives. Gateways
-(NATs, firewalls, carrier NATs) are owners attached to two segments. Every receipt is an event
-of its own, never inside somebody else's call.
+A host sends through its attachment, whose up pipe delays or drops the packet. The segment routes it
+to another attachment, or to its gateway. After that one's down pipe its owner receives it. Gateways
+(NATs, firewalls, carrier NATs) are owners attached to two segments. Every receipt is an event of
+its own, never a nested call.
 """
 
 from collections.abc import Callable
@@ -22,27 +22,28 @@ NAMELESS_ROUTER: Final = "192.0.0.8"
 
 
 class Owner(Protocol):
-    """Who has an attachment: a host's stack, or a gateway."""
+    """The owner of an attachment: a host's stack, or a gateway."""
 
     name: str
     up: bool  # switched on
 
     def receive(self, packet: Packet, at: "Attachment") -> None:
-        """A packet has arrived. Called from the event heap."""
+        """Receive a packet. Called from the event heap."""
         ...
 
 
 Interfere = Callable[[Packet, str], float]
-"""Faults: (packet, host that would receive it) -> 0.0 to let it pass, a negative number to drop
-it, else seconds to hold it back."""
+"""Faults: (packet, host that would receive it) -> 0.0 to let it pass, a negative number to drop it,
+otherwise seconds to hold it back.
+"""
 
 
 Latency = Callable[[int, int], float] | float
-"""Seconds one way between two sites (rows of a matrix), or between any two."""
+"""Seconds in one direction between two sites (rows of a matrix), or between any two."""
 
 
 class Network:
-    """What all segments of one simulation share."""
+    """State that all segments of one simulation share."""
 
     def __init__(self, events: Events, streams: Streams, trace: Trace | None) -> None:
         self.events = events
@@ -52,7 +53,7 @@ class Network:
         self.delivered = 0
         self.dropped = 0
         self.interfere: Interfere | None = None
-        self.contents: dict[bytes, bytes] = {}  # large ones of disks, each kept once
+        self.contents: dict[bytes, bytes] = {}  # large contents of disks, each stored once
 
     def note(self, what: str, host: str, packet: Packet) -> None:
         """Write a record of this packet."""
@@ -69,7 +70,7 @@ class Network:
             )
 
     def intercept(self, packet: Packet, host: str, take: Callable[[Packet], None]) -> bool:
-        """Let the faults have a packet that reaches its host. False where they leave it alone."""
+        """Let the faults act on a packet that reaches its host. Return False if none does."""
         held = self.interfere(packet, host) if self.interfere is not None else 0.0
         if held < 0:
             self.drop("cut", host, packet)
@@ -78,13 +79,13 @@ class Network:
         return held != 0
 
     def drop(self, why: str, host: str, packet: Packet) -> None:
-        """Count and record a packet that goes nowhere."""
+        """Count and record a packet that is lost."""
         self.dropped += 1
         self.note(why, host, packet)
 
 
 class Attachment:
-    """A plug in a segment: its owner, its addresses, its two pipes."""
+    """Connection of an owner to a segment: its addresses and its two pipes."""
 
     __slots__ = ("addresses", "down", "name", "owner", "segment", "site", "up")
 
@@ -100,12 +101,12 @@ class Attachment:
         self.down = Pipe(link.down, self._luck(link.down, "down"))
 
     def _luck(self, spec: PipeSpec, way: str) -> Random | None:
-        """The stream of a pipe; a stream has 2.5 KB, so that only those have one who draw."""
+        """Return the stream of a pipe; only pipes that draw have one, because it takes 2.5 KB."""
         streams = self.segment.network.streams
         return streams.get(f"{self.owner.name}/{self.name}", way) if spec.by_chance else None
 
     def change(self, link: LinkSpec) -> None:
-        """Another link from now on; what is under way stays so."""
+        """Replace the link from now on; packets in flight are unaffected."""
         self.up.change(link.up, self._luck(link.up, "up"))
         self.down.change(link.down, self._luck(link.down, "down"))
 
@@ -134,7 +135,7 @@ class Attachment:
             network.events.at(when, to.arrive, packet.copy())
 
     def spread(self, packet: Packet) -> None:
-        """Put a packet for a group, or for all, on the wire: a copy for each who listens."""
+        """Put a packet for a group or a broadcast on the wire: a copy for each listener."""
         segment = self.segment
         network = segment.network
         network.sent += 1
@@ -147,7 +148,7 @@ class Attachment:
             network.events.at(when + segment.latency(self, to), to.arrive, packet.copy())
 
     def arrive(self, packet: Packet) -> None:
-        """At the far end of the wire: the down pipe is still to pass."""
+        """Take a packet at the far end of the wire, before the down pipe."""
         network = self.segment.network
         events, down = network.events, self.down
         when = down.offer(events.now, packet.size)
@@ -164,7 +165,9 @@ class Attachment:
             events.at(when, self.deliver, packet)
 
     def _complain(self, packet: Packet, mtu: int, to: "Attachment | None") -> None:
-        """The router at a narrow link tells the sender (RFC 1191); never about an ICMP packet."""
+        """Let the router at a narrow link inform the sender (RFC 1191); never about an ICMP
+        packet.
+        """
         if to is None or packet.proto == ICMP:
             return
         source = packet.dst[0] if ":" in packet.dst[0] else NAMELESS_ROUTER
@@ -183,7 +186,7 @@ class Attachment:
 
 
 class Segment:
-    """A piece of network in which addresses are reached directly: the internet, or a LAN."""
+    """Part of the network in which addresses are reached directly: the internet, or a LAN."""
 
     def __init__(self, network: Network, name: str, latency: Latency) -> None:
         self.network = network
@@ -199,11 +202,11 @@ class Segment:
     def attach(
         self, owner: Owner, *, name: str = "eth0", link: LinkSpec | None = None, site: int = 0
     ) -> Attachment:
-        """Plug an owner in."""
+        """Attach an owner to this segment."""
         return Attachment(self, owner, name, link or LinkSpec(), site)
 
     def assign(self, attachment: Attachment, address: str) -> None:
-        """Give an attachment an address; another's is an error."""
+        """Give an attachment an address. Raises ValueError if another has it."""
         if address in self.members:
             raise ValueError(f"{address} is taken on {self.name}")
         self.members[address] = attachment
@@ -215,19 +218,21 @@ class Segment:
         attachment.addresses.remove(address)
 
     def join(self, group: str, attachment: Attachment) -> None:
-        """From now on `attachment` gets what is sent to the group here."""
+        """Let `attachment` receive what is sent to the group here, from now on."""
         self._groups.setdefault(group, {})[attachment] = None
 
     def leave(self, group: str, attachment: Attachment) -> None:
         self._groups.get(group, {}).pop(attachment, None)
 
     def leave_all(self, attachment: Attachment) -> None:
-        """A computer without power is in no group."""
+        """Leave all groups, because the computer has no power."""
         for joined in self._groups.values():
             joined.pop(attachment, None)
 
     def listeners(self, group: str, sender: Attachment) -> list[Attachment]:
-        """Who else gets what `sender` sends to a group; all but the router for a broadcast."""
+        """Return the other receivers of what `sender` sends to a group; for a broadcast, all but
+        the router.
+        """
         if not self.carries_groups:
             return []
         if group == BROADCAST:
@@ -237,11 +242,11 @@ class Segment:
         return [item for item in dict.fromkeys(found) if item is not sender]
 
     def find(self, address: str, sender: Attachment) -> Attachment | None:
-        """Who gets packets for `address`."""
+        """Return the attachment that gets packets for `address`."""
         found = self.members.get(address)
         return found if found is not None else self.gateway if self.gateway is not sender else None
 
     def latency(self, a: Attachment, b: Attachment) -> float:
-        """Seconds from one plug to the other, pipes excluded."""
+        """Return the seconds from one attachment to another, pipes excluded."""
         latency = self._latency
         return latency if isinstance(latency, float) else latency(a.site, b.site)

@@ -1,4 +1,4 @@
-"""What travels: one IP packet, without its bytes where nobody reads them."""
+"""One IP packet on the simulated network, without its bytes if no code reads them."""
 
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ TCP_HEADER: Final = 32  # with timestamps, as Linux sends them
 
 
 class Packet:
-    """One packet under way. Gateways change `src` and `dst` in place.
+    """One packet in flight. Gateways change `src` and `dst` in place.
 
-    `size` is bytes on the wire, IP header included. `data` is what the receiver's stack
-    reads: `bytes` of a datagram, a `Segment` of TCP, an `Icmp` message.
+    `size` is bytes on the wire, IP header included. `data` is what the receiver's stack reads:
+    `bytes` of a datagram, a `Segment` of TCP, an `Icmp` message.
     """
 
     __slots__ = ("cause", "data", "dst", "origin", "proto", "size", "src", "ttl")
@@ -34,7 +34,7 @@ class Packet:
         self.size = size
         self.data = data
         self.origin = origin  # the name of the host that made it
-        self.cause = cause  # the task that sent it, or the timer of the stack that did
+        self.cause = cause  # the task, or the timer of the stack, that sent it
         self.ttl = 64
 
     def __repr__(self) -> str:
@@ -42,15 +42,16 @@ class Packet:
         return f"<{NAMES.get(self.proto, self.proto)} {a} -> {b} {self.size} B>"
 
     def copy(self) -> "Packet":
-        """Another packet with the same content, for duplication and multicast."""
+        """Return another packet with the same content, for duplication and multicast."""
         twin = Packet(self.proto, self.src, self.dst, self.size, self.data, self.origin, self.cause)
         twin.ttl = self.ttl
         return twin
 
 
 class Icmp:
-    """An ICMP error: what happened to which packet. `about` has the addresses as its sender
-    wrote them once every gateway on the way back has translated it."""
+    """An ICMP error: what happened to which packet. Once every gateway on the way back has
+    translated it, `about` has the addresses as the packet's sender wrote them.
+    """
 
     __slots__ = ("dst", "kind", "mtu", "proto", "src")
 

@@ -1,13 +1,13 @@
 """The pytest plugin: an async test with a `world` argument runs in virtual time.
 
-It is asked for, by `-p shoal.netsim.plugin` or `pytest_plugins` in the top conftest: who installs
-shoal to compute gets no fixtures.
+Enable it with `-p shoal.netsim.plugin` or with `pytest_plugins` in the top conftest. Without that,
+an installation of shoal adds no fixtures to other projects.
 
 async def test_echo(world):
     alice, bob = world.host("alice"), world.host("bob")
     ...
 
-It stands without `@pytest.mark.trio`, which runs a test in real time, outside its world.
+Do not mark it with `@pytest.mark.trio`, which runs a test in real time, outside its world.
 
 `@pytest.mark.seeds(50)` repeats a test with the seeds 1 to 50 (`seeds(3, 7)`: with those two);
 `--sim-seed 7` runs every such test with that seed alone. A failure is shown with its seed and the
@@ -27,7 +27,7 @@ SEED: Final = 1
 _SEEN: Final = pytest.StashKey[World]()
 _TRIO: Final = (
     "a test that takes `world` cannot have `@pytest.mark.trio`: it would run in real time, "
-    "outside its world\nhint: leave the mark out, the plugin of `world` runs async tests; "
+    "outside its world\nhint: leave the mark out: the plugin of `world` runs async tests; "
     "with `trio_mode = true` keep such tests elsewhere"
 )
 
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seeds_of(marker: pytest.Mark | None, given: int | None) -> list[int]:
-    """The seeds of a test: the one that was given, else its marker's. Raises UsageError."""
+    """Return the seeds of a test: the given one, otherwise its marker's. Raises UsageError."""
     if given is not None:
         return [given]
     if marker is None:
@@ -87,7 +87,7 @@ def _names(given: str | Sequence[str]) -> list[str]:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> World:
-    """A new world with the test's seed."""
+    """Return a new world with the test's seed."""
     if request.node.get_closest_marker("trio") is not None:
         pytest.fail(_TRIO, pytrace=False)
     made = World(seed=request.param)
@@ -97,7 +97,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test inside its world; everything else is somebody else's."""
+    """Run an async test inside its world; leave all other tests alone."""
     made = pyfuncitem.stash.get(_SEEN, None)
     if made is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None

@@ -1,9 +1,9 @@
-"""Start this program again in the form in which two runs are equal to the last bit.
+"""Restart of this program in a form in which two runs are equal to the last bit.
 
-Sets of strings are walked in the order of their hashes, and sets of plain objects in the order
-of their addresses in memory. Both are the same in every process once PYTHONHASHSEED is fixed,
-the system places memory without randomness, and all threads share one heap: glibc's begin another
-when they find it taken, which depends on the load.
+Sets of strings are iterated in the order of their hashes, sets of plain objects in the order of
+their addresses in memory. Both are the same in every process if PYTHONHASHSEED is fixed, the system
+places memory without randomness, and all threads share one heap. (Otherwise glibc's threads take
+another heap when they find one locked, which depends on the load.)
 """
 
 import ctypes
@@ -26,15 +26,15 @@ def is_exact() -> bool:
 
 
 def reexec() -> None:
-    """Return where `is_exact` holds; else replace this process by one for which it does.
+    """Return if `is_exact` holds; otherwise replace this process by one for which it does.
 
-    Standard streams, folder and arguments stay. Raises SimError where the system refuses.
+    Standard streams, folder and arguments stay. Raises SimError if the system refuses.
     """
     if is_exact():
         return
     if os.environ.get(_MARK):
         raise SimError(
-            "this system does not let a program fix where its memory lies\n"
+            "this system does not let a program fix its memory addresses\n"
             "hint: leave `strict` out of the scenario; equal seeds may then differ in rare orders"
         )
     if _places_at_random():
@@ -46,10 +46,10 @@ def reexec() -> None:
 
 
 def _places_at_random() -> bool:
-    """Whether the system gives each process other addresses; only Linux is known to be asked."""
+    """Whether the system randomizes the addresses of each process; only Linux is asked."""
     return sys.platform == "linux" and not _personality(_QUERY) & _ADDR_NO_RANDOMIZE
 
 
 def _personality(persona: int) -> int:
-    """personality(2): the one before."""
+    """Call personality(2); return the previous value."""
     return int(ctypes.CDLL(None).personality(ctypes.c_ulong(persona)))

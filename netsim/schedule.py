@@ -1,8 +1,8 @@
-"""The order in which trio does what is due at one instant: by age, not by addresses in memory.
+"""The order of trio's tasks and deadlines at one instant: by age, not by addresses in memory.
 
-Trio keeps tasks and scopes in sets, and sorts equal deadlines by `id`. Which task runs first it
-lets be told. Who hears first of a cancellation it does not, and that shows: what one does when it
-is aborted may wake another, which then is not aborted where it waited.
+Trio keeps tasks and scopes in sets, and sorts equal deadlines by `id`. The order of runnable tasks
+can be configured. The order in which tasks learn of a cancellation cannot, and it matters: an
+aborted task may wake another one, which then is not aborted where it waited.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from trio._core import _run
 
 Function = Callable[..., Any]
 Replacement = tuple[Any, str, Any]
-"""An owner, an attribute's name, what it is to be."""
+"""An owner, the name of its attribute, the new value."""
 
 
 class InOrder:
-    """Trio's scheduler asks this instead of a random generator: tasks run in order of age."""
+    """Stands in for the random generator of trio's scheduler: tasks run in order of age."""
 
     def shuffle(self, batch: list[Any]) -> None:
         batch.reverse()
@@ -30,21 +30,24 @@ class InOrder:
 
 
 class ByAge:
-    """Who is cancelled together hears of it in order of age: trio walks sets of tasks, in the
-    order of their addresses in memory, and what one does at this moment may wake another."""
+    """Cancels the tasks of a scope in order of age.
+
+    Trio iterates over sets of tasks in the order of their addresses in memory, and a task that is
+    aborted may wake another one.
+    """
 
     def __init__(self) -> None:
         self._held: list[tuple[int, Any, Any]] | None = None
 
     def abort(self, task: Any, raise_cancel: Any) -> None:
-        """`Task._attempt_abort`, later where it is one of several."""
+        """Replace `Task._attempt_abort`; postpone the abort if the task is one of several."""
         if self._held is None:
             _ABORT(task, raise_cancel)
         else:
             self._held.append((task._counter, task, raise_cancel))
 
     def in_order(self, real: Function) -> Function:
-        """`real`, a function of trio that cancels."""
+        """Wrap `real`, a function of trio that cancels."""
 
         def ordered(*args: Any, **kwargs: Any) -> Any:
             if self._held is not None:
@@ -55,7 +58,7 @@ class ByAge:
             finally:
                 self._held = None
                 for _, task, raise_cancel in sorted(held, key=itemgetter(0)):
-                    if task._abort_func is not None:  # not woken by one before it
+                    if task._abort_func is not None:  # not woken by an earlier one
                         _ABORT(task, raise_cancel)
 
         return ordered
@@ -65,7 +68,9 @@ _ABORT: Any = _run.Task._attempt_abort
 
 
 def due_in_order() -> Callable[[Any, float, Any], None]:
-    """`Deadlines.add`: of equal deadlines the first one made is the first; trio asks `id`."""
+    """Return a replacement of `Deadlines.add`: of equal deadlines the oldest is first; trio
+    compares `id`.
+    """
     serial = count()
 
     def add(deadlines: Any, deadline: float, scope: Any) -> None:
@@ -76,7 +81,7 @@ def due_in_order() -> Callable[[Any, float, Any], None]:
 
 
 def scheduling(shuffle: Random | None) -> Iterator[Replacement]:
-    """What to put in the place of what in trio; `shuffle` draws which task runs first."""
+    """Yield the replacements in trio; `shuffle` draws which task runs first."""
     scope: Any = _run.CancelScope
     by_age = ByAge()
     yield _run, "_ALLOW_DETERMINISTIC_SCHEDULING", True

@@ -1,4 +1,4 @@
-"""Long measurements: a line a seed in a JSONL file, and on from there after a stop."""
+"""Long measurements: one line per seed in a JSONL file, resumed there after a stop."""
 
 import json
 import os
@@ -13,10 +13,10 @@ _BEGINNING = b'{"seed": '
 
 
 class Ledger:
-    """The lines of one measurement: `seed`, what was measured (`settings`), the figures.
+    """Lines of one measurement: `seed`, the parameters (`settings`), the figures.
 
-    A line counts only with the same settings; another measurement may share the file. What a
-    crash left half written at the end is cut off.
+    A line counts only if its settings are the same; another measurement may share the file. A line
+    that a crash left incomplete at the end is cut off.
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
@@ -31,13 +31,13 @@ class Ledger:
         whole = data[: data.rfind(b"\n") + 1]
         torn = data[len(whole) :]
         if not _BEGINNING.startswith(torn[: len(_BEGINNING)]):
-            raise SimError(f"{path}: its end is no line of a measurement")
+            raise SimError(f"{path}: its last line is not one of a measurement")
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 item = json.loads(line)
                 seed, settings, figures = item["seed"], item["settings"], item["figures"]
             except (ValueError, KeyError, TypeError):
-                raise SimError(f"{path}: line {number} is no line of a measurement") from None
+                raise SimError(f"{path}: line {number} is not one of a measurement") from None
             if settings == self._settings:
                 self._lines[seed] = figures
         if torn:
@@ -58,7 +58,7 @@ class Ledger:
             os.fsync(file.fileno())
 
     def figures(self, seeds: Iterable[int]) -> list[Figures]:
-        """The figures of these seeds."""
+        """Return the figures of these seeds."""
         return [self._lines[seed] for seed in seeds]
 
 
@@ -70,10 +70,10 @@ def measure(
     path: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Figures]:
-    """Call `one(seed)` for each seed that the file does not have yet; returns the figures of all.
+    """Call `one(seed)` for each seed that the file does not have yet; return the figures of all.
 
-    Without a `path` nothing is kept. `say` hears a line a seed. Raises SimError for a file of
-    something else.
+    Without a `path` nothing is stored. `say` gets one line per seed. Raises SimError if the file is
+    not one of a measurement.
     """
     wanted = list(dict.fromkeys(seeds))
     ledger = Ledger(path, settings)

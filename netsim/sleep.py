@@ -1,9 +1,9 @@
 """Suspended computers: the tasks of a host that sleeps do not run.
 
-Trio has one queue of runnable tasks. While a host sleeps, what becomes runnable of it is taken
-off that queue and kept; on waking it is put back, in order. Trio's timers belong to everybody:
-those of a sleeping host fire in time, and their tasks go on at once when it wakes, as after the
-resume of a real laptop everything due fires.
+Trio has one queue of runnable tasks. While a host sleeps, its tasks that become runnable are moved
+from that queue to a list; on waking they are put back, in order. Trio's timers are shared by all
+hosts: those of a sleeping host fire in time, and their tasks run as soon as it wakes, just as
+everything due fires after the resume of a real laptop.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Task = _run.Task
 
 
 class Dormitory:
-    """The hosts of a world that sleep. Trio's scheduler is touched only while there is one."""
+    """The sleeping hosts of a world. Trio's scheduler is patched only while there is one."""
 
     def __init__(self) -> None:
         self._kept: dict[Host, list[Task]] = {}
@@ -28,9 +28,9 @@ class Dormitory:
         return host in self._kept
 
     def hold(self, host: Host) -> None:
-        """From now on its tasks do not run; one in the middle of its turn ends that first.
+        """Stop running a host's tasks; a task that is running finishes its turn first.
 
-        Raises SimError outside of a run.
+        Raises SimError outside a run.
         """
         if host in self._kept:
             return
@@ -46,14 +46,14 @@ class Dormitory:
             self._sleeper(task, runnable).append(task)
 
     def release(self, host: Host) -> None:
-        """Its tasks go on."""
+        """Let a host's tasks run again."""
         tasks = self._kept.pop(host, [])
         if not self._kept:
             self._unpatch()
         self._runner().runq.extend(tasks)
 
     def release_all(self) -> None:
-        """At the end of a run: a task that is kept could not be cancelled."""
+        """Release all hosts at the end of a run: a task that is held could not be cancelled."""
         for host in list(self._kept):
             self.release(host)
 
@@ -61,7 +61,9 @@ class Dormitory:
         return _run.GLOBAL_RUN_CONTEXT.runner
 
     def _sleeper(self, task: Task, awake: Any) -> Any:
-        """Where a runnable task goes: to what is kept of its host, else to `awake`."""
+        """Return the list for a runnable task: that of its host if the host sleeps, otherwise
+        `awake`.
+        """
         host = task.context.get(CURRENT)
         return self._kept.get(host, awake) if host is not None else awake
 

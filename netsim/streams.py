@@ -1,21 +1,21 @@
 """Randomness: one stream for each (seed, owner, purpose).
 
-A stream belongs to one purpose of one owner, so that a further host, or one more packet
-at one host, changes no draw of another.
+A stream belongs to one purpose of one owner, so that another host, or one more packet at one host,
+changes no other draw.
 """
 
 from random import Random
 
 
 class Streams:
-    """The random streams of one run."""
+    """Random streams of one run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._streams: dict[tuple[str, str], Random] = {}
 
     def get(self, owner: str, purpose: str) -> Random:
-        """The stream of that owner and purpose; the same object each time.
+        """Return the stream of that owner and purpose; the same object each time.
 
         (Seeding by a string hashes it with SHA-512, so PYTHONHASHSEED does not matter.)
         """

@@ -1,17 +1,17 @@
-"""Nothing of the real machine shows in a simulation, for the time of a run.
+"""Isolation of a simulation from the real machine during a run.
 
-Inside a host the clocks and all randomness are the host's own; what is not simulated (a real
-socket, a thread, a process, `time.sleep`) raises NotSimulated with the host's name. Code outside
-every host (the test, the report) keeps the real clocks and randomness: each replacement looks
-at the current host. Scheduling and garbage collection depend on the program alone.
+Inside a host the clocks and all randomness are the host's own. Operations that are not simulated (a
+real socket, a thread, a process, `time.sleep`) raise NotSimulated with the host's name. Code
+outside every host (the test, the report) keeps the real clocks and randomness: each replacement
+looks at the current host. Scheduling and garbage collection depend only on the program.
 
-`datetime.now` is compiled code that asks the operating system directly. Its type is immutable,
-so its entry in the type's dictionary is replaced: a subclass in its place would not be what
-compiled libraries make and check for, and would miss those who imported the name before.
+`datetime.now` is compiled code that calls the operating system directly. Its type is immutable, so
+its entry in the type's dictionary is replaced. A subclass would not do: compiled libraries create
+and check for the original, and modules that imported the name before would keep it.
 
-Replaced are module attributes, wherever the same function is bound. What holds a clock in a
-default argument or a class attribute escapes, as does what compiled code draws for itself
-(OpenSSL's keys and nonces: the trace hashes lengths, not bytes).
+Module attributes are replaced wherever the same function is bound. A clock in a default argument or
+a class attribute escapes, and so does randomness that compiled code draws for itself (OpenSSL's
+keys and nonces: the trace hashes lengths, not bytes).
 """
 
 import _thread
@@ -63,7 +63,7 @@ _FORBIDDEN = {
     "socket.gethostbyaddr": "the machine's resolver",
     "sqlite3.connect": "a real file",
 }
-"""Audit events of the interpreter: they see a call whatever name it was made by."""
+"""Audit events of the interpreter: they report a call whatever name it was made by."""
 
 _CHANGES = frozenset(
     f"os.{call}"
@@ -87,7 +87,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         if CURRENT.get(None) is not None:
             refuse(_FORBIDDEN[event])
     elif event == "open" and isinstance(args[0], int):
-        return  # a descriptor that was looked at when its file was opened by name
+        return  # a descriptor that was checked when its file was opened by name
     elif event in _CHANGES or (event == "open" and args[2] & _WRITING):
         if CURRENT.get(None) is None or _imports(args):
             return
@@ -95,12 +95,12 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _imports(args: tuple[Any, ...]) -> bool:
-    """Whether it is Python that keeps what it compiled; what is imported is no host's doing."""
+    """Whether Python writes compiled code of an import, which no host is responsible for."""
     return any(isinstance(arg, str) and "__pycache__" in arg for arg in args)
 
 
 def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
-    """`real`, forbidden to hosts, or in the whole run."""
+    """Wrap `real`: forbidden to hosts, or in the whole run."""
 
     def forbidden(*args: Any, **kwargs: Any) -> Any:
         if everywhere or CURRENT.get(None) is not None:
@@ -111,7 +111,7 @@ def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
 
 
 def _by_host(real: Shim, simulated: Shim) -> Shim:
-    """`simulated(host, …)` inside a host, else `real(…)`."""
+    """Return a function that calls `simulated(host, …)` inside a host, otherwise `real(…)`."""
 
     def shim(*args: Any, **kwargs: Any) -> Any:
         host = CURRENT.get(None)
@@ -142,7 +142,7 @@ def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> Any:
 
 
 def _written(real: Shim, host: Host, *args: Any) -> Any:
-    """`strftime` and `asctime`, whose last argument defaults to the present."""
+    """Call `strftime` or `asctime`, whose last argument defaults to the present."""
     if args and isinstance(args[-1], tuple):
         return real(*args)
     return real(*args, _LOCALTIME(host.wall()))
@@ -205,12 +205,12 @@ def _simulated_datetime() -> Iterator[None]:
 
 
 def entropy(host: Host, size: int, flags: int = 0) -> bytes:
-    """Bytes that only look unpredictable: of the host's own stream."""
+    """Return bytes of the host's own stream, which only look unpredictable."""
     return host.streams.get(host.name, "entropy").randbytes(size)
 
 
 def _drawn(name: str, host: Host, *args: Any, **kwargs: Any) -> Any:
-    """A function of the `random` module, on the host's own generator."""
+    """Call a function of the `random` module on the host's own generator."""
     return getattr(host.streams.get(host.name, "random"), name)(*args, **kwargs)
 
 
@@ -223,7 +223,7 @@ def _randomness() -> Iterator[tuple[Shim, Shim]]:
         function = getattr(random, name)
         if getattr(function, "__self__", None) is shared:
             yield function, _by_host(function, partial(_drawn, name))
-    # It tells the network card's address and the real time.
+    # These return the network card's address and the real time.
     yield uuid.uuid1, _tripwire(uuid.uuid1, "`uuid.uuid1`")
     yield uuid.getnode, _tripwire(uuid.getnode, "`uuid.getnode`")
 
@@ -232,7 +232,7 @@ _SEED = random.Random.seed
 
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-    """A generator without a seed takes one from the host, not from the machine."""
+    """Seed a generator without a seed from the host, not from the machine."""
     host = CURRENT.get(None)
     if a is None and host is not None:
         a = int.from_bytes(entropy(host, 32), "big")
@@ -240,7 +240,7 @@ def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
 
 
 def _seeded_key(kind: Any) -> Callable[[Any], Any]:
-    """`generate` of a class of private keys that are 32 random bytes."""
+    """Return a replacement of `generate` for a class of private keys that are 32 random bytes."""
     real = kind.generate
 
     def generate(cls: Any) -> Any:
@@ -250,14 +250,14 @@ def _seeded_key(kind: Any) -> Callable[[Any], Any]:
     return generate
 
 
-# What is not there.
+# Operations that hosts do not have.
 
 
 _GETADDRINFO = socket.getaddrinfo
 
 
 def _resolve(_: Host, name: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of numbers; for names there is trio's, which is simulated."""
+    """Resolve numeric addresses only; trio's resolver, which is simulated, resolves names."""
     flags = kwargs.get("flags", args[4] if len(args) > 4 else 0)
     try:
         if not flags & socket.AI_NUMERICHOST:
@@ -286,11 +286,11 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
         yield real, _tripwire(real, what, everywhere=True)
 
 
-# Putting it all in place.
+# Installation of the replacements.
 
 
 class _Bindings:
-    """Where in the imported modules each replaced function is bound."""
+    """The places in the imported modules where each replaced function is bound."""
 
     def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
         self._shims = shims  # by id: real function (kept alive), replacement
@@ -298,7 +298,7 @@ class _Bindings:
         self._found: list[tuple[ModuleType, str, Shim, Shim]] = []
 
     def replace(self) -> Callable[[], None]:
-        """Put the replacements in; returns how to put the real ones back."""
+        """Install the replacements; return a function that restores the real ones."""
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and (name, id(module)) not in self._seen:
                 self._seen.add((name, id(module)))
@@ -353,7 +353,9 @@ def _tripwires() -> Iterator[None]:
 
 
 def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -> Any:
-    """Trio's system tasks lose the caller's context, and with it the host; and outlive it."""
+    """Start a system task of trio in the caller's context, which trio would drop and with it the
+    host. End the task with its program.
+    """
     host = CURRENT.get(None)
     if host is None or settings.get("context") is not None:
         return _SPAWN(runner, function, *args, **settings)
@@ -372,10 +374,10 @@ _GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
     """Make a run a function of the program and its seed.
 
-    `shuffle` draws the order of tasks that could run at the same instant (to find programs
-    that depend on it); without it they run by age. `patience`: seconds of real time that one
-    task may compute without giving way before it is called stuck; 0 is for ever. Yields what
-    collects garbage at the moments the clock says.
+    `shuffle` draws the order of tasks that could run at the same instant (to find programs that
+    depend on it); without it they run by age. `patience` is the seconds of real time that one task
+    may compute without a checkpoint before Stuck is raised; 0 means no limit. Yields the garbage
+    collector that the clock calls.
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 

@@ -1,8 +1,8 @@
-"""What happened, as records, a running hash, and optionally a file.
+"""The trace of a run: records, a running hash, and optionally a file.
 
 A record is (time in seconds, what, host, protocol, source, destination, bytes, cause). The hash
-covers every record but no payload: TLS bytes come from OpenSSL's own randomness, their
-lengths do not.
+covers every record but no payload: TLS bytes come from OpenSSL's own randomness, but their lengths
+do not.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _BATCH: Final = 2048
 
 
 class Trace:
-    """The records of one run. `keep` holds them all in memory; `file` gets them packed."""
+    """Records of one run. `keep` stores them all in memory; `file` gets them packed."""
 
     def __init__(self, *, keep: bool = False, file: BinaryIO | None = None) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Trace:
         self._file = file
         self._hash = hashlib.blake2b(digest_size=16)
         self._batch: list[Record] = []
-        self._pack = msgpack.Packer().pack  # `packb` would make a packer for each record
+        self._pack = msgpack.Packer().pack  # `packb` would create a packer for each record
 
     def add(
         self,
@@ -52,7 +52,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The hash of everything so far, 32 hex digits."""
+        """Return the hash of all records so far, 32 hex digits."""
         self._flush()
         return self._hash.hexdigest()
 
@@ -60,8 +60,8 @@ class Trace:
         if not self._batch:
             return
         batch, self._batch = self._batch, []
-        # Records one after the other, without an array around them: the digest must not
-        # depend on when it was asked for.
+        # Records are packed one after the other, without an array around them: the digest must not
+        # depend on when it was computed.
         packed = b"".join(map(self._pack, batch))
         self._hash.update(packed)
         self.count += len(batch)

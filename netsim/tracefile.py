@@ -1,4 +1,4 @@
-"""Trace files: reading them, and where two of them part.
+"""Trace files: a reader, and a search for the first difference between two of them.
 
 A file is the records of `Trace` (trace.py), packed by msgpack one after the other.
 """
@@ -20,7 +20,7 @@ _FIELDS: Final = (float, str, str, int, tuple, tuple, int, str)
 
 
 def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
-    """The records of a file, as they are needed. Raises BadTrace, naming the file by `name`."""
+    """Yield the records of a file. Raises BadTrace, naming the file by `name`."""
     unpacker = msgpack.Unpacker(
         use_list=False, max_array_len=len(_FIELDS), max_map_len=0, max_ext_len=0
     )
@@ -32,12 +32,13 @@ def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
             for record in unpacker:
                 yield _checked(record, name, count)
                 count += 1
-                whole = unpacker.tell()  # not later: it counts the start of the next one too
+                # read it now: later it would include the start of the next record
+                whole = unpacker.tell()
         except (ValueError, msgpack.UnpackException) as error:
-            raise BadTrace(f"{name} is no trace: record {count} cannot be read") from error
+            raise BadTrace(f"{name} is not a trace: record {count} cannot be read") from error
     if whole != fed:
         raise BadTrace(
-            f"{name} is cut off: it ends {fed - whole} bytes into record {count}\n"
+            f"{name} is truncated: it ends {fed - whole} bytes into record {count}\n"
             "hint: the run that wrote it was ended before it closed its trace"
         )
 
@@ -48,22 +49,22 @@ def _checked(record: Any, name: str, count: int) -> Record:
         or len(record) != len(_FIELDS)
         or not all(map(isinstance, record, _FIELDS))
     ):
-        raise BadTrace(f"{name} is no trace: record {count} is not one of a packet")
+        raise BadTrace(f"{name} is not a trace: record {count} is not one of a packet")
     return record
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two traces part. `a` or `b` is None where that trace has ended."""
+    """First difference of two traces. `a` or `b` is None if that trace has ended."""
 
     index: int  # of the first record that differs, from 0
     a: Record | None
     b: Record | None
-    before: list[Record]  # the last ones that both have
+    before: list[Record]  # the last records that both have
     after_a: list[Record]
     after_b: list[Record]
-    # The last record with a task between the same two addresses, of either direction: it leads
-    # to what the stack or a router did by itself.
+    # The last record with a task between the same two addresses, in either direction. It led to
+    # what the stack or a router did without a task.
     led_a: Record | None = None
     led_b: Record | None = None
 
@@ -73,7 +74,7 @@ class Difference:
         return _cause(self.a, self.led_a), _cause(self.b, self.led_b)
 
     def lines(self, a: str = "a", b: str = "b") -> Iterator[str]:
-        """What a person reads; `a` and `b` name the traces."""
+        """Yield lines for a person; `a` and `b` name the traces."""
         yield f"record {self.index} differs"
         for common in self.before:
             yield f"   {describe(common)}"
@@ -100,16 +101,16 @@ def _reason(record: Record | None, led: Record | None) -> str:
         return record[-1]
     if led is None:
         return "no task: a timer or a router"
-    return f"the stack or a router by itself; what led to it: {describe(led)}"
+    return f"the stack or a router; caused by: {describe(led)}"
 
 
 def _flow(record: Record) -> tuple[tuple[str, int], ...]:
-    """The connection of a record, whatever its direction."""
+    """Return the connection of a record, whatever its direction."""
     return tuple(sorted((record[4], record[5])))
 
 
 def describe(record: Record) -> str:
-    """One line for a record."""
+    """Return one line that describes a record."""
     time, what, host, proto, src, dst, size, cause = record
     way = f"{_address(src)} -> {_address(dst)}"
     return f"{time:.9f} {host} {what} {NAMES.get(proto, proto)} {way} {size} B [{cause}]"
@@ -123,7 +124,7 @@ def _address(address: tuple[str, int]) -> str:
 def first_difference(
     a: BinaryIO, b: BinaryIO, *, context: int = 5, names: tuple[str, str] = ("a", "b")
 ) -> Difference | None:
-    """Where two trace files part; None where they are equal. Raises BadTrace."""
+    """Return the first difference of two trace files; None if they are equal. Raises BadTrace."""
     records_a, records_b = read(a, names[0]), read(b, names[1])
     before: deque[Record] = deque(maxlen=context)
     led: dict[tuple[tuple[str, int], ...], Record] = {}  # by connection, the last with a task

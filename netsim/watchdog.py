@@ -1,6 +1,7 @@
-"""A task that computes for ever without giving way would stop virtual time: it is an error.
+"""Watchdog against a task that computes forever without a checkpoint, which would stop virtual
+time.
 
-The only clock here that is real. It never changes a run that ends by itself.
+This is the only real clock here. It never changes a run that ends by itself.
 """
 
 import signal
@@ -14,11 +15,11 @@ from trio._core._run import GLOBAL_RUN_CONTEXT
 from .errors import Stuck
 
 _LOOKS: Final = 4
-"""Looks within the time allowed."""
+"""Number of checks within the time allowed."""
 
 
 class _Watch:
-    """Sees at each look whether the same task is still in the same step."""
+    """Checks whether the same task is still in the same step."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -35,17 +36,17 @@ class _Watch:
         if self._looks >= _LOOKS:
             self._looks = 0
             raise Stuck(
-                f"{task.name} has not given way for {self._patience:g} s of real time\n"
-                "hint: a loop without a checkpoint stops virtual time for everybody"
+                f"{task.name} has run without a checkpoint for {self._patience:g} s of real time\n"
+                "hint: a loop without a checkpoint stops virtual time for all hosts"
             )
 
 
 @contextmanager
 def watchdog(patience: float) -> Iterator[None]:
-    """Raise Stuck inside a task that keeps the processor for `patience` seconds of real time.
+    """Raise Stuck inside a task that occupies the processor for `patience` seconds of real time.
 
-    Works in the main thread of systems that have interval timers, and where nobody else
-    uses the alarm; elsewhere it does nothing. 0 turns it off.
+    Works in the main thread of systems that have interval timers, if no other code uses the alarm;
+    elsewhere it does nothing. 0 turns it off.
     """
     if not patience or not _available():
         yield

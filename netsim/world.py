@@ -1,4 +1,4 @@
-"""A world: hosts, segments and gateways of one simulation, and the run of it.
+"""A world: the hosts, segments and gateways of one simulation, and its run.
 
 world = World(seed=7)
 alice, bob = world.host("alice"), world.host("bob")
@@ -37,7 +37,8 @@ from .trace import Trace
 class World:
     """One simulated internet. The same seed and the same program give the same packets.
 
-    `latency` is seconds one way between any two sites, or a matrix (`population/latency.py`).
+    `latency` is the seconds in one direction between any two sites, or a matrix
+    (`population/latency.py`).
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class World:
         self.seed = seed
         self.trace = trace
         self.fuzz = False  # draw the order of tasks that could run at the same instant
-        self.patience = 30.0  # seconds of real time that a task may compute without giving way
+        self.patience = 30.0  # seconds of real time that a task may run without a checkpoint
         self.events = Events()
         self.streams = Streams(seed)
         self.network = Network(self.events, self.streams, trace)
@@ -59,7 +60,7 @@ class World:
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
-        self._redials = 1 << 21  # those addresses begin at 43.0.0.1 and 2600:20::
+        self._redials = 1 << 21  # so that those addresses begin at 43.0.0.1 and 2600:20::
         self._scope: trio.CancelScope | None = None
 
     # Building.
@@ -74,10 +75,10 @@ class World:
         site: int = 0,
         ipv6: bool | None = None,
     ) -> Host:
-        """A new host on the internet, or on the inside of a gateway.
+        """Add a host on the internet, or on the inside of a gateway.
 
-        A host behind a gateway shares that one's `link`; its own is the LAN's. It has an IPv6
-        address as well if `ipv6` says so, or, unless that says no, if its gateway has.
+        A host behind a gateway shares the gateway's `link`; its own is that of the LAN. It also has
+        an IPv6 address if `ipv6` is True, or if `ipv6` is None and its gateway has one.
         """
         self._check_new(name)
         host = Host(self.network, name, equip)
@@ -96,9 +97,10 @@ class World:
         site: int = 0,
         ipv6: bool | None = None,
     ) -> Attachment:
-        """Another interface of a host ("eth1", …), as `host` makes the first.
+        """Add an interface ("eth1", …) to a host, with the arguments of `host`.
 
-        What is no neighbour's address is reached by the first interface of its family.
+        Addresses that are not on a neighbouring segment are reached through the first interface of
+        their family.
         """
         name = f"eth{len(host.attachments)}"
         attachment = self._attach(host, name, address, behind, link, site, ipv6)
@@ -117,7 +119,9 @@ class World:
         site: int,
         ipv6: bool | None,
     ) -> Attachment:
-        """A plug in the internet or inside a gateway, with its addresses, and the way to them."""
+        """Attach an owner to the internet or inside a gateway, with its addresses and their
+        routes.
+        """
         segment = behind.inside if behind is not None else self.internet
         attachment = segment.attach(owner, name=name, link=link, site=site)
         if address is None:
@@ -132,14 +136,16 @@ class World:
         return attachment
 
     def _check_new(self, name: str) -> None:
-        """Names are of one host or gateway: faults and random streams go by them."""
+        """Check that a name is new: faults and random streams identify hosts and gateways by name.
+        Raises ValueError.
+        """
         for what, known in (
             ("host", self.hosts),
             ("host", self.lights),
             ("gateway", self.gateways),
         ):
             if name in known:
-                raise ValueError(f"there is a {what} `{name}` already")
+                raise ValueError(f"the {what} `{name}` already exists")
 
     def light(
         self,
@@ -152,7 +158,9 @@ class World:
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
     ) -> LightHost:
-        """A new light host (`light.py`). A world of them alone needs no `run`, but `advance`."""
+        """Add a light host (`light.py`). A world with only light hosts needs no `run`, but
+        `advance`.
+        """
         self._check_new(name)
         light = LightHost(self.network, name, core)
         attachment = self._attach(light, "eth0", address, behind, link, site, False)
@@ -173,9 +181,9 @@ class World:
         ipv6: bool = False,
         **knobs: Any,
     ) -> Gateway:
-        """A NAT or firewall (`nat/kinds.py` lists them) on the internet, or behind another.
+        """Add a NAT or firewall (listed in `nat/kinds.py`) on the internet, or behind another one.
 
-        With `ipv6` its inside has global addresses as well, behind a firewall (RFC 6092).
+        With `ipv6` its inside also has global addresses, behind a firewall (RFC 6092).
         """
         self._check_new(name)
         if address is None:
@@ -190,18 +198,21 @@ class World:
         return gateway
 
     def public_address(self, *, again: bool = False) -> str:
-        """An unused public IPv4 address. `again`: for who had another one before; of a range of
-        its own, so that one more host in the world changes nobody's next address."""
+        """Return an unused public IPv4 address.
+
+        `again`: the owner had another address before. Such addresses have a range of their own, so
+        that another host in the world changes no later address.
+        """
         number = self._next_address(again)
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
     def public_address6(self, *, again: bool = False) -> str:
-        """An unused public IPv6 address, the first of a /64 of its own."""
+        """Return an unused public IPv6 address, the first of a /64 of its own."""
         number = self._next_address(again)
         return f"2600:{number >> 16:x}:{number & 0xFFFF:x}::1"
 
     def public_prefix6(self, *, again: bool = False) -> str:
-        """An unused public /64."""
+        """Return an unused public /64."""
         return str(IPv6Network(self.public_address6(again=again)).supernet(new_prefix=64))
 
     def _next_address(self, again: bool) -> int:
@@ -214,14 +225,14 @@ class World:
     # Running.
 
     def run(self, main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Run `main` in virtual time until it returns. Raises NothingLeft where it never would."""
+        """Run `main` in virtual time until it returns. Raises NothingLeft if it never would."""
         shuffle = self.streams.get("", "schedule") if self.fuzz else None
         with strict(shuffle=shuffle, patience=self.patience) as collector:
             clock = SimClock(self.events, self._on_idle, collector.turn)
             return trio.run(self._main, main, args, clock=clock)
 
     def advance(self, until: float) -> None:
-        """Run events up to the time `until`, without trio: for a world of light hosts alone."""
+        """Run events up to the time `until`, without trio: for a world with only light hosts."""
         events = self.events
         begin, turns = events.now, defaults.ADVANCE_TURNS
         with deterministic_collection() as collector:
@@ -238,14 +249,14 @@ class World:
                     host.nursery = self._nursery
                 for gateway in self.gateways.values():
                     await gateway.serve(self._nursery)
-                try:  # what it raises comes out as it is, not as one of a group
+                try:  # raise its exception itself, not a group around it
                     result = await outcome.acapture(main, *args)
                 finally:
                     for release in self.at_end:
                         release()
                 self._nursery.cancel_scope.cancel()
             return result.unwrap()
-        raise NothingLeft("every task waits, and nothing is left that could wake one")
+        raise NothingLeft("every task waits, and no event is left that could wake one")
 
     def _on_idle(self) -> None:
         if self._scope is not None:

@@ -6,7 +6,8 @@ MANY: Final = 0x0DAC  # items that a header announces
 _NESTED: Final = b"\xdc\x0d\xac" * 1000
 
 DECODER_BOMBS: Final[dict[str, bytes]] = {
-    "arrays that end too early": _NESTED + b"\xc0" * 500,  # a list is made for what n bytes may be
+    # a list is allocated for what n bytes may hold
+    "arrays that end too early": _NESTED + b"\xc0" * 500,
     "arrays that are complete": _NESTED + b"\xc0" * (1000 * (MANY - 1) + 1),
     "arrays, deep and complete": b"\x91" * 1000 + b"\xc0",
     "long arrays": b"\xdd\xff\xff\xff\xff" * 700,

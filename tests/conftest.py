@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Options and set-up for all tests."""
 
 import signal
 import threading
@@ -11,7 +11,7 @@ import pytest
 COLLECTING_PAUSE = 5.0  # seconds between two lines while tests are collected
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-# In the background of a script a process ignores interrupts, and so would all that tests start.
+# A process in the background of a script ignores interrupts, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -2,8 +2,8 @@
 
     python -m tests.hostile
 
-Reads commands from standard input, one JSON object a line, and answers each with one: `Liar` has a
-method for each. It ends with its standard input. `Hostile` starts one, for tests.
+Reads commands from standard input, one JSON object per line, and answers each with one: `Liar` has
+a method for each. It ends with its standard input. `Hostile` starts one, for tests.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ from tests.state.fake_feeds import Writer
 
 HOST = RealHost()
 LOOPBACK = "127.0.0.1"
-PIECE = 4 << 20  # bytes of a manifest in one reply, as everybody gives them
-GHOSTS = 20  # contacts that an answer may name for one place
+PIECE = 4 << 20  # bytes of a manifest per reply, as from honest nodes
+GHOSTS = 20  # contacts that a reply may name per key
 
 
 class Liar:
-    """What it does when asked is what it was last told to do."""
+    """Hostile peer whose replies are set by commands."""
 
     def __init__(self, seed: bytes, rate: float | None) -> None:
         caps = None if rate is None else Shaper(Caps(up=Cap(bulk=rate)), HOST.now())
@@ -80,10 +80,10 @@ class Liar:
         for method, handler in handlers.items():
             self.endpoint.handle(method, handler)
 
-    # What it is told to do.
+    # Commands.
 
     async def link(self, to: str) -> dict[str, Any]:
-        """A lasting link, on which it says that it serves: it will be asked."""
+        """Open a lasting link and announce that it serves, so that it is asked."""
         address = Address.parse(to)
         link = await self.endpoint.dial(address, timeout=10)
         self._links[link.peer] = link
@@ -92,8 +92,9 @@ class Liar:
         return {"peer": link.peer}
 
     async def members(self, names: dict[str, str], holds: list[str]) -> dict[str, Any]:
-        """Say in its feed that these names are these models, and in its record that it holds
-        those."""
+        """Claim in its feed that these names are these models, and in its record that it provides
+        them.
+        """
         self._seq += 1
         facts = {
             name: model_fact(ModelName(name, root, 6, 1 << 20)) for name, root in names.items()
@@ -113,9 +114,10 @@ class Liar:
         held: dict[str, int] | None = None,
         twist: str = "",
     ) -> dict[str, Any]:
-        """Give these files as the manifests of these roots, `sizes` being what it says of how long
-        they are; the files of a folder as chunks; of each of `held` so many chunks it says to have.
-        `twist` is done to each chunk: `flip` a bit, or `refuse`."""
+        """Serve these files as the manifests of these roots. `sizes` are the lengths that it claims
+        for them. `chunks` is a folder of chunks; `held` is the number of chunks that it claims to
+        have of each root. `twist` is applied to each chunk: `flip` a bit, or `refuse`.
+        """
         self._manifests = {root: Path(path).read_bytes() for root, path in manifests.items()}
         self._sizes = sizes or {}
         files = Path(chunks).glob("??/[0-9a-f]*") if chunks else []
@@ -127,20 +129,25 @@ class Liar:
     def answer(
         self, find: str = "honest", store: str = "keep", forged: list[str] | None = None
     ) -> dict[str, Any]:
-        """How it answers from now on. A question: `honest` (it knows nothing), `silent`, `ghosts`,
-        `crowd` (ten thousand of them at once), `forged` records, `junk`. A store: `silent`, or
-        `keep`, which is to acknowledge it and keep nothing."""
+        """Set its replies from now on.
+
+        `find`: `honest` (it knows nothing), `silent`, `ghosts`, `crowd` (ten thousand of them at
+        once), `forged` records, or `junk`. `store`: `silent`, or `keep`, which acknowledges records
+        and stores nothing.
+        """
         self._find, self._store = find, store
         self._forged = [Aged(0, bytes.fromhex(each)) for each in forged or []]
         return {}
 
     async def store(self, to: str, records: list[str], age: int = 0) -> dict[str, Any]:
-        """Have sealed records stored; the code of each, or of the refusal of all."""
+        """Send sealed records to a node; return the code of each, or that of the refusal of all."""
         store = Store(tuple(Aged(age, bytes.fromhex(each)) for each in records))
         return await self.raw(to, "dht.store", store.encode().hex(), len(records))
 
     async def raw(self, to: str, method: str, payload: str, count: int = 0) -> dict[str, Any]:
-        """A call with these bytes; `count`: of how many records codes are expected."""
+        """Make a call with these bytes; `count` is the number of records for which codes are
+        expected.
+        """
         try:
             reply = await self._links[to].call(
                 method, payload=bytes.fromhex(payload), priority=Priority.CONTROL, timeout=20
@@ -152,7 +159,7 @@ class Liar:
         return {"codes": decode_codes(bytes(reply.payload), count) if count else []}
 
     async def look(self, to: str, key: str) -> dict[str, Any]:
-        """What one node itself has under a key: the authors."""
+        """Return the authors whose records one node itself has under a key."""
         find = Find((parse_key(key),), (), most=64)
         reply = await self._links[to].call(
             "dht.find", payload=find.encode(), priority=Priority.CONTROL, timeout=10
@@ -161,10 +168,10 @@ class Liar:
         return {"sealed": [aged.sealed.hex() for aged in found.records[0]]}
 
     def counts(self) -> dict[str, Any]:
-        """How often it was asked for what."""
+        """Return how often each method was called on it."""
         return dict(self.asked)
 
-    # What it answers.
+    # Replies.
 
     def _contact(self) -> Contact:
         return Contact(
@@ -216,7 +223,7 @@ class Liar:
         return Reply(payload=Found(((),) * len(find.keys), ((),) * places).encode())
 
     def _ghost(self) -> Contact:
-        """A node that nobody is, where nobody listens."""
+        """Return a contact of a node that does not exist, at a port without a listener."""
         self._ghosts += 1
         peer = Identity.from_seed(hashlib.sha256(self._ghosts.to_bytes(8)).digest()).peer
         return Contact(peer, [Address(LOOPBACK, 1 + self._ghosts % 1000, peer)])
@@ -237,7 +244,7 @@ class Liar:
 
 
 async def obey(seed: str, rate: str) -> None:
-    """Do what standard input says until it ends."""
+    """Execute the commands of standard input until it ends."""
     liar = Liar(bytes.fromhex(seed), float(rate) if rate else None)
     async with trio.open_nursery() as nursery:
         await nursery.start(liar.endpoint.run, LOOPBACK, 0)
@@ -251,7 +258,7 @@ async def obey(seed: str, rate: str) -> None:
 
 
 class Hostile(Program):
-    """`hostile.do("link", to=…)`."""
+    """A hostile process: `hostile.do("link", to=…)`."""
 
     def __init__(self, seed: int = 1, rate: float | None = None) -> None:
         super().__init__("tests.hostile", f"{seed:064x}", *([] if rate is None else [str(rate)]))
@@ -265,8 +272,9 @@ class Hostile(Program):
 
 @contextlib.contextmanager
 def hostile(seed: int = 1, rate: float | None = None) -> Iterator[Hostile]:
-    """One that is gone at the end of the block; with `rate` it sends chunks at so many bytes a
-    second."""
+    """Run a hostile process until the end of the block; with `rate` it sends chunks at that many
+    bytes per second.
+    """
     one = Hostile(seed, rate)
     try:
         yield one

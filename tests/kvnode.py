@@ -1,10 +1,10 @@
-"""A whole daemon as a process, as `shoal node` starts it, that is told which KV it holds.
+"""A whole daemon as a process, as `shoal node` starts it, with commands that set the KV it holds.
 
-Nothing of the engine shares KV yet, so a test stands where the engine will.
+The engine does not share KV yet, so a test takes its part.
 
     python -m tests.kvnode DATA [BOOTSTRAP]
 
-Reads commands from standard input, one JSON object a line, and answers each with one. `KvNode`
+Reads commands from standard input, one JSON object per line, and answers each with one. `KvNode`
 starts one, for tests.
 """
 
@@ -40,7 +40,9 @@ async def main(data: str, bootstrap: list[str]) -> None:
 
 
 async def obey(node: Node, do: str, blocks: int, fork: int = 0) -> dict[str, Any]:
-    """The chain that all share, `blocks` long, or one that parts from it after `fork`."""
+    """Execute a command for the common chain, `blocks` long, or for one that differs from it after
+    `fork`.
+    """
     wanted = chain(blocks)
     if fork:
         wanted = forked(wanted, fork, blocks - fork, seed=fork)
@@ -59,7 +61,7 @@ async def obey(node: Node, do: str, blocks: int, fork: int = 0) -> dict[str, Any
 
 
 class KvNode(Program):
-    """`node.do("longest", blocks=…, fork=…)`."""
+    """A daemon process: `node.do("longest", blocks=…, fork=…)`."""
 
     def __init__(self, data: Path, *bootstrap: str) -> None:
         super().__init__("tests.kvnode", str(data), *bootstrap)

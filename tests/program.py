@@ -1,4 +1,4 @@
-"""A program of these tests in a process of its own: it does what it is told, a line at a time."""
+"""A program of these tests in a process of its own, which executes commands line by line."""
 
 import json
 import subprocess
@@ -8,13 +8,14 @@ from typing import Any
 
 
 def say(answer: dict[str, Any]) -> None:
-    """In the program: what came of a command, or, first of all, who it is."""
+    """Print the result of a command, or at the start the identity of the program."""
     print(json.dumps(answer), flush=True)
 
 
 class Program:
-    """The process, as a test sees it: a module of `tests` that reads commands from standard input,
-    a JSON object a line, and answers each with one by `say`."""
+    """The process as a test sees it: a module of `tests` that reads commands from standard input,
+    one JSON object per line, and answers each with one by `say`.
+    """
 
     def __init__(self, module: str, *words: str) -> None:
         self.process = subprocess.Popen(
@@ -26,7 +27,7 @@ class Program:
         self.peer = str(self.told["peer"])
 
     def do(self, what: str, **more: Any) -> dict[str, Any]:
-        """Tell it something; its answer."""
+        """Send it a command; return its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
         self.process.stdin.flush()

@@ -1,4 +1,6 @@
-"""Runs every decoder of network and disk input on the bombs, alone and inside its own format."""
+"""All decoders of network and disk input are run on the bombs, alone and inside their own
+formats.
+"""
 
 import gc
 import time
@@ -97,7 +99,9 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "engine shard": lambda data: parse_load(memoryview(data)),
 }
 LONG = ("records on disk", "text frame", "engine shard")
-"""They may have tens of thousands of elements: their bound is that those are there, and flat."""
+"""They may have tens of thousands of elements: their bound is that the elements exist and
+are flat.
+"""
 INSIDE: dict[str, Callable[[bytes], bytes]] = {
     "alone": lambda bomb: bomb,
     "in a list": lambda bomb: b"\x93\xc3" + bomb + b"\xc0",
@@ -114,7 +118,9 @@ def shapes() -> Iterator[bytes]:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """A collection walks what all earlier tests have left, and that time is not the decoder's."""
+    """Turn collections off: one walks what all earlier tests have left, and that time is not the
+    decoder's.
+    """
     gc.disable()
     yield
     gc.enable()
@@ -137,7 +143,7 @@ def test_a_bomb_is_refused_before_anything_is_built(name: str, uncollected: None
 
 
 def test_the_same_by_msgpack_alone() -> None:
-    """Twin: the bounds that decoders had on a list's length were none on all of them."""
+    """Twin: limits on the length of each list did not limit all lists together."""
     dear = 0
     for data in shapes():
         tracemalloc.start()
@@ -148,8 +154,8 @@ def test_the_same_by_msgpack_alone() -> None:
     assert dear >= 5
 
 
-def test_nothing_is_read_of_deep_values_that_are_whole() -> None:
-    """What recurses over a value, as what shows it does, never meets one that is deep."""
+def test_deep_values_are_not_read_even_if_complete() -> None:
+    """Code that recurses over a value, such as its display, never meets a deep one."""
     value: Any = 1
     for _ in range(300):
         value = {"a": [value]}

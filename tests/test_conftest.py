@@ -1,4 +1,4 @@
-"""`--no-skips`, by which CI fails where it could not run what the project promises."""
+"""`--no-skips`, with which CI fails if it cannot run what the project promises."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the documents name exists: commands, make targets, links, files."""
+"""Everything that the documents name exists: commands, make targets, links, files."""
 
 import importlib.util
 import re
@@ -61,7 +61,7 @@ def test_the_architecture_names_every_file(package: str) -> None:
     files = {path.stem for path in (ROOT / package).rglob("*.py")} - EVERYWHERE
     named = {name.split("/")[-1] for name in re.findall(r"`([a-z0-9_/]+)\.py`", section)}
     named |= set(re.findall(r"`(\w+)`", section)) & files
-    assert files <= named, f"docs/architecture.md does not say what {files - named} are for"
+    assert files <= named, f"docs/architecture.md does not describe {files - named}"
     everything = {path.stem for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     assert named <= everything, f"docs/architecture.md names {named - everything}"
 

@@ -1,4 +1,6 @@
-"""What members without a link serve: it counts while they answer, and in the run that says so."""
+"""Layers of members without a link: they count while the member answers, and only in the run that
+announced them.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,12 +15,12 @@ from shoal.tasks.engine.families import architecture
 from shoal.tasks.placement import needed_bytes, parts_of
 from shoal.transport.identity import PeerId
 
-LISTED_S = 5.0  # for so long, at most, somebody who no longer answers is listed
+LISTED_S = 5.0  # maximum of seconds for which a dead member is listed
 
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members are linked with by those who need them, and not because they are told of."""
+    """Let members be linked only when they are needed, not because they are known."""
     monkeypatch.setattr("shoal.state.roster.Roster.next_dials", lambda *_: [])
 
 
@@ -33,9 +35,9 @@ def run(body: Callable[[World], Awaitable[Any]]) -> Any:
 
 
 async def line(world: World) -> tuple[DaemonHandle, DaemonHandle]:
-    """One that serves the first half of `tiny`, and a hub that it has a link with."""
+    """Start a node that serves the first half of `tiny`, and a hub that is linked with it."""
     hub = await world.host("hub").start(engine=False)
-    # A node that looks for a relay would link with this one, which is to be far.
+    # A node that looks for a relay would link with this one, which has to stay without a link.
     far = await world.host("far").start(bootstrap=[hub], model="tiny", layers=(0, 3), relay=0)
     await far.serving()
     await trio.sleep(20)
@@ -43,7 +45,7 @@ async def line(world: World) -> tuple[DaemonHandle, DaemonHandle]:
 
 
 async def half(world: World, hub: DaemonHandle, name: str) -> DaemonHandle:
-    """One that has memory for half of it, and chooses which itself."""
+    """Start a node that has memory for half of the model, and chooses the half itself."""
     manifest = await hub.node.library.manifest(hub.node.library.names()["tiny"])
     arch = architecture(manifest.config)
     halves = [needed_bytes(arch, parts_of(start, start + 3, 6), "float32") for start in (0, 3)]
@@ -58,8 +60,10 @@ def shards(node: DaemonHandle, peer: PeerId) -> list[tuple[int, int]]:
     return [] if record is None else [(shard.start, shard.stop) for shard in record.shards]
 
 
-def test_who_answers_without_a_link_counts_for_placement_and_for_routing() -> None:
-    """Else everybody in a large swarm took the same layers, and no chain had the others."""
+def test_a_member_without_a_link_counts_for_placement_and_routing() -> None:
+    """Otherwise all nodes of a large swarm would take the same layers, and no chain would have the
+    others.
+    """
 
     async def body(world: World) -> None:
         far, hub = await line(world)
@@ -72,8 +76,8 @@ def test_who_answers_without_a_link_counts_for_placement_and_for_routing() -> No
     run(body)
 
 
-def test_whoever_is_gone_is_neither_routed_to_nor_counted() -> None:
-    """Its feed goes on saying what it served."""
+def test_a_dead_member_is_neither_routed_to_nor_counted() -> None:
+    """Its feed still says what it served."""
 
     async def body(world: World) -> None:
         far, hub = await line(world)
@@ -90,14 +94,14 @@ def test_whoever_is_gone_is_neither_routed_to_nor_counted() -> None:
         assert (await other.serving())["layers"] == "0:3"
         await trio.sleep(
             2
-        )  # its feed, and that of the hub that vouches for it, are written and told
+        )  # its feed, and that of the hub that vouches for it, are written and announced
         assert (await near.generate("Once", max_tokens=4))["tokens"] == 4
 
     run(body)
 
 
-def test_whoever_comes_back_serves_nothing_until_it_says_so() -> None:
-    """Not what its feed says since before; twin: the view shows that."""
+def test_a_returned_member_serves_nothing_until_it_says_so() -> None:
+    """Its old feed does not count. Twin: the view shows the old feed."""
 
     async def body(world: World) -> None:
         far, hub = await line(world)
@@ -119,7 +123,7 @@ def test_whoever_comes_back_serves_nothing_until_it_says_so() -> None:
     run(body)
 
 
-def test_whoever_ends_says_so_at_once() -> None:
+def test_a_member_that_ends_says_so_at_once() -> None:
     async def body(world: World) -> None:
         far, hub = await line(world)
         near = await half(world, hub, "near")

@@ -1,4 +1,6 @@
-"""A disk that fills in the middle of a fetch, and has room again: real daemons, a real tmpfs."""
+"""A disk that becomes full in the middle of a fetch, and then has space again: real daemons, a real
+tmpfs.
+"""
 
 import hashlib
 import json
@@ -17,12 +19,12 @@ from shoal.dht.defaults import CHUNK, DISK_RESERVE
 from tests.cli.daemons import Daemon, daemons, shoal
 
 CHUNKS = 16
-ROOM = 48 << 20  # bytes of the disk beyond what always stays free
+ROOM = 48 << 20  # bytes of the disk beyond its reserve
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own."""
+    """Mount a file system of its own."""
     path = tmp_path / "disk"
     path.mkdir()
     if os.geteuid() != 0:
@@ -30,7 +32,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     size = f"size={DISK_RESERVE + ROOM}"
     mount = ["mount", "-t", "tmpfs", "-o", size, "shoal-test", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not let tests mount a tmpfs")
+        pytest.skip("this machine does not permit tests to mount a tmpfs")
     try:
         yield path
     finally:
@@ -42,23 +44,23 @@ class World:
     holder: Daemon
     getter: Daemon
     disk: Path
-    file: Path  # what the holder shares
+    file: Path  # shared by the provider
     root: str
 
     def chunks(self) -> int:
-        """Whole ones on the getter's disk; none is torn."""
+        """The number of whole chunks on the getter's disk; none is torn."""
         found = list((self.getter.data / "models" / "chunks").glob("??/[0-9a-f]*"))
         for path in found:
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
         return len(found)
 
     def fill(self, leave: int = 0) -> None:
-        """Another program takes what is left, but for so many bytes."""
+        """Fill the disk with another program's data, except for `leave` bytes."""
         room = os.statvfs(self.disk)
         left, piece = room.f_bavail * room.f_frsize - leave, bytes(1 << 16)
         with open(self.disk / "ballast", "wb", buffering=0) as ballast, suppress(OSError):
             for _ in range(left // len(piece) + (0 if leave else 10**6)):
-                ballast.write(piece)  # the daemon writes meanwhile: until there is no room at all
+                ballast.write(piece)  # the daemon writes meanwhile: repeat until no space is left
 
     def empty(self) -> None:
         (self.disk / "ballast").unlink()
@@ -87,8 +89,8 @@ def until(true: Callable[[], object], limit: float = 60.0) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("leave", [0, DISK_RESERVE // 2])
-def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: int) -> None:
-    """Nothing is left at all, or only what must stay free."""
+def test_a_blob_waits_for_space_and_resumes(world: World, tmp_path: Path, leave: int) -> None:
+    """No space is left at all, or only the reserve."""
     data, out = ("--data", str(world.getter.data)), tmp_path / "out"
     get = subprocess.Popen(
         [sys.executable, "-m", "shoal.cli.main", "blob", "get", world.root, str(out), *data],
@@ -102,7 +104,7 @@ def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: 
     time.sleep(4)
     assert world.chunks() == kept
     status = world.getter.ask("status")
-    assert status["peers"] == 1, "the node lives, and is linked"
+    assert status["peers"] == 1, "the node runs, and is linked"
     world.empty()
     _, told = get.communicate(timeout=60)
     assert get.returncode == 0, told
@@ -112,8 +114,8 @@ def test_a_blob_waits_for_room_and_goes_on(world: World, tmp_path: Path, leave: 
 
 
 @pytest.mark.ci
-def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world: World) -> None:
-    until(lambda: world.getter.ask("models")["models"])  # the holder's feed has come
+def test_a_model_that_does_not_fit_is_refused_and_the_same_command_resumes(world: World) -> None:
+    until(lambda: world.getter.ask("models")["models"])  # the provider's feed has arrived
     (model,) = world.getter.ask("models")["models"]
     pull = ("model", "pull", f"tiny@{model['root'][:16]}", "--data", str(world.getter.data))
     world.fill(leave=DISK_RESERVE + (1 << 20))
@@ -132,7 +134,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_same_command_goes_on(world
     assert running.returncode == 1 and "is full" in told and "hint: make room" in told, told
     kept = world.chunks()
     assert kept >= 3
-    world.getter.kill()  # and what was there outlives the daemon
+    world.getter.kill()  # the chunks outlive the daemon
     world.empty()
     with daemons() as start:
         again = start(

@@ -1,4 +1,6 @@
-"""Real daemons that are killed, stopped, or come back as somebody else: what the others list."""
+"""Real daemons that are killed, stopped, or come back with another identity: what the
+others list.
+"""
 
 import os
 import signal
@@ -12,9 +14,9 @@ import pytest
 from tests.cli.daemons import Daemon, daemons
 
 COUNT = 5
-LINKS = 2  # that each dials: not everybody has a link with everybody
-LISTED_S = 5.0  # for so long, at most, somebody who no longer answers is listed
-POLL_S = 1.0  # what looking may take on a busy machine
+LINKS = 2  # dials per node: not all nodes are linked with each other
+LISTED_S = 5.0  # maximum of seconds for which a dead member is listed
+POLL_S = 1.0  # maximum duration of a check on a busy machine
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def listed(node: Daemon) -> list[str]:
 
 
 def watch(nodes: list[Daemon], done: Callable[[list[list[str]]], bool], limit: float) -> float:
-    """Seconds until `done` of what all of them list; nobody lists anybody twice meanwhile."""
+    """Return the seconds until `done` holds for the lists of all nodes; meanwhile no list has a
+    member twice.
+    """
     began = time.monotonic()
     while True:
         lists = [listed(node) for node in nodes]
@@ -47,7 +51,7 @@ def watch(nodes: list[Daemon], done: Callable[[list[list[str]]], bool], limit: f
 
 
 @pytest.mark.ci
-def test_who_no_longer_answers_is_listed_for_five_seconds_at_most(swarm: list[Daemon]) -> None:
+def test_a_dead_member_is_listed_for_five_seconds_at_most(swarm: list[Daemon]) -> None:
     *others, killed, stopped = swarm
     gone = {each.ask("status")["peer"] for each in (killed, stopped)}
     back = stopped.ask("status")["peer"]
@@ -63,10 +67,12 @@ def test_who_no_longer_answers_is_listed_for_five_seconds_at_most(swarm: list[Da
 
 @pytest.mark.parametrize("identity", ["the same", "another"])
 @pytest.mark.ci
-def test_who_comes_back_at_once_is_listed_once(
+def test_a_member_that_comes_back_at_once_is_listed_once(
     identity: str, swarm: list[Daemon], tmp_path: Path
 ) -> None:
-    """At the same port; a new identity is never beside the old one for long enough to be seen."""
+    """It comes back at the same port. A new identity is never beside the old one for long enough to
+    be seen.
+    """
     *others, victim = swarm
     old, address = victim.ask("status")["peer"], others[0].address
     victim.kill()
@@ -91,7 +97,7 @@ def test_who_comes_back_at_once_is_listed_once(
 
 @pytest.mark.ci
 def test_two_daemons_with_one_identity_are_one_member(swarm: list[Daemon], tmp_path: Path) -> None:
-    """A restored copy that runs beside the node itself."""
+    """The second daemon is a restored copy that runs beside the node itself."""
     *others, victim = swarm
     copy = tmp_path / "copy"
     copy.mkdir(mode=0o700)

@@ -1,7 +1,7 @@
 """No new task bypasses the guard of peers (transport/guard.py, ADR 0023).
 
-A task that handles one peer is begun by `Guard.start`. The tables list every task that a nursery
-starts by itself: a task of this node's own, or a part of a task that is guarded already.
+A task that handles one peer is started by `Guard.start`. The tables list every task that a nursery
+starts directly: a task of this node's own, or a part of a task that is already guarded.
 """
 
 import ast
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tests.test_layout import OF_A_DAEMON, dotted, sources
 
 WHY = (
-    "a task that handles one peer (a connection, a call, a datagram, a dial, what a peer says) is "
+    "a task that handles one peer (a connection, a call, a datagram, a dial, a peer's data) is "
     "begun by `Guard.start`, or an unexpected exception in it ends the daemon; list it here if it "
     "is this node's own, or a part of a task that is guarded"
 )
@@ -107,7 +107,7 @@ OWN = {
 
 
 def started(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, task) of what nurseries start by themselves."""
+    """Yield (line, task) of tasks that nurseries start directly."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -119,7 +119,9 @@ def started(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def task_name(task: ast.expr) -> str:
-    """As the tables spell it: a name, or what a call makes the task of."""
+    """Return a task's name as the tables spell it: a name, or the function that a call makes the
+    task of.
+    """
     if isinstance(task, ast.Call):
         return dotted(task.func)
     if isinstance(task, ast.Attribute) and isinstance(task.value, ast.Call):

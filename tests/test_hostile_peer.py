@@ -1,4 +1,4 @@
-"""A hostile member of an open swarm against whole daemons: they live, and still answer.
+"""Whole daemons against a hostile member of an open swarm: they survive, and still answer.
 
 Everything is drawn from a seed, so a failure is one number: `SEED=… pytest -k seeds`.
 """
@@ -52,7 +52,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Parrot:
-    """An engine that answers every span for a token with tokens at once."""
+    """Engine that answers every span that wants a token with tokens at once."""
 
     pid: int | None = None
 
@@ -66,7 +66,7 @@ class Parrot:
         await trio.sleep_forever()
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """It never crashes."""
+        """Ignore the callback: it never crashes."""
 
     async def load(self, shard: LoadShard) -> Loaded:
         msgpack.packb(dict(shard.config))  # as the worker process gets it
@@ -89,7 +89,7 @@ class Parrot:
             on_event(TokenEvent(span.session, span.epoch, at, 300 + step, -1.0, final, 0.0))
 
     def cancel(self, session: SessionId) -> None:
-        """Nothing runs."""
+        """Do nothing: no computation runs."""
 
     async def close(self, session: SessionId) -> None:
         self._events.pop(session, None)
@@ -102,14 +102,14 @@ class Parrot:
         return 0
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
-        """Nothing to copy."""
+        """Do nothing: there is no state to copy."""
 
     async def usage(self) -> dict[str, int]:
         return {}
 
 
 async def send(node: Node, line: bytes) -> dict[str, Any]:
-    """One line to a node's control socket; the last line of its answer."""
+    """Send one line to a node's control socket; return the last line of its answer."""
     stream = await trio.open_unix_socket(str(node.config.folder.control_socket))
     async with stream:
         await stream.send_all(line + b"\n")
@@ -126,7 +126,7 @@ async def ask(node: Node, op: str, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def swarm(folder: Path, **second: Any) -> AsyncIterator[tuple[Node, Node]]:
-    """Two daemons, as `shoal node` starts them but for their engine; both serve."""
+    """Start two daemons, as `shoal node` does except for their engine; both serve."""
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
 
@@ -151,7 +151,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def still_answers(*nodes: Node) -> None:
-    """An honest request through each node, and what it says of itself."""
+    """Make an honest request through each node, and check its status."""
     for node in nodes:
         answer = await ask(node, "run", model="tiny", prompt="hello", max_tokens=3)
         assert answer.get("ok", {}).get("tokens") == 3, answer
@@ -159,7 +159,7 @@ async def still_answers(*nodes: Node) -> None:
 
 
 class Foe:
-    """A peer that says what it likes; every link ends and comes again under a new name."""
+    """A peer that sends what it likes; each of its links ends and comes back under a new name."""
 
     def __init__(self, nursery: trio.Nursery, dice: random.Random, targets: list[Node]) -> None:
         self._nursery = nursery
@@ -191,7 +191,7 @@ class Foe:
                     await self._strike(await self.link(target), method)
 
     async def garble(self, times: int) -> None:
-        """Frames that no lane of ours sends, on links that are let in."""
+        """Send frames that no lane of ours sends, on links that were accepted."""
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
@@ -202,7 +202,7 @@ class Foe:
                 await trio.sleep(0.005)
 
     async def _strike(self, link: Link, method: str) -> None:
-        """Eight calls at once, each with its post; what they come to does not matter."""
+        """Make eight calls at once, each with its post, and ignore the results."""
         async with trio.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(self._call, link, method)
@@ -251,7 +251,7 @@ class Words:
         return self._dice.sample(self.KEYS, self._dice.randrange(12))
 
     def _good(self) -> dict[str, Any]:
-        """What an honest gateway, stage or getter might say now."""
+        """Return a header that an honest gateway, stage or getter might send now."""
         target = self._dice.choice(self._targets)
         root = self._dice.choice(sorted(target.library.roots()) or ["0" * 64])
         start = self._dice.choice([0, 0, 1, 5])
@@ -300,7 +300,7 @@ class Words:
         return dice.choice(flat)()
 
     def frame(self) -> bytes:
-        """Of a kind that exists, mostly, and that may even be in its place."""
+        """Return a frame, mostly of an existing kind and sometimes a plausible one."""
         dice = self._dice
         method = dice.choice(["session.span", "member.push", "blob.have", "x"])
         heads = [b"", dice.randbytes(dice.randrange(40)), wire.encode_request(method, {"n": 1})]
@@ -331,7 +331,7 @@ class Words:
 
 
 def control_lines(dice: random.Random) -> Iterator[bytes]:
-    """Requests that a broken client could send."""
+    """Yield requests that a broken client could send."""
     texts = ["", "a\0b", "\ud800", "\udc80", "\x1b[2J", "x" * 5000, "tiny", "/dev/null", "/proc"]
     values: list[Any] = [None, True, -1, 10**400, 1e308, float("nan"), [], {}, [[]], *texts, texts]
     keys = ("path", "name", "model", "prompt", "raw", "max_tokens", "seed", "top_k", "top_p",
@@ -395,7 +395,7 @@ async def test_no_request_of_a_client_harms_its_daemon(tmp_path: Path) -> None:
 
 
 def evil_manifest(honest: bytes, value: bytes) -> bytes:
-    """A manifest that is canonical but for one more value in its config."""
+    """Return a manifest that is canonical except for one more value in its config."""
     fields = msgpack.unpackb(honest)
     fields["config"] = fields["config"][:-1] + b',"zz":' + value + b"}"
     return canonical.pack(fields)
@@ -418,7 +418,7 @@ async def test_a_config_that_nothing_can_hold_is_a_model_error(
 
 
 async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
-    """A member that names the model `evil` and has its manifest."""
+    """Link a member that names the model `evil` and has its manifest."""
     author = Writer(ord("e"))
     foe = await endpoint(nursery, author.identity)
     root = hashlib.sha256(data).hexdigest()
@@ -434,7 +434,7 @@ async def announce(nursery: trio.Nursery, target: Node, data: bytes) -> Link:
 
 
 async def says(nursery: trio.Nursery, foe: Endpoint, *entries: Entry) -> None:
-    """Its feeds hold these entries, and whoever it has a link with gets them."""
+    """Write these entries into the peer's feeds, which all linked peers get."""
     replication = Replication(HOST, foe, Replica(foe.peer, MemoryArchive()))
     await nursery.start(replication.run)
     await replication.write(entries)
@@ -442,7 +442,9 @@ async def says(nursery: trio.Nursery, foe: Endpoint, *entries: Entry) -> None:
 
 @pytest.mark.trio
 async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> None:
-    """One hop over all layers is the shortest chain there is: it must not win by a false word."""
+    """One hop over all layers is the shortest possible chain: a false claim must not make
+    it win.
+    """
     async with swarm(tmp_path) as (first, second), trio.open_nursery() as nursery:
         root = first.library.names()["tiny"]
         author = Writer(ord("s"))
@@ -467,10 +469,10 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
 
 
 @pytest.mark.trio
-async def test_many_who_ask_what_a_node_has_cost_it_one_look(
+async def test_many_requests_for_a_node_s_chunks_cost_one_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look takes a file call a chunk: 256 calls of 100 bytes were minutes of work."""
+    """Each check takes a file call per chunk: 256 calls of 100 bytes used to take minutes."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
         looks = 0
         ranges = first.exchange.provider._ranges
@@ -503,7 +505,7 @@ async def test_many_who_ask_what_a_node_has_cost_it_one_look(
 
 @pytest.mark.trio
 async def test_a_gateway_that_does_not_wait_fills_no_memory(tmp_path: Path) -> None:
-    """While the engine computes, what is submitted to it waits in the daemon, uncounted."""
+    """While the engine computes, submitted work waits in the daemon, where it was not counted."""
     async with swarm(tmp_path) as (first, _), trio.open_nursery() as nursery:
         engine = first.engine
         assert isinstance(engine, Parrot)

@@ -1,4 +1,6 @@
-"""Jobs in real daemons: submitted on a node without torch, done by one that is killed meanwhile."""
+"""Jobs in real daemons: submitted on a node without torch, done by a node that is killed
+meanwhile.
+"""
 
 import json
 import time

@@ -1,6 +1,6 @@
-"""A daemon that is killed again and again while it fetches: nothing is torn, nothing comes twice.
+"""A daemon that is killed repeatedly while it fetches: no chunk is torn, none is fetched twice.
 
-`KILLS=200 pytest -m ci tests/test_killed_fetch.py` for more.
+`KILLS=200 pytest -m ci tests/test_killed_fetch.py` for more kills.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from tests.cli.daemons import Daemon, daemons, shoal
 
 KILLS = int(os.environ.get("KILLS", "6"))
 CHUNKS = 6 * KILLS + 16
-PAUSE_S = 0.6  # after a new chunk has come it is killed within so many seconds
+PAUSE_S = 0.6  # maximum of seconds after a new chunk until it is killed
 Files = dict[str, tuple[int, int]]
 
 
 def chunk_files(daemon: Daemon) -> Files:
-    """Each with what would change if it were written again."""
+    """Return each chunk file with properties that would change if it were written again."""
     files = (daemon.data / "models" / "chunks").glob("??/[0-9a-f]*")
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
@@ -69,7 +69,7 @@ def test_kill_9_at_random_instants_of_a_fetch(tmp_path: Path) -> None:
                 done = get.returncode == 0
             killed += not done
             now = chunk_files(getter)
-            assert written.items() <= now.items(), "one came twice, or is gone"
+            assert written.items() <= now.items(), "a chunk came twice, or was lost"
             written = now
             if done:
                 break

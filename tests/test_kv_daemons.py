@@ -1,4 +1,4 @@
-"""The index of KV between whole daemons: announced, found, withdrawn, and gone with its holder."""
+"""The KV index between whole daemons: announced, found, withdrawn, and gone with its provider."""
 
 import json
 import time
@@ -13,8 +13,8 @@ from tests.cli.daemons import daemons, shoal
 from tests.kvnode import KvNode
 
 BLOCKS = 512
-ROUNDS = 3  # questions to one holder, at most
-TTL = 30.0  # seconds for a record to be said, and taken back
+ROUNDS = 3  # maximum of requests to one provider
+TTL = 30.0  # seconds for a record to be announced and withdrawn
 
 
 @pytest.fixture
@@ -38,8 +38,9 @@ def until(true: Callable[[], object]) -> None:
 
 @pytest.mark.long
 def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_path: Path) -> None:
-    """Three hold 512, 300 and 7 blocks of it; the fourth asks, and a plain `shoal node` sees the
-    records."""
+    """Three nodes hold 512, 300 and 7 blocks of a prefix; the fourth asks, and a plain `shoal node`
+    sees the records.
+    """
     whole = nodes("whole")
     part, short, asker = (nodes(name, whole.address) for name in ("part", "short", "asker"))
     key = str(whole.do("announce", BLOCKS)["key"])
@@ -54,7 +55,7 @@ def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_pa
 
     until(all_found)
     assert 1 <= found["rounds"] <= ROUNDS
-    assert 0 < len(found["asked"]) == len(set(found["asked"])), "one look-up, each asked once"
+    assert 0 < len(found["asked"]) == len(set(found["asked"])), "each node is asked once"
     assert next(iter(found["holders"])) == whole.peer
 
     with daemons() as start:
@@ -74,5 +75,5 @@ def test_the_longest_prefix_between_daemons(nodes: Callable[..., KvNode], tmp_pa
         whole.do("withdraw", BLOCKS)
         until(lambda: whole.peer not in seen())
     until(lambda: asker.do("longest", BLOCKS)["holders"] == {part.peer: 300, short.peer: 7})
-    part.kill()  # its record stays until it ends; whoever asks is told no falsehood
+    part.kill()  # its record stays until it expires, but no node serves it
     until(lambda: asker.do("longest", BLOCKS)["holders"] == {short.peer: 7})

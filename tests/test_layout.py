@@ -1,6 +1,6 @@
-"""The folders, the package map, the links, the imports and the seam agree.
+"""The folders, the package map, the links, the imports and the interface to the world agree.
 
-Each rule's message says why it exists, so that who meets it need not ask.
+Each rule's message gives its reason.
 """
 
 import ast
@@ -25,16 +25,16 @@ MAY_IMPORT = {
     "state": {"transport"},
     "dht": {"transport"},
     "transport": set(),
-    "netsim": set(),  # STARTS_DAEMONS aside
+    "netsim": set(),  # except STARTS_DAEMONS
 }
-# The one part of the simulator that knows what it simulates.
+# The only part of the simulator that knows what it simulates.
 STARTS_DAEMONS = "netsim/daemons/"
 WHY_DOWN = (
     "imports point one way, so that a package can be read, tested and replaced "
     "without those above it (docs/architecture.md)"
 )
 
-# The worlds beyond `Host`, and who may touch them.
+# The parts of the world beyond `Host`, and the modules that may use them.
 WORLD_MODULES = {
     "time", "random", "secrets", "socket", "threading", "subprocess", "multiprocessing",
     "asyncio", "tempfile", "shutil", "psutil", "uuid", "sqlite3", "apsw", "selectors",
@@ -46,7 +46,7 @@ WORLD_CALLS = {
     "trio.serve_tcp", "trio.lowlevel.open_process", "datetime.now", "datetime.datetime.now",
     "os.fork", "os.getrandom", "os.replace", "os.rename",
 }  # fmt: skip
-WORLD_METHODS = {  # of pathlib.Path: names alone are no touch, files behind them are
+WORLD_METHODS = {  # of pathlib.Path: names alone are no access, but the files behind them are
     "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "rmdir", "unlink", "touch",
     "iterdir", "glob", "rglob", "exists", "is_file", "is_dir", "stat", "chmod", "symlink_to",
 }  # fmt: skip
@@ -54,7 +54,8 @@ WHY_WORLD = (
     "every part takes its `Host` (transport/host.py), or the simulator cannot replace the "
     "world and a run cannot be repeated"
 )
-# What runs in a process of its own, started through Host.spawn; and the seam itself.
+# Modules that run in a process of their own, started through Host.spawn; and the implementation of
+# Host itself.
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
     for name in ("worker", "core", "compute", "llama", "weights", "kv", "sampling", "session")
@@ -63,18 +64,18 @@ BEYOND_THE_SEAM = {
     "transport/realhost.py",
     "transport/datagrams.py",  # the real host's UDP sockets
     "transport/localname.py",  # and the names of its Unix sockets, which the commands need too
-    "transport/database.py",  # SQLite, whose system calls the host names
+    "transport/database.py",  # SQLite, whose system calls the host provides
     "transport/browser/bridge.py",  # asyncio inside trio, for aiortc
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
     *ENGINE_WORKER,
 }
-# What the simulator runs outside of the simulated time: it stands before, behind or beside it.
+# Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
     "netsim/strict.py", "netsim/plugin.py", "netsim/seeds.py", "netsim/netns/", "netsim/scenario/",
     "netsim/report/", "netsim/population/data.py", "netsim/daemons/realfiles.py",
 )  # fmt: skip
-# Constants and types, which the simulated world is written in; what they would do is banned below.
+# Constants and types in which the simulated world is written; their use is restricted below.
 SIMULATED_WITH = {"socket", "random", "apsw"}
 REAL_CALLS = {
     "stdlib.socket",
@@ -93,15 +94,16 @@ EXECUTING_CALLS = {"eval", "exec", "compile", "torch.load", "os.system", "__impo
 
 
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    """Every source file of the packages, or these folders: its path from the root, its syntax
-    tree."""
+    """Yield every source file of the packages, or of these folders: its path from the root, and its
+    syntax tree.
+    """
     for folder in folders or FOLDERS.values():
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` of a name or attribute expression, or an empty string."""
+    """Return `a.b.c` for a name or attribute expression, or an empty string."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
@@ -110,7 +112,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def imported(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, absolute module) of every import; ours without the `shoal.` in front."""
+    """Yield (line, absolute module) for every import, without the prefix `shoal.`."""
     here = path.removesuffix(".py").split("/")
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -146,7 +148,7 @@ def world_touches(path: str, tree: ast.Module) -> list[str]:
     if path in BEYOND_THE_SEAM or path.startswith(("cli/", *AROUND_THE_SIMULATION)):
         return []
     banned, calls = WORLD_MODULES, WORLD_CALLS
-    if path.startswith("netsim/"):  # simulated sockets are trio's by name
+    if path.startswith("netsim/"):  # simulated sockets have the names of trio's
         banned = banned - SIMULATED_WITH | {"random.random", "random.randrange", "random.choice"}
         calls = calls - {"trio.socket.socket"} | REAL_CALLS
     found = [
@@ -180,7 +182,7 @@ def executions(path: str, tree: ast.Module) -> list[str]:
 
 
 def unbounded_reads(path: str, tree: ast.Module) -> list[str]:
-    """Reads that do not say of how many bytes, and anything that inflates."""
+    """Return reads without a limit in bytes, and anything that inflates."""
     if path.split("/")[0] not in OF_A_DAEMON or path in BEYOND_THE_SEAM:
         return []
     found = []
@@ -205,7 +207,7 @@ def torch_imports(path: str, tree: ast.Module) -> list[str]:
 
 
 def broad_excepts(path: str, tree: ast.Module) -> list[str]:
-    """Handlers of everything; each process may have one, with its reason on the line."""
+    """Return handlers of all exceptions; each process may have one, with its reason on the line."""
     return [
         f"{path}:{node.lineno}"
         for node in ast.walk(tree)
@@ -215,17 +217,17 @@ def broad_excepts(path: str, tree: ast.Module) -> list[str]:
     ]
 
 
-# Where msgpack becomes objects. A trace is a file of the simulator's own, which imports nothing of
-# ours: its reader bounds each list.
+# Modules in which msgpack becomes objects. A trace is a file of the simulator, which imports no
+# other package of ours: its reader limits each list.
 DECODES = {"transport/decoding.py", "netsim/tracefile.py"}
 DECODING = {"unpackb", "unpack", "Unpacker"}
 
 
 def decodings(path: str, tree: ast.Module) -> list[str]:
-    """Uses of msgpack's own decoders."""
+    """Return uses of msgpack's own decoders."""
     if path in DECODES:
         return []
-    why = "decode by transport/decoding.py, which counts before anything is built"
+    why = "decode with transport/decoding.py, which counts items before it builds them"
     attributes = [
         (node.lineno, node.attr)
         for node in ast.walk(tree)
@@ -285,7 +287,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def unrun(path: str, tree: ast.Module) -> list[str]:
-    """Bodies within tests that no line of the test names: they are never run."""
+    """Return function bodies within tests that no line of the test names, so that they
+    never run.
+    """
     tests = [each for each in ast.walk(tree) if isinstance(each, FUNCTIONS)]
     return [
         f"{path}:{body.lineno}: `{test.name}` never runs its `{body.name}`"
@@ -309,7 +313,7 @@ def test_every_body_of_a_test_is_run() -> None:
 
 
 def test_the_simulator_s_own_rules_can_fail() -> None:
-    """netsim/ may use what it simulates with, and nothing else of the world."""
+    """netsim/ may use the modules that it simulates with, and no other part of the world."""
     path = "netsim/link.py"
     assert not world_touches(path, ast.parse("from random import Random\nimport socket as stdlib"))
     assert world_touches(path, ast.parse("from random import random"))
@@ -321,7 +325,7 @@ def test_the_simulator_s_own_rules_can_fail() -> None:
 
 
 def test_one_broad_except_per_process() -> None:
-    """Errors are handled where they are understood; only a process's edge catches the rest."""
+    """Errors are handled where they are understood; only the edge of a process catches the rest."""
     edges = {
         "cli/main.py",
         "tasks/engine/worker.py",
@@ -345,7 +349,7 @@ def test_every_folder_is_linked_and_checked() -> None:
 
 
 def test_every_package_is_shipped() -> None:
-    """A package missing from the list imports here and is absent from the wheel."""
+    """A package missing from the list can be imported here, but is absent from the wheel."""
     found = {"shoal"}
     for name, folder in FOLDERS.items():
         for init in (ROOT / folder).rglob("__init__.py"):
@@ -355,7 +359,7 @@ def test_every_package_is_shipped() -> None:
 
 
 def test_every_package_has_a_sentence_errors_and_defaults() -> None:
-    """A reader learns from `__init__.py` what a package is for."""
+    """The docstring of `__init__.py` tells a reader what a package is for."""
     for folder in FOLDERS.values():
         assert ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text())), folder
         if folder != "cli":
@@ -369,7 +373,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_dependencies_are_locked() -> None:
-    """What the wheel asks for is what the lock file pins, each with hashes."""
+    """The lock file pins the dependencies of the wheel, each with hashes."""
     wanted = {re.split(r"[><=\[]", item)[0].lower() for item in PROJECT["project"]["dependencies"]}
     listed = (ROOT / "requirements" / "runtime.in").read_text()
     names = {

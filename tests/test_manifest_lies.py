@@ -1,5 +1,6 @@
-"""A hostile process publishes models that lie about themselves: what `shoal model pull` says of
-each, and what is left of them. Real daemons."""
+"""Models of a hostile process with false manifests: what `shoal model pull` reports for each, and
+what remains of it. Real daemons.
+"""
 
 import hashlib
 import json
@@ -18,8 +19,8 @@ from tests.cli.daemons import Daemon, daemons, shoal
 from tests.hostile import Hostile, hostile
 
 MILLIONS = 10_000_000
-MEMORY = 400 << 20  # bytes by which a daemon may grow while it refuses a manifest of 64 MiB
-AGAIN = 60 << 20  # and by which it may grow when it refuses the same again
+MEMORY = 400 << 20  # maximum growth of a daemon while it refuses a manifest of 64 MiB
+AGAIN = 60 << 20  # and its maximum growth while it refuses the same again
 
 
 @dataclass
@@ -32,7 +33,7 @@ class World:
     honest: bytes
 
     def publish(self, lies: dict[str, bytes], **more: Any) -> dict[str, str]:
-        """The foe gives these manifests, which are names of its own; each one's root."""
+        """Let the foe publish these manifests under names of its own; return the root of each."""
         roots = {name: hashlib.sha256(data).hexdigest() for name, data in lies.items()}
         paths = {}
         for name, data in lies.items():
@@ -55,7 +56,7 @@ class World:
         return done.returncode, done.stdout or done.stderr, time.monotonic() - began
 
     def kept(self) -> list[str]:
-        """What the getter's library has on disk, but for the list of what was fetched."""
+        """Return the files in the getter's library, except the list of fetched ones."""
         library = self.getter.data / "models"
         return [
             str(path.relative_to(library))
@@ -64,7 +65,7 @@ class World:
         ]
 
     def memory(self, what: str) -> int:
-        """Bytes: `VmRSS` now, or `VmHWM` at most so far."""
+        """Return a memory size in bytes: `VmRSS` for now, or `VmHWM` for the maximum so far."""
         text = Path(f"/proc/{self.getter.process.pid}/status").read_text()
         (line,) = (line for line in text.splitlines() if line.startswith(what))
         return int(line.split()[1]) << 10
@@ -91,7 +92,7 @@ def changed(honest: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
 
 
 def overlap(fields: dict[str, Any]) -> None:
-    """A small tensor whose bytes are the beginning of a large one's."""
+    """Make a small tensor whose bytes are the beginning of a large one's."""
     first, second = fields["tensors"][:2]
     second["chunks"] = first["chunks"][:32]
 
@@ -117,7 +118,7 @@ def millions(fields: dict[str, Any]) -> None:
 
 
 def shrunk(fields: dict[str, Any]) -> None:
-    """Only who has the chunk can tell."""
+    """Shrink a file's size: only a node with the chunk can detect that."""
     fields["files"]["tokenizer"]["size"] -= 1
 
 
@@ -133,7 +134,7 @@ SAID = {
 
 
 @pytest.mark.ci
-def test_each_lie_is_refused_in_words_and_nothing_of_it_stays(world: World) -> None:
+def test_each_lie_is_refused_with_a_reason_and_leaves_nothing(world: World) -> None:
     lies = {change.__name__: changed(world.honest, change) for change in SAID}
     roots = world.publish(lies)
     for change, words in SAID.items():
@@ -142,16 +143,17 @@ def test_each_lie_is_refused_in_words_and_nothing_of_it_stays(world: World) -> N
         error, hint, *_ = said.splitlines()
         assert code == 1 and error.startswith("error: ") and words in error, said
         assert "`shoal find NAME` lists other offers" in hint
-        assert took < 50, "at once, not when patience ends"
-        assert world.kept() == [], "nothing of it is left"
+        assert took < 50, "at once, not at the timeout"
+        assert world.kept() == [], "nothing remains of it"
     code, said, _ = world.pull("tiny", world.root)
     assert code == 0 and json.loads(said)["root"] == world.root, "the rest goes on"
 
 
 @pytest.mark.long
 def test_an_honest_holder_s_copy_is_fetched_beside_a_liar_s(world: World) -> None:
-    """It says to hold the model too: another manifest under its root, and chunks with a bit
-    flipped."""
+    """The foe also claims to have the model: another manifest under its root, and chunks with a
+    flipped bit.
+    """
     chunks = world.holder.data / "models" / "chunks"
     false = world.folder / "false.manifest"
     false.write_bytes(changed(world.honest, twice))
@@ -177,8 +179,9 @@ def test_an_honest_holder_s_copy_is_fetched_beside_a_liar_s(world: World) -> Non
 
 @pytest.mark.long
 def test_a_manifest_of_millions_of_chunks_takes_bounded_memory(world: World) -> None:
-    """One of 61 MiB whose tensor has two million more than it should, refused again and again; and
-    one that would have 305 MiB, of which not a byte is asked for."""
+    """A manifest of 61 MiB, whose tensor has two million chunks too many, is refused repeatedly.
+    One that would have 305 MiB is refused before a byte is requested.
+    """
 
     def many(fields: dict[str, Any]) -> None:
         fields["tensors"][0]["chunks"] = bytes(32 * 2_000_000)
@@ -192,7 +195,7 @@ def test_a_manifest_of_millions_of_chunks_takes_bounded_memory(world: World) -> 
         assert code == 1 and "do not add up" in said and took < 30
         sizes.append(world.memory("VmRSS"))
     assert world.memory("VmHWM") - before < MEMORY
-    assert sizes[-1] - sizes[0] < AGAIN, sizes  # what was refused is let go
+    assert sizes[-1] - sizes[0] < AGAIN, sizes  # the refused data is released
     assert 32 * MILLIONS > MANIFEST_LIMIT
     code, said, took = world.pull("ten-million", roots["ten-million"])
     assert code == 1 and "1 sent wrong data" in said and took < 90
@@ -200,7 +203,7 @@ def test_a_manifest_of_millions_of_chunks_takes_bounded_memory(world: World) -> 
 
 
 @pytest.mark.long
-def test_a_chunk_that_nobody_has_ends_in_words(world: World) -> None:
+def test_a_chunk_without_a_provider_ends_in_words(world: World) -> None:
     def nowhere(fields: dict[str, Any]) -> None:
         fields["tensors"][0]["chunks"] = b"\7" * 32
 
@@ -210,8 +213,8 @@ def test_a_chunk_that_nobody_has_ends_in_words(world: World) -> None:
 
 
 @pytest.mark.long
-def test_a_holder_that_drips_holds_nobody_up(world: World) -> None:
-    """It has the whole model too, and sends a chunk in minutes."""
+def test_a_slow_provider_delays_no_other(world: World) -> None:
+    """The foe has the whole model too, but takes minutes to send a chunk."""
     with hostile(seed=2, rate=5_000.0) as foe:
         foe.do("link", to=world.getter.address)
         chunks = world.holder.data / "models" / "chunks"

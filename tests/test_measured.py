@@ -1,4 +1,4 @@
-"""Records are of full runs, the page is made of them, and the README claims nothing else."""
+"""Records are of full runs, the page is generated from them, and the README claims nothing else."""
 
 import ast
 import dataclasses
@@ -19,10 +19,12 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_script_names_what_it_measures(script: Path) -> None:
-    """A script that left out a package that it imports would not be stale when that changes."""
+    """A script that omits a package that it imports would not become stale when that package
+    changes.
+    """
     named = records.measures(script)
     for name in named:
-        assert (ROOT / name).exists(), f"`{script.name}` measures `{name}`, which is not there"
+        assert (ROOT / name).exists(), f"`{script.name}` measures `{name}`, which does not exist"
     for path in records.local_modules(script) | {ROOT / name for name in named if "bench" in name}:
         for module in imported(ast.parse(path.read_text())):
             files = {f"{module}.py", f"{module.rpartition('/')[0]}.py"}
@@ -31,7 +33,7 @@ def test_every_script_names_what_it_measures(script: Path) -> None:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Paths of what it imports of ours, without their endings."""
+    """Return the paths of our modules that it imports, without extensions."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shoal."):
@@ -43,11 +45,11 @@ def imported(tree: ast.Module) -> set[str]:
 
 def test_every_record_is_of_a_full_run() -> None:
     stored = {path.stem for path in (ROOT / "bench" / "results").glob("*.json")}
-    assert {each.name for each in records.load()} == stored, "a record that is none: remove it"
+    assert {each.name for each in records.load()} == stored, "not a valid record: remove it"
 
 
 def test_the_page_is_made_of_the_records() -> None:
-    """Which of them are stale changes with every commit, so the page may be behind in that."""
+    """Stale marks change with every commit, so the page may be behind in these."""
     text = (ROOT / "docs" / "measured.md").read_text()
     found = records.page(records.load(), records.stale_on(text))
     assert text == found, "run: python bench/run_all.py --page"
@@ -56,12 +58,12 @@ def test_the_page_is_made_of_the_records() -> None:
 def test_the_readme_claims_what_is_recorded() -> None:
     lacking = records.unfounded(README, records.load())
     assert not lacking, (
-        f"the README rests on {lacking}, of which no full run reached its mark: move the row to "
+        f"the README rests on {lacking}, of which no full run reached its goal: move the row to "
         "what is promised, or record a run with `bench/run_all.py --only`"
     )
 
 
-# That each of these can fail.
+# Each of these checks can fail.
 
 
 def record(**changes: Any) -> Record:
@@ -82,7 +84,7 @@ def record(**changes: Any) -> Record:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with one package and one script."""
+    """Create a repository with one package and one script."""
     (tmp_path / "bench").mkdir()
     (tmp_path / "pond").mkdir()
     (tmp_path / "docs").mkdir()
@@ -137,7 +139,7 @@ def test_a_changed_tree_is_not_recorded(tree: Path) -> None:
     assert len(records.commit(tree)) == 40
     records.store(record(), tree)
     (tree / "docs" / "measured.md").write_text("")
-    assert len(records.commit(tree)) == 40, "what recording writes is no change"
+    assert len(records.commit(tree)) == 40, "the files of a record are no change"
     (tree / "pond" / "new.py").write_text("")
     with pytest.raises(ValueError, match=r"pond/new.py"):
         records.commit(tree)

@@ -1,5 +1,6 @@
-"""A mistake of ours in the handling of one peer, put into every place where one is handled: the
-daemons live on, the links come back, and the condition names it. Without the guard each ends one.
+"""An error of ours in the handling of one peer, injected into every place that handles peers: the
+daemons survive, the links come back, and the condition names it. Without the guard each error ends
+one.
 """
 
 from collections.abc import Callable
@@ -63,8 +64,9 @@ PLACES = [
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, places: list[str]) -> set[str]:
-    """The first call of each raises an error of its own; the set has those that were not called
-    yet."""
+    """Let the first call of each function raise an error of its own; return the set of those not
+    called yet.
+    """
     left = set[str]()
     for place in places:
         module, name = place.split()
@@ -103,7 +105,7 @@ def break_once(
 
 
 async def three(world: World, **settings: Any) -> list[DaemonHandle]:
-    """A public node, and two on one home's network, whose router forwards ports."""
+    """Start a public node, and two on one home's network, whose router forwards ports."""
     home = world.gateway("home", igd=True)
     one = await world.host("public").start(Daemon(engine=False, **settings))
     settings["bootstrap"] = [one]
@@ -116,7 +118,7 @@ async def three(world: World, **settings: Any) -> list[DaemonHandle]:
 
 
 async def over_udp(one: DaemonHandle, other: DaemonHandle) -> None:
-    """A further path of a link that TCP carries."""
+    """Add a path over UDP to a link that TCP carries."""
     with suppress(DialFailed):
         address = other.address
         await one.node.ladder.direct.dial_place((address.host, address.port), other.peer)
@@ -178,7 +180,7 @@ BETWEEN_HOMES = [
 
 
 async def test_homes_meet_all_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relays, circuits and punching."""
+    """The homes use relays, circuits and punching."""
     left, told = faults(monkeypatch, BETWEEN_HOMES), list[Mishap]()
     begin = Guard.__init__
 
@@ -200,7 +202,7 @@ async def test_homes_meet_all_the_same(world: World, monkeypatch: pytest.MonkeyP
             break
     assert not left, f"these were never called: {left}"
     put_in = {place.split()[1].replace(".", "_") for place in BETWEEN_HOMES}
-    # trio's own: who began the attempt hears that it ended before it had started.
+    # trio's own: the starter of the attempt learns that it ended before it had started.
     assert put_in <= {each.error for each in told} <= put_in | {"RuntimeError"}
     link = a.endpoint.link(b.peer)
     assert link is not None and link.way is Way.PUNCHED

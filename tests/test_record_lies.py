@@ -1,5 +1,7 @@
-"""A hostile process among real daemons: what it has stored, answers and swallows. Each refusal is
-coded and counted where the owner sees it; what honest nodes acknowledged is found all the same."""
+"""A hostile process among real daemons: its records, its false replies, and its false
+acknowledgements. Each refusal has a code and is counted where the owner sees it; records
+acknowledged by honest nodes are still found.
+"""
 
 import json
 import os
@@ -22,7 +24,7 @@ from tests.hostile import Hostile, hostile
 COUNT = 3
 BODY = OtherBody("walk", ("tests",), "")
 HOURS = 3_600_000  # ms
-LATE_MS = 9_000  # before all the time of a look-up is over it does not wait for a silent node
+LATE_MS = 9_000  # it does not wait for a silent node until the time of a look-up is over
 
 
 @dataclass
@@ -32,7 +34,7 @@ class World:
     peers: list[str]
 
     def find(self, node: int, key: str) -> dict[str, Any]:
-        """What `shoal find KEY --json` says of a bare key."""
+        """Return what `shoal find KEY --json` prints for a bare key."""
         done = shoal("find", key, "--json", "--data", str(self.nodes[node].data))
         assert done.returncode == 0, done.stderr
         searches: list[dict[str, Any]] = json.loads(done.stdout)["searches"]
@@ -67,7 +69,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def bad_records(author: Identity) -> dict[str, bytes]:
-    """By the code that each should get."""
+    """Return invalid records, by the code that each should get."""
     now = int(time.time() * 1000)
     other = Identity.from_seed(b"o" * 32).peer
     good = seal_record(author, BlobBody("ab" * 32, 10, 1), made=now, ttl=3600)
@@ -83,13 +85,14 @@ def bad_records(author: Identity) -> dict[str, bytes]:
         "far-future": made(now + 3 * HOURS),
         "bad-type": raw(kind="blob", root=7, size=1, chunks=1),
         "not-provider": raw(kind="peer", provider=other, addresses=[]),
-        "bad-signature": good[:-1] + bytes([good[-1] ^ 1]),  # the last: the rest is not looked at
+        # the last check: the rest is not checked
+        "bad-signature": good[:-1] + bytes([good[-1] ^ 1]),
     }
 
 
 @pytest.mark.ci
 def test_hostile_records_answers_and_silence(world: World) -> None:
-    """One swarm for all of it, as daemons take long to start."""
+    """All in one swarm, because daemons take long to start."""
     refused_each_with_its_code(world)
     a_liar_s_answers_spoil_its_own_path(world, 2, "forged", "bad-signature")
     a_liar_s_answers_spoil_its_own_path(world, 3, "ghosts", "records: 0, new contacts: 64")
@@ -97,7 +100,7 @@ def test_hostile_records_answers_and_silence(world: World) -> None:
 
 
 @pytest.mark.long
-def test_answers_that_are_none_are_not_believed(world: World) -> None:
+def test_invalid_answers_are_not_believed(world: World) -> None:
     author = Identity.from_seed(world.foe.seed)
     good = seal_record(author, BODY, made=int(time.time() * 1000), ttl=3600)
     assert world.foe.do("store", to=world.peers[0], records=[good.hex()])["codes"] == [""]
@@ -127,7 +130,9 @@ def refused_each_with_its_code(world: World) -> None:
 
 
 def a_liar_s_answers_spoil_its_own_path(world: World, seed: int, find: str, answer: str) -> None:
-    """Another identity for each: who was not believed once is not asked again for a while."""
+    """Each hostile process has another identity: a distrusted one is not asked again for a
+    while.
+    """
     key, author = key_text(BODY.key), world.foe.peer
     now = int(time.time() * 1000)
     good = seal_record(Identity.from_seed(world.foe.seed), BODY, made=now, ttl=3600)
@@ -153,7 +158,9 @@ def a_liar_s_answers_spoil_its_own_path(world: World, seed: int, find: str, answ
 
 
 def check_path(search: dict[str, Any], honest: list[str]) -> None:
-    """What is shown of the way is possible: each asked once, within the time, one hop at a time."""
+    """Check that the displayed path is possible: each node asked once, within the time, one hop at
+    a time.
+    """
     steps = search["path"]
     assert len({each["peer"] for each in steps}) == len(steps)
     assert {each["path"] for each in steps} <= {0, 1, 2}
@@ -171,7 +178,9 @@ def check_path(search: dict[str, Any], honest: list[str]) -> None:
 
 
 def what_is_acknowledged_is_not_lost_where_one_swallows_it(world: World) -> None:
-    """It acknowledges everything and keeps nothing; then it takes stores and never answers."""
+    """The foe acknowledges everything and stores nothing; then it takes stores and never
+    replies.
+    """
     foe, holder = world.foe, world.nodes[1]
     for number, store in enumerate(("keep", "silent")):
         foe.do("answer", find="honest", store=store)
@@ -194,9 +203,9 @@ def what_is_acknowledged_is_not_lost_where_one_swallows_it(world: World) -> None
     foe.do("answer", find="silent", store="silent")
     foe.do("link", to=world.nodes[2].address)
     search = world.find(2, key_text(BODY.key))
-    assert search["records"], "and where it says nothing at all"
+    assert search["records"], "also if it does not reply at all"
     assert search["took_ms"] < LATE_MS
-    address = world.peers[1]  # is announced at leisure, as members know it already
+    address = world.peers[1]  # it is announced late, because members already know it
     world.until(
         lambda: any(each["about"] == address and each["kept"] for each in holder.ask("dht")["own"]),
         120.0,

@@ -1,5 +1,5 @@
-"""The whole way of a token: three nodes with real links, real engine workers and a real
-tokenizer give the text that transformers gives. Only the daemon's own wiring is not here.
+"""Text generation from end to end: three nodes with real links, real engine workers and a real
+tokenizer give the text that transformers gives. Only the daemon's own wiring is left out.
 """
 
 import json
@@ -44,7 +44,7 @@ EOS = 256
 
 
 class Checkpoint:
-    """A small random model saved by transformers with a byte-level tokenizer beside it."""
+    """A small random model saved by transformers, with a byte-level tokenizer."""
 
     def __init__(self, folder: Path, family: str = "Llama", **more: Any) -> None:
         torch.manual_seed(5)
@@ -72,7 +72,7 @@ class Checkpoint:
         )
 
     def greedy(self, text: str, count: int) -> list[int]:
-        """What transformers generates."""
+        """Return what transformers generates."""
         ids = torch.tensor([self.tokenizer.encode(text).ids])
         with torch.inference_mode():
             out = self.model.generate(ids, do_sample=False, max_new_tokens=count)
@@ -96,7 +96,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Pa
 
 @dataclass
 class Node:
-    """One node's parts, as the daemon wires them."""
+    """One node's parts, connected as in the daemon."""
 
     folder: Path
     layers: tuple[int, int] | None
@@ -171,7 +171,7 @@ class Node:
 async def swarm(
     tmp_path: Path, checkpoint: Path, splits: Sequence[tuple[int, int] | None]
 ) -> AsyncIterator[list[Node]]:
-    """Nodes that know each other and serve their layers; the first has the model's folder."""
+    """Start nodes that know each other and serve their layers; the first has the model's folder."""
     nodes = [Node(tmp_path / str(number), layers) for number, layers in enumerate(splits)]
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
@@ -236,11 +236,11 @@ THREE = [(0, 2), (2, 3), (3, 4)]
 
 
 @pytest.mark.trio
-async def test_three_nodes_say_what_transformers_says(
+async def test_three_nodes_give_the_text_of_transformers(
     tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
 ) -> None:
-    """Several prompts at once do not mix, also from a client without layers; then a worker is
-    killed: the request says whose, nothing is left of it, and the swarm heals by itself.
+    """Several prompts at once do not mix, also from a client without layers. Then a worker is
+    killed: the request names its node, nothing remains of it, and the swarm recovers by itself.
     """
     reference, folder = checkpoint
     async with swarm(tmp_path, folder, [*THREE, None]) as nodes:
@@ -263,7 +263,7 @@ async def test_three_nodes_say_what_transformers_says(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.ci
-async def test_the_other_families_say_it_too(
+async def test_the_other_families_generate_the_same_text(
     tmp_path: Path, family: str, more: dict[str, Any]
 ) -> None:
     folder = tmp_path / "model"
@@ -308,7 +308,7 @@ async def _error_of_a_killed_worker(asked: Node, killed: Node) -> SessionError:
 
 
 @pytest.mark.trio
-async def test_one_node_says_it_too_and_a_long_answer_can_be_cancelled(
+async def test_one_node_generates_it_too_and_a_long_answer_can_be_cancelled(
     tmp_path: Path, checkpoint: tuple[Checkpoint, Path]
 ) -> None:
     reference, folder = checkpoint

@@ -2,7 +2,7 @@
 
 `hold PORT` prints its address, then for each line `N` of its input puts N random blocks of 1 MiB
 and prints their names. `get ADDRESS` connects and, for each line `THREADS NAME…`, gets the blocks
-with so many threads and prints the seconds that took.
+with that many threads and prints the seconds that it took.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""The other systems' part of `dht_vs_peers.py`; run by the Python of an environment that has one.
+"""Lattica's and hivemind's part of `dht_vs_peers.py`; run by the Python of their environments.
 
-`lattica NODES` or `hivemind NODES` starts so many nodes on loopback, says `ready`, and obeys lines
-of its input: `rounds N` stores and gets N values, each from a node drawn at random, and prints the
-milliseconds of all stores, then of all gets; `writers N` has N nodes write to one key at once, and
-prints how many of the N values a reader sees. The node that is asked for a value does not hold it
-itself, where the system says which nodes do.
+`lattica NODES` or `hivemind NODES` starts that many nodes on loopback, says `ready`, and obeys
+lines of its input: `rounds N` stores and gets N values, each from a node drawn at random, and
+prints the milliseconds of all stores, then of all gets; `writers N` lets N nodes write to one key
+at once, and prints how many of the N values a reader sees. The node that is asked for a value does
+not hold it itself, if the system tells which nodes do.
 """
 
 import os
@@ -24,7 +24,7 @@ SETTLE_S = 5.0
 
 
 class LatticaNodes:
-    """Nodes of Lattica in this process, as its own examples start them."""
+    """Nodes of Lattica in this process, started as in its own examples."""
 
     def __init__(self, count: int) -> None:
         from lattica import Lattica
@@ -51,7 +51,9 @@ class LatticaNodes:
         return found.value if found else None
 
     def others(self, writer: Any, key: str) -> list[Any]:
-        """Nodes that can be asked for the value; the system does not say which of them hold it."""
+        """Return nodes that can be asked for the value; the system does not tell which of them hold
+        it.
+        """
         return [node for node in self.nodes if node is not writer]
 
     def write(self, node: Any, key: str, name: str) -> None:
@@ -71,7 +73,7 @@ async def _lacks(key: str, dht: Any, node: Any) -> bool:
 
 
 class HivemindNodes:
-    """Nodes of hivemind: a process each of Python, and of its daemon."""
+    """Nodes of hivemind: one process of Python and one of its daemon per node."""
 
     def __init__(self, count: int) -> None:
         from hivemind import DHT
@@ -91,7 +93,7 @@ class HivemindNodes:
         return found.value if found else None
 
     def others(self, writer: Any, key: str) -> list[Any]:
-        """Nodes that hold nothing under the key; all but the writer if there are none."""
+        """Return nodes that hold nothing under the key; all but the writer if there are none."""
         rest = [node for node in self.nodes if node is not writer]
         return [node for node in rest if node.run_coroutine(partial(_lacks, key))] or rest
 
@@ -104,7 +106,7 @@ class HivemindNodes:
 
 
 def rounds(system: Any, count: int, salt: str) -> str:
-    """Milliseconds of stores, and of gets that brought the value."""
+    """Return the milliseconds of stores, and of gets that returned the value."""
     dice = random.Random(salt)
     stores, gets = [], []
     for number in range(count):
@@ -122,7 +124,9 @@ def rounds(system: Any, count: int, salt: str) -> str:
 
 
 def writers(system: Any, count: int, key: str) -> int:
-    """What a reader sees of the values of `count` nodes that wrote at the same moment."""
+    """Return how many of the values of `count` nodes that wrote at the same moment a reader
+    sees.
+    """
     barrier = threading.Barrier(count)
 
     def write(number: int) -> None:

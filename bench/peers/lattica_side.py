@@ -2,8 +2,8 @@
 
 `serve PORT` answers until its input ends. `call ADDRESS` connects and obeys lines of its input:
 `one N` and `many N` (128 bytes, one and 64 in flight), `large N` (256 KiB, 64 in flight), `stream
-N` (one message of N bytes), `quit`. Each is answered by the seconds it took, and those of CPU in
-both processes.
+N` (one message of N bytes), `quit`. The reply to each is the seconds that it took, and the CPU
+seconds of both processes.
 """
 
 import os
@@ -21,7 +21,7 @@ CONNECT_S = 10.0
 
 
 class Service(ConnectionHandler):
-    """What the other side is asked for."""
+    """Methods that the other side calls."""
 
     @rpc_method
     def echo(self, data: bytes) -> bytes:

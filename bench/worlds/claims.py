@@ -1,4 +1,4 @@
-"""Twenty nodes that share jobs on the simulator's network, and what befalls them."""
+"""Twenty nodes that share jobs on the simulator's network, and the faults on them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,23 +33,23 @@ SPEEDS: Final = (0.5, 2.0)
 CUTS: Final = 6
 CUT_S: Final = (30.0, 300.0)
 DEAD, BACK = 2, 2
-DISK_S: Final = (0.01, 0.25)  # until an own entry is stored
-IDLE_S: Final = 1.0  # between two looks for a job
-NOTICED_S: Final = 5.0  # until a silent node counts as one
+DISK_S: Final = (0.01, 0.25)  # until its own entry is stored
+IDLE_S: Final = 1.0  # between two searches for a job
+NOTICED_S: Final = 5.0  # until a silent node is noticed
 STEPS: Final = 4  # of the clock of a node
 TWINS: Final = ("no attempts", "by the wall clock", "no shares")
 SETTLE_S: Final = 60.0  # from the first packet until all nodes know all jobs
 
 
 class OneAttempt(Claimant):
-    """The twin that never tries again what another holds."""
+    """Twin that never starts another attempt at a job."""
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
         return False
 
 
 class ByClock(Claimant):
-    """The twin by whose wall clock a claim is void once its lease is over."""
+    """Twin for which a claim is void once its lease has ended by the wall clock."""
 
     void: Callable[[Claim], bool]
 
@@ -64,14 +64,17 @@ CLAIMANTS: Final = {"no attempts": OneAttempt, "by the wall clock": ByClock}
 
 
 class Node(ReplicaNode):
-    """A node: what it has of each feed, its views, and what it is doing. `number` and `sim` are
-    set before it begins; a node that comes back is another object with the archive of the first."""
+    """A node: its copies of feeds, its views, and its current work.
+
+    `number` and `sim` are set before it begins. A node that comes back is another object with the
+    archive of the first.
+    """
 
     sim: "Sim"
     number: int
 
     def prepare(self, sim: "Sim", number: int) -> None:
-        """Start the process; it knows nothing but its feeds."""
+        """Start the process; it knows only its feeds."""
         self.sim, self.number, self.time = sim, number, sim.now
         self.views = Views()
         self.jobs = self.views.jobs
@@ -107,7 +110,7 @@ class Node(ReplicaNode):
             self.claimant.noticed(job, self.clock())
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """As long as this process lives."""
+        """Call `action` later, unless this process ends before."""
         self.at(self.time + seconds, action)
 
     def begin(self) -> None:
@@ -117,7 +120,7 @@ class Node(ReplicaNode):
     # Its clocks, and the peers that it hears.
 
     def clock(self) -> float:
-        """The monotonic clock, in seconds since some time."""
+        """Return the monotonic clock, in seconds since an arbitrary time."""
         return self.sim.since_boot[self.number] + self.time * self.sim.drifts[self.number]
 
     def wall(self) -> float:
@@ -142,7 +145,7 @@ class Node(ReplicaNode):
         self.flush_soon()
 
     def say(self, job: str, claim: Claim | None) -> None:
-        """Into its own feed: stored soon, then told."""
+        """Write into its own feed: the entry is stored soon, then announced."""
         self.sim.made[self.peer, job] = self.wall()
         self.writer.set("claims", 0, job, None if claim is None else claim_fact(claim))
         self.flush_soon()
@@ -161,7 +164,7 @@ class Node(ReplicaNode):
         self.flush_soon()
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
-        """An entry was taken in, an own or another's."""
+        """Follow an entry that was taken in, its own or another's."""
         yield from self.views.steps(name, verdict)
         for key, value in verdict.changed.items():
             if name.kind == "claims" and value is not None and b"done" in value:
@@ -184,7 +187,7 @@ class Node(ReplicaNode):
         self.seek()
 
     def seek(self) -> None:
-        """Begin something where there is something to do."""
+        """Begin a job if there is one."""
         if self.running or self.sim.now < SETTLE_S:
             return
         claim = self.claimant.next(self.clock())
@@ -217,24 +220,24 @@ class Node(ReplicaNode):
 
 
 class Sim:
-    """Twenty nodes on the simulator's network, and what happens to them."""
+    """Twenty nodes on the simulator's network, and the faults on them."""
 
     def __init__(self, seed: int, jobs: int, twin: str = "") -> None:
         self.random = rng = Random(seed)
         self.swarm = Swarm(seed)
         self.twin = twin
-        self.left = 0  # executions that gave way
+        self.left = 0  # executions that yielded to another claim
         self.executions: dict[str, list[float]] = {}  # when a job was completed
         self.speeds = [rng.uniform(*SPEEDS) for _ in range(NODES)]
         self.drifts = [1 + rng.uniform(-2e-4, 2e-4) for _ in range(NODES)]
         self.since_boot = [rng.uniform(0, 1e6) for _ in range(NODES)]
-        self.stepped = [0.0] * NODES  # seconds that wall clocks are off
+        self.stepped = [0.0] * NODES  # seconds by which wall clocks are off
         self.away: list[dict[int, float]] = [
             {} for _ in range(NODES)
         ]  # the nodes that a node cannot reach, and since when
         self.up = [True] * NODES
         self.cuts: list[frozenset[int]] = []
-        self.made: dict[tuple[PeerId, str], float] = {}  # by the wall clock of who claims
+        self.made: dict[tuple[PeerId, str], float] = {}  # by the wall clock of the claimant
         self.work: dict[str, float] = {}
         self.nodes = [self.swarm.add(Node) for _ in range(NODES)]
         self.peers = [node.peer for node in self.nodes]
@@ -247,7 +250,7 @@ class Sim:
                 self.swarm.connect(node, other)
         self.swarm.begin()
         self.submit(jobs)
-        self.fates: list[tuple[float, float, float]] = []  # from, to, speed that is lacking
+        self.fates: list[tuple[float, float, float]] = []  # from, to, speed that is missing
         self.ideal = sum(self.work.values()) / sum(self.speeds)
         self.plan()
         self.ideal = self.least()
@@ -260,7 +263,7 @@ class Sim:
         self.swarm.world.events.at(when, action, what)
 
     def submit(self, jobs: int) -> None:
-        """The jobs, by a few nodes, all written at the beginning."""
+        """Submit the jobs from a few nodes, all at the beginning."""
         for number in range(jobs):
             node, nonce = self.nodes[number % SUBMITTERS], number.to_bytes(16)
             job = Job(job_id(node.peer, nonce), node.peer, "sum", lease=LEASE_S)
@@ -268,7 +271,7 @@ class Sim:
             self.swarm.call(node, partial(node.submit, job, nonce))
 
     def plan(self) -> None:
-        """Cuts, deaths and clocks, all within the time that the work takes at least."""
+        """Plan partitions, deaths and clock steps within the minimum time of the work."""
         rng = self.random
         time_of = partial(rng.uniform, SETTLE_S, SETTLE_S + self.ideal)
         for _ in range(CUTS):
@@ -290,7 +293,9 @@ class Sim:
         self.stepped[number] += seconds
 
     def cut(self, what: tuple[frozenset[int], float]) -> None:
-        """Some cannot reach the others for a while. Two cuts at a time make four sides."""
+        """Cut some nodes off from the others for a while. Two partitions at a time make
+        four sides.
+        """
         few, seconds = what
         names = [self.swarm.hosts[peer].name for peer in self.peers]
         ones = [names[number] for number in sorted(few)]
@@ -335,7 +340,7 @@ class Sim:
         return self.up[one] and self.up[other] and not apart
 
     def see(self) -> None:
-        """Who can reach whom has changed."""
+        """Update which nodes can reach each other."""
         for one in range(NODES):
             for other in range(NODES):
                 if one == other or self.reach(one, other):
@@ -344,7 +349,7 @@ class Sim:
                     self.away[one].setdefault(other, self.now)
 
     def least(self) -> float:
-        """When those that are up could have done all work: their speed, piece by piece."""
+        """Return when the running nodes could have done all work: their speed, piece by piece."""
         work, now, full = sum(self.work.values()), 0.0, sum(self.speeds)
         for edge in [*sorted({t for fate in self.fates for t in fate[:2]}), inf]:
             speed = full - sum(lost for begin, end, lost in self.fates if begin <= now < end)
@@ -382,7 +387,7 @@ class Sim:
 
 
 def winner(jobs: Jobs, job: str) -> PeerId | None:
-    """Whose result a view shows."""
+    """Return the claimant whose result a view shows."""
     standing = jobs.get(job)
     done = standing is not None and standing.state is State.DONE
     return standing.claim.claimant if done and standing.claim else None

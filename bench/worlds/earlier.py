@@ -1,8 +1,8 @@
-"""A former commit of this repository, to be measured beside today's code in the same run.
+"""A former commit of this repository, measured beside today's code in the same run.
 
 The files are taken from git's history into a temporary folder. Each measurement is a process of its
 own, which runs the calling script with `shoal` from one folder or the other. So both do the same
-work, and neither is charged for what the other left in memory.
+work, and neither is affected by what the other left in memory.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Two homes, their relays, what they ask of each other, and what befalls them."""
+"""Two homes, their relays, their calls to each other, and the faults on them."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -38,12 +38,12 @@ LASTS_S = {
     "interface down": 12.0, "slept": 60.0, "moved": 4.0, "mapping gone": 2.0,
     "one way": 6.0, "silent": 6.0,
 }  # fmt: skip
-"""What calls must wait beside: so long nothing can be done."""
+"""Seconds of a fault that calls have to wait for, because nothing can be done meanwhile."""
 
 
 @dataclass
 class Home:
-    """A volunteer: its program, its router if it has one."""
+    """A volunteer: its program, and its router if it has one."""
 
     climber: Climber
     router: Gateway | None
@@ -54,7 +54,7 @@ class Home:
 
 @dataclass
 class Town:
-    """One world, what goes on in it, and what was seen."""
+    """One world, its tasks, and its measurements."""
 
     world: World
     faults: Faults
@@ -63,25 +63,26 @@ class Town:
     homes: list[Home] = field(default_factory=list)
     relays: list[Climber] = field(default_factory=list)
     calls: list[tuple[float, float, str]] = field(default_factory=list)
-    """Began, ended, and the code of what went wrong."""
+    """Start, end, and the code of the error."""
     stalls: list[float] = field(default_factory=list)
-    began: float = 0.0  # of the failure
+    began: float = 0.0  # time of the failure
     base: float = 0.0  # when a recovery can begin
     patience: float = TIMEOUT_S  # the timeout of a call that is made now
     published: dict[str, list[tuple[float, Sequence[Address]]]] = field(default_factory=dict)
     quiet: set[Link] = field(default_factory=set)
-    unpaired: int = 0  # times that a link grew quiet twice, or came back that was not
+    # times that a link became quiet twice, or came back without having been quiet
+    unpaired: int = 0
     stop: bool = False
     say: Callable[[str], None] = lambda line: None
 
     def book(self, peer: str) -> Sequence[Address]:
-        """Where a peer says that it can be reached, as it reaches others a few seconds late."""
+        """Return the addresses that a peer publishes, which reach others a few seconds late."""
         known = self.published.get(peer, [])
         old = [addresses for when, addresses in known if when <= trio.current_time() - PUBLISH_S]
         return old[-1] if old else known[0][1] if known else ()
 
     async def publish(self) -> None:
-        """Watch what the nodes would publish, as long as anybody hears them."""
+        """Record what the nodes would publish, as long as they have a connected link."""
         while True:
             for climber in [*self.relays, *(home.climber for home in self.homes)]:
                 if not any(link.connected for link in climber.endpoint.links()):
@@ -97,7 +98,7 @@ class Town:
 
 
 def link_spec(rng: random.Random) -> LinkSpec:
-    """A home's access link: 2 to 15 ms, up to 1 % loss."""
+    """Return a home's access link: 2 to 15 ms, up to 1 % loss."""
     delay, loss = rng.uniform(0.002, 0.015), rng.choice((0.0, 0.001, 0.005, 0.01))
     return LinkSpec(
         PipeSpec(delay=delay, rate=rng.choice((5e5, 1e6, 5e6)), loss=loss),
@@ -106,7 +107,7 @@ def link_spec(rng: random.Random) -> LinkSpec:
 
 
 async def build(town: Town) -> None:
-    """The relays and the two homes, linked and at work."""
+    """Build the relays and the two homes, linked and working."""
     world, rng = town.world, town.rng
     for number in range(rng.randint(2, 4)):
         relay = Climber(
@@ -135,7 +136,7 @@ async def build(town: Town) -> None:
 
 
 async def settle(town: Town, home: Home) -> None:
-    """Known to the relays, and with a place there if it needs one."""
+    """Connect a home to the relays, and wait for a reservation if it needs one."""
     for relay in town.relays:
         ip = relay.computer.addresses()[0]
         at = [relay.address(), type(relay.address())(ip, 443, relay.peer)]
@@ -150,7 +151,7 @@ async def settle(town: Town, home: Home) -> None:
 
 
 async def work(town: Town, nursery: trio.Nursery) -> None:
-    """Calls and a stream from each home to the other, as tasks of their computers."""
+    """Start calls and a stream from each home to the other, as tasks of their computers."""
     for index, home in enumerate(town.homes):
         other = town.homes[1 - index]
         home.climber.endpoint.handle_stream("pour", partial(pour_in, town, home))
@@ -186,7 +187,7 @@ async def call(town: Town, home: Home, other: Home, number: int, size: int) -> N
 
 
 async def pour(town: Town, home: Home, other: Home) -> None:
-    """A block each 0.2 s; each says when it was due to leave."""
+    """Send a block every 0.2 s that contains the time when it was due."""
     link = await home.climber.ladder.connect(other.climber.peer, timeout=TIMEOUT_S)
     try:
         stream: Stream = await link.open_stream("pour", {})
@@ -219,11 +220,11 @@ async def pour_in(town: Town, home: Home, incoming: IncomingStream) -> None:
     await incoming.stream.finish()
 
 
-# Misfortunes. Each returns once recovery can begin.
+# Faults. Each returns once recovery can begin.
 
 
 async def relay_killed(town: Town) -> bool:
-    """The relay that carries the link loses its power. Ready: no other circuit stands."""
+    """Cut the power of the relay that carries the link. No other circuit is ready."""
     link = town.link()
     assert link is not None
     used = used_relay(town)
@@ -239,7 +240,7 @@ async def relay_killed_beside(town: Town) -> bool:
 
 
 def used_relay(town: Town) -> Climber:
-    """The relay through which the link goes or went; any where none is known."""
+    """Return the relay that the link uses or used; any relay if none is known."""
     one, other = (home.climber for home in town.homes)
     for side, peer in ((one, other), (other, one)):
         link = side.endpoint.link(peer.peer)
@@ -270,12 +271,12 @@ async def at_router(town: Town, deed: Callable[[Gateway, float], None]) -> bool:
 
 
 def one_is_open(town: Town) -> bool:
-    """Whether the same place can be dialled again."""
+    """Whether the same address can be dialled again."""
     return any(home.kind in OPEN for home in town.homes)
 
 
 async def moved(town: Town) -> bool:
-    """A laptop leaves one network and comes to another, with nothing between for a while."""
+    """Move a laptop from one network to another, with no network in between for a while."""
     home = town.rng.choice(town.homes)
     host, world = home.climber.computer, town.world
     router = world.gateway("new-router", town.rng.choice(KINDS[:-2]), link=link_spec(town.rng))
@@ -332,9 +333,11 @@ async def silent(town: Town) -> bool:
 
 
 async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> bool:
-    """The direct path is cut; a relayed one between the second home and its relay. Who can be
-    dialled has no place at a relay: between two such there is no other path, and theirs comes
-    back."""
+    """Cut the direct path, or a relayed one between the second home and its relay.
+
+    A home that can be dialled has no reservation at a relay. Between two such homes there is no
+    other path, and theirs comes back.
+    """
     link = town.link()
     direct = link is not None and link.way is not Way.RELAYED
     if not direct:

@@ -8,11 +8,11 @@ from shoal.state.stored import StoredFeed
 from shoal.transport.identity import Identity, PeerId
 
 KINDS = ("member", "jobs", "claims")
-EPOCH_ENTRIES = 24  # about so many, then a snapshot
+EPOCH_ENTRIES = 24  # approximate number, then a snapshot
 
 
 class Writers:
-    """Some authors' feeds; `heads` are where each stands."""
+    """Some authors' feeds; `heads` are their current heads."""
 
     def __init__(self, authors: int, random: Random) -> None:
         self._identities = {
@@ -28,11 +28,11 @@ class Writers:
         return list(self._identities)
 
     def resume(self, feeds: Iterable[StoredFeed]) -> None:
-        """Go on from what is stored."""
+        """Continue from the stored feeds."""
         self.heads = {feed.name: feed.head for feed in feeds}
 
     def write(self, count: int, *, size: int = 3000) -> list[Entry]:
-        """The next entries of one feed; now and then the first is a snapshot."""
+        """Return the next entries of one feed; sometimes the first is a snapshot."""
         name = self._random.choice(self.names)
         return [self._next(name, size) for _ in range(count)]
 
@@ -55,13 +55,14 @@ class Writers:
 
 
 def lacks(found: dict[FeedName, StoredFeed], acknowledged: dict[FeedName, Head]) -> list[FeedName]:
-    """Feeds of which something that was acknowledged is not stored."""
+    """Return the feeds for which an acknowledged entry is not stored."""
     return [name for name, head in acknowledged.items() if not _holds(found.get(name), head)]
 
 
 def _holds(feed: StoredFeed | None, head: Head) -> bool:
     if feed is None or feed.head.epoch < head.epoch:
         return False
-    if feed.head.epoch > head.epoch:  # replaced since by what was written and not acknowledged
+    # replaced since by entries that were written but not acknowledged
+    if feed.head.epoch > head.epoch:
         return True
     return feed.head.seq >= head.seq and read_stored(feed.entries[head.seq]).hash == head.hash

@@ -1,1 +1,1 @@
-"""The unmodified daemon on simulated hosts: the seam to the world, an engine, a text child."""
+"""The unmodified daemon on simulated hosts: its interface to the world, an engine, a text child."""

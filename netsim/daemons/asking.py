@@ -1,4 +1,4 @@
-"""Questions to a running daemon, with failures as values: for those who measure."""
+"""Requests to a running daemon that return failures as values, for measurements."""
 
 import trio
 
@@ -9,10 +9,10 @@ from .daemon import DaemonHandle
 async def answer_time(
     handle: DaemonHandle, prompt: str, *, model: str, max_tokens: int
 ) -> float | None:
-    """Virtual seconds until a whole text is generated; None where it fails."""
+    """Return the virtual seconds that generating a whole text takes; None if it fails."""
     began = trio.current_time()
     try:
         await handle.generate(prompt, model=model, max_tokens=max_tokens)
     except (ControlError, OSError, trio.BrokenResourceError, ValueError, IndexError):
-        return None  # refused, or the daemon ended in the middle of its answer
+        return None  # refused, or the daemon ended before the reply was complete
     return trio.current_time() - began

@@ -1,6 +1,6 @@
-"""The transport of a daemon alone on a simulated computer: its endpoint and its ladder.
+"""The transport of a daemon alone on a simulated computer: its endpoint and its dialer.
 
-Hundreds of these are cheap where whole daemons are not: for what is measured about connecting.
+Measurements of connecting run hundreds of these, which are much cheaper than whole daemons.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,8 +25,10 @@ T = TypeVar("T")
 
 
 class Climber:
-    """A program for a host (`Host.start`). `book` says where peers are; calls of `echo` come
-    back as they are, and are counted by the number in their header."""
+    """Program for a host (`Host.start`) that answers `echo` calls.
+
+    `book` returns the addresses of a peer. `calls` counts the calls by the number in their header.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Climber:
         self.calls: dict[int, int] = {}
         self.links: list[Link] = []
         self.paths: list[tuple[float, PeerId, str, str]] = []
-        """Every path that came: when, to whom, its way, its medium."""
+        """Every path that came up: time, peer, path kind, medium."""
         self.endpoint: Endpoint
         self.ladder: Ladder
         self._listen = listen
@@ -69,11 +71,11 @@ class Climber:
 
     @property
     def everywhere(self) -> bool:
-        """Whether it listens on TCP 443 too, which nearly every network lets out."""
+        """Whether it also listens on TCP 443, which nearly every network lets through."""
         return any(port == 443 for _, port in self._further)
 
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
-        """Until the computer stops; started when it listens."""
+        """Run until the computer stops; `started` is called once it listens."""
         async with trio.open_nursery() as nursery:
             host = SimulatedHost(computer, PROFILES["desktop"], nursery)
             self.endpoint = Endpoint(
@@ -113,11 +115,13 @@ class Climber:
         self.paths.append((trio.current_time(), link.peer, str(way), medium))
 
     def address(self, ip: str | None = None) -> Address:
-        """Its address, as somebody who can dial it writes it."""
+        """Return its address as another node would dial it."""
         return Address(ip or self.computer.addresses()[0], self._port, self.peer)
 
     def addresses(self) -> list[Address]:
-        """What it publishes, as a daemon does: IPv4 of its interfaces, and of its ladder."""
+        """Return what it publishes, as a daemon does: its IPv4 addresses and those of its
+        dialer.
+        """
         own = [
             Address(address, self.endpoint.port, self.peer)
             for address in self.computer.addresses()
@@ -125,17 +129,17 @@ class Climber:
         ]
         return list(dict.fromkeys([*own, *self.ladder.addresses()]))
 
-    # From outside of its tasks.
+    # Called from outside its tasks.
 
     async def within(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run something as a task of this computer."""
+        """Run a function as a task of this computer."""
         found: T = await self.computer.run(function, *args)
         return found
 
     async def connect(
         self, peer: PeerId, addresses: Sequence[Address] = (), timeout: float = 15.0
     ) -> Link:
-        """`Ladder.connect`. Raises DialFailed."""
+        """Connect to a peer with its `Ladder`. Raises DialFailed."""
 
         async def go() -> Link:
             return await self.ladder.connect(peer, addresses, timeout=timeout)
@@ -150,7 +154,7 @@ class Climber:
         payload: bytes = b"",
         timeout: float = 15.0,
     ) -> Reply:
-        """`Link.call`."""
+        """Call `Link.call` within this computer."""
 
         async def go() -> Reply:
             return await link.call(method, header or {}, payload, timeout=timeout)

@@ -1,9 +1,9 @@
-"""What a simulated engine computes with: numbers instead of weights, and the time it would take.
+"""The computation of a simulated engine: numbers instead of weights, and the time it would take.
 
-A token's number goes up through the layers. Each layer mixes it with what the positions before
-left there, by constants of the model and the layer's index, so that the head's token depends on
-every token so far and on every layer in its order, and one that is wrong, missing or done twice
-gives another token. Any split of the layers over shards gives the same.
+A token's number passes up through the layers. Each layer mixes it with the numbers that earlier
+positions left there, using constants of the model and of the layer's index. The head's token
+therefore depends on every token so far and on every layer in order: a layer that is wrong, missing
+or applied twice gives another token. Any split of the layers into shards gives the same result.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from ...transport.host import Files
 from .profile import Profile
 
 _PRIME = (1 << 61) - 1
-_PIECES = 8  # bytes of a number, each the low byte of a hidden value
+_PIECES = 8  # bytes of a number; each is the low byte of a hidden value
 _ONE: Mapping[DType, bytes] = {"float32": b"\0\0\x80\x3f", "bfloat16": b"\x80\x3f"}
 _CHUNK_LIMIT = 16 << 20  # bytes of a chunk file
 
@@ -45,14 +45,14 @@ Constants = tuple[int, int, int, int]
 
 
 def _constants(root: str, layer: int) -> Constants:
-    """A layer's four numbers below the prime."""
+    """Return a layer's four constants, each below the prime."""
     digest = hashlib.blake2b(f"{root}/{layer}".encode(), digest_size=32).digest()
     one, two, three, four = struct.unpack("<4Q", digest)
     return one % _PRIME, two % _PRIME, three % _PRIME, four % _PRIME
 
 
 class NumberState:
-    """What a session has left in each layer: a number for every position."""
+    """KV state of a session: a number for every position in each layer."""
 
     def __init__(
         self, root: str, arch: Architecture, parts: Parts, dtype: DType, tokens: int, budget: Budget
@@ -79,7 +79,7 @@ class NumberState:
         self.length = min(self.length, length)
 
     def export(self) -> bytes:
-        """The numbers, filled up to the size of real keys and values."""
+        """Return the numbers, padded to the size of real keys and values."""
         header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
         size = self.length * self._token_bytes // max(len(self.rows), 1)
         data = [row[: self.length].tobytes().ljust(size, b"\0") for row in self.rows]
@@ -93,7 +93,7 @@ class NumberState:
         if not 0 <= length <= self.tokens:
             raise EngineError("bad-state", _too_many(length, self.tokens))
         if len(data) != length * self._token_bytes:
-            raise EngineError("bad-state", "the KV copy has not the size its header says")
+            raise EngineError("bad-state", "the size of the KV copy does not match its header")
         size = len(data) // max(len(self.rows), 1)
         self.rows = [
             array("Q", data[at * size : at * size + 8 * length]) for at in range(len(self.rows))
@@ -124,10 +124,10 @@ def _split(state: bytes) -> tuple[Sequence[Any], bytes]:
 
 
 class NumberCompute:
-    """`Compute` of the engine's core on numbers."""
+    """`Compute` of the engine core that works on numbers."""
 
     def __init__(self, arch: Architecture, shard: LoadShard, files: Files) -> None:
-        """Checks that the weights are there. Raises EngineError."""
+        """Check the parts and the files of the weights. Raises EngineError."""
         check_parts(arch, shard.parts)
         if arch.hidden < _PIECES:
             raise EngineError("unsupported-architecture", f"fewer than {_PIECES} hidden values")
@@ -160,7 +160,7 @@ class NumberCompute:
     def advance(
         self, source: list[int], first: int, count: int, state: State, position: int
     ) -> list[int]:
-        assert isinstance(state, NumberState)  # of `state` above
+        assert isinstance(state, NumberState)  # made by `state` above
         values = source[first : first + count]
         for (key, factor, decay, share), row in zip(self._layers, state.rows, strict=True):
             del row[position:]
@@ -194,7 +194,7 @@ class NumberCompute:
         return bytes(row)
 
     def _number(self, row: bytes, position: int) -> int:
-        """The number in hidden states; of others than this engine makes, some number."""
+        """Return the number in hidden states; for states of a real engine, an arbitrary number."""
         pieces = row[: _PIECES * self._step : self._step]
         number = int.from_bytes(pieces, "little")
         if self._hidden(number) == row:
@@ -217,7 +217,9 @@ def _finite(row: bytes, dtype: DType) -> bool:
 
 
 def read_chunks(arch: Architecture, shard: LoadShard, files: Files) -> dict[str, bytes]:
-    """The chunk files of a shard by path, checked as the worker does. Raises EngineError."""
+    """Return a shard's chunk files by path, checked as the worker checks them. Raises
+    EngineError.
+    """
     given = {role for tensor in shard.tensors for role in tensor.roles}
     for role in tensor_shapes(arch, shard.parts):
         if role not in given:
@@ -240,7 +242,7 @@ def _sha256(data: bytes) -> bytes:
 
 
 class Stopwatch:
-    """Seconds that computing has taken and that have not passed yet."""
+    """Seconds of computing that have not passed yet in virtual time."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -251,8 +253,11 @@ class Stopwatch:
 
 
 class Timed:
-    """A `Compute` that takes the time of a machine (roofline: weights and KV are read once a
-    step, products are counted; whichever is slower)."""
+    """`Compute` wrapper that adds the time that a machine would take.
+
+    Roofline model: weights and KV are read once per step, products are counted, and the slower of
+    the two decides.
+    """
 
     def __init__(self, inner: Compute, profile: Profile, watch: Stopwatch) -> None:
         self.arch, self.parts, self.dtype = inner.arch, inner.parts, inner.dtype

@@ -27,7 +27,7 @@ Peer = "Address | str | DaemonHandle"
 
 
 class DaemonHandle:
-    """A daemon that runs: its parts, what it said, and its control socket."""
+    """Running daemon: its parts, its output, and its control socket."""
 
     def __init__(self, host: Host, node: Node, said: list[str]) -> None:
         self.host = host
@@ -40,17 +40,17 @@ class DaemonHandle:
 
     @property
     def address(self) -> Address:
-        """Where others reach it, as it knows itself."""
+        """Return the address at which others reach it, as far as it knows."""
         return self.node.listening.addresses[0]
 
     @property
     def engine(self) -> SimulatedEngine:
-        """Of a daemon that has a simulated one."""
+        """Return the simulated engine of a daemon that has one."""
         assert isinstance(self.node.engine, SimulatedEngine)
         return self.node.engine
 
     async def ask(self, op: str, **more: Any) -> dict[str, Any]:
-        """One request on the control socket, as a command makes it.
+        """Send one request to the control socket, as a command does.
 
         Raises ControlError: the daemon's own, or `not-running`.
         """
@@ -76,13 +76,13 @@ class DaemonHandle:
                 data += piece
 
     async def status(self) -> dict[str, Any]:
-        """What `shoal status` shows."""
+        """Return what `shoal status` shows."""
         return await self.ask("status")
 
     async def until(
         self, true: Callable[[dict[str, Any]], object], *, every: float = 0.25
     ) -> dict[str, Any]:
-        """Look at the status every so many seconds until `true` says so."""
+        """Poll the status every `every` seconds until `true(status)` holds; return that status."""
         while True:
             status = await self.status()
             if true(status):
@@ -90,7 +90,7 @@ class DaemonHandle:
             await trio.sleep(every)
 
     async def serving(self) -> dict[str, Any]:
-        """Wait until it serves; returns the shard."""
+        """Wait until it serves; return its shard."""
         status = await self.until(lambda status: status["serving"]["phase"] == "serving")
         shard: dict[str, Any] = status["serving"]["shard"]
         return shard
@@ -98,21 +98,24 @@ class DaemonHandle:
     async def generate(
         self, prompt: str, *, model: str = "tiny", max_tokens: int = 16, **more: Any
     ) -> dict[str, Any]:
-        """What `shoal run` ends with: `text`, `tokens`, `nodes`, …. Raises ControlError."""
+        """Return the final reply of `shoal run`: `text`, `tokens`, `nodes`, …. Raises
+        ControlError.
+        """
         return await self.ask("run", model=model, prompt=prompt, max_tokens=max_tokens, **more)
 
     async def stop(self) -> None:
-        """End it cleanly; returns when it has ended."""
+        """Stop the daemon cleanly and wait until it has ended."""
         self.node.stop()
         await self.host.ended()
 
 
 class Daemon:
-    """`Program`: one shoal daemon. The host keeps its disk over crashes and restarts.
+    """`Program` that runs one shoal daemon. The host keeps its disk across crashes and restarts.
 
-    `bootstrap`: addresses, texts, or handles of other daemons. `memory`: bytes, a text like
-    "4GiB", or None for what the profile's owner offers. `engine`: a simulated one, none, or a
-    factory; `tokens`: made of numbers, or by the real weights. `config`: more of `NodeConfig`.
+    `bootstrap`: addresses, their texts, or handles of other daemons. `memory`: bytes, a text like
+    "4GiB", or None for what the profile's owner offers. `engine`: True for a simulated one, False
+    for none, or a factory. `tokens`: computed from numbers or with the real weights. `config`:
+    further fields of `NodeConfig`.
     """
 
     def __init__(
@@ -130,8 +133,11 @@ class Daemon:
         loud: bool = True,
         **config: Any,
     ) -> None:
-        """`loud`: a mistake of ours that a peer finds ends the daemon, and so the simulation that
-        is to find it, not only that peer's connection (transport/guard.py)."""
+        """Set up the daemon's configuration.
+
+        `loud`: an error of this daemon that a peer's message reveals ends the daemon, and with it
+        the simulation, instead of only that peer's connection (transport/guard.py).
+        """
         self.profile = profile_of(profile) if isinstance(profile, str) else profile
         offered = parse_memory(memory) if isinstance(memory, str) else memory
         self.config = NodeConfig(
@@ -149,7 +155,7 @@ class Daemon:
         self._lives = 0
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[DaemonHandle]") -> None:
-        """Until it is stopped. Raises what `run_node` raises."""
+        """Run until it is stopped. Raises what `run_node` raises."""
         said: list[str] = []
         async with trio.open_nursery() as nursery:
             world = SimulatedHost(host, self.profile, nursery, self._lives)
@@ -168,7 +174,7 @@ class Daemon:
             nursery.cancel_scope.cancel()
 
     def _measured(self, world: SimulatedHost) -> None:
-        """This machine has measured itself before."""
+        """Store the profile's speed, as if this machine had measured itself before."""
         if world.files.size(self.config.data / PROBE_FILE) is None:
             world.files.make_folder(self.config.data, mode=0o700)
             keep_speed(world, self.config.data, self.profile.speed)

@@ -1,7 +1,7 @@
-"""SQLite on a simulated disk: its system calls are those of a `Mount`.
+"""SQLite on a simulated disk: its system calls go to a `Mount`.
 
-The disk's faults reach SQLite as its own errors, and its syncs take the disk's time. A connection
-has a file for itself, so shared memory is not needed; a lock of any level is the whole lock.
+The disk's faults reach SQLite as its own errors, and its syncs take the disk's time. Each file has
+only one connection, so shared memory is not needed and a lock of any level locks it completely.
 """
 
 import errno
@@ -17,12 +17,12 @@ from ..mount import BlockHandle, Mount
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 _JULIAN_MS: Final = 210866760000000  # 1970 by SQLite's clock
-_LOG: Final = 128 * 2**10  # bytes, an eighth of a real one: hundreds of hosts share one memory
+_LOG: Final = 128 * 2**10  # bytes, an eighth of the usual size: hundreds of hosts share one memory
 _numbers = count(1)
 
 
 def open_database(mount: Mount, path: Path) -> Database:
-    """The database of one program. Raises OSError, DatabaseDamaged, AlreadyLocked."""
+    """Open one program's database. Raises OSError, DatabaseDamaged, AlreadyLocked."""
     calls = DiskCalls(mount, f"disk-{next(_numbers)}")
     return connect(path, calls.name, calls.unregister, _LOG)
 
@@ -67,11 +67,11 @@ class DiskCalls(apsw.VFS):
         return name
 
     def xRandomness(self, numbytes: int) -> bytes:
-        """Salts of logs: all that chance decides there is which ones are told apart."""
+        """Return zeros: SQLite only needs randomness to tell its logs apart."""
         return bytes(numbytes)
 
     def xSleep(self, microseconds: int) -> int:
-        """Another program of this computer does not run meanwhile."""
+        """Return at once: no other program of this computer runs in the meantime."""
         return microseconds
 
     def xCurrentTimeInt64(self) -> int:
@@ -81,17 +81,17 @@ class DiskCalls(apsw.VFS):
         return 0, ""
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """An error that SQLite has no use for, as when it closes a file."""
+        """Ignore errors that SQLite cannot report, for example when it closes a file."""
         return True
 
 
 class DiskFile:
-    """One of a database's files."""
+    """One file of a database."""
 
     def __init__(self, mount: Mount, handle: BlockHandle, *, sync_folder: bool) -> None:
         self._mount = mount
         self._handle = handle
-        self._sync_folder = sync_folder  # with the first sync: its name is new
+        self._sync_folder = sync_folder  # at the first sync: the file's name is new
         self._locked = False
 
     def xRead(self, amount: int, offset: int) -> bytes:
@@ -131,7 +131,7 @@ class DiskFile:
         locks = self._mount.disk.locks
         if not self._locked and self._mount.alive:
             if self._handle.file in locks:
-                raise apsw.BusyError("another program of this computer has it")
+                raise apsw.BusyError("another program on this computer holds the lock")
             locks.add(self._handle.file)
             self._locked = True
 
@@ -150,19 +150,19 @@ class DiskFile:
         return 4096
 
     def xDeviceCharacteristics(self) -> int:
-        """None: writes are torn and put in another order."""
+        """Return no characteristics: writes may be torn and reordered."""
         return 0
 
     def xFileControl(self, op: int, ptr: int) -> bool:
         return False
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """As above."""
+        """Ignore errors that SQLite cannot report."""
         return True
 
 
 def _refused(error: OSError, otherwise: int) -> Exception:
-    """SQLite's own error for one of the disk's."""
+    """Return SQLite's error for an error of the disk."""
     if error.errno == errno.ENOSPC:
         return apsw.FullError(str(error))
     if error.errno == errno.EROFS:

@@ -1,8 +1,8 @@
-"""The engine of a simulated daemon: the daemon's own side of it, with a worker in this process.
+"""The engine of a simulated daemon: the daemon's own code, with a worker in this process.
 
-`EngineProcess` starts, asks and restarts its worker as it always does; the worker is the real
-one's core, frames in and frames out, on a simulated machine. It computes on numbers
-(`compute.py`), or with torch on the real weights, and takes the time of its profile either way.
+`EngineProcess` starts, calls and restarts its worker as usual. The worker is the real engine core,
+with the same frames, on a simulated machine. It computes on numbers (`compute.py`) or with torch on
+the real weights, and takes the time of its profile either way.
 """
 
 from collections import deque
@@ -33,14 +33,14 @@ _KILLED = -9
 
 
 def _copied(header: Header, payload: Buffer) -> Frame:
-    """A frame as it comes out at the other end."""
+    """Return a frame as it arrives at the other end."""
     return decode(msgpack.packb(header), limit=HEADER_BYTES, tuples=True), memoryview(
         bytearray(payload)
     )
 
 
 class SimulatedCore(Core):
-    """The worker's core on a simulated machine."""
+    """Engine core of a worker on a simulated machine."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class SimulatedCore(Core):
         self._watch = watch
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        """Loading takes as long as its reading."""
+        """Load the weights, and add the time that reading them takes."""
         compute = self.weights(arch, shard)
         self._watch.spent += self._host.disk_seconds()
         return Timed(compute, self._host.profile, self._watch)
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
-        """The weights from the disk, checked."""
+        """Return the weights read from the disk and checked."""
         return NumberCompute(arch, shard, self._host.files)
 
     def clock(self) -> float:
@@ -74,7 +74,9 @@ class SimulatedCore(Core):
 
 
 class TorchCore(SimulatedCore):
-    """The same with the real weights: a simulated swarm says the very text of a real one."""
+    """Simulated core with the real weights: a simulated swarm generates the same text as a real
+    one.
+    """
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
         from ...tasks.engine.compute import TorchCompute
@@ -97,7 +99,7 @@ class TorchCore(SimulatedCore):
 
 
 def _at(shard: LoadShard, real: Mapping[str, str]) -> LoadShard:
-    """The shard with its chunks elsewhere."""
+    """Return the shard with the paths of its chunks replaced by real ones."""
     tensors = [
         replace(tensor, chunks=tuple(real[path] for path in tensor.chunks))
         for tensor in shard.tensors
@@ -106,16 +108,16 @@ def _at(shard: LoadShard, real: Mapping[str, str]) -> LoadShard:
 
 
 class SimulatedWorker:
-    """One life of a worker, and the daemon's connection to it."""
+    """One run of a worker, and the daemon's connection to it."""
 
     def __init__(self, host: "SimulatedHost", memory_bytes: int, tokens: Tokens) -> None:
         self.pid = host.next_pid()
         self._watch = Stopwatch()
         kind = TorchCore if tokens == "model" else SimulatedCore
         self._core = kind(self._emit, host, self._watch, memory_bytes)
-        self._queued: list[Frame] = []  # of the daemon's, not flushed yet
+        self._queued: list[Frame] = []  # frames from the daemon that are not flushed yet
         self._inbox: deque[Frame] = deque()
-        self._made: list[Frame] = []  # by the step under way
+        self._made: list[Frame] = []  # frames that the current step has made
         self._outbox: list[Frame] = [_copied(("ready", 1, "simulated"), b"")]
         self._status: int | None = None
         self._ended = trio.Event()
@@ -153,10 +155,10 @@ class SimulatedWorker:
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """A worker ends when its connection does."""
+        """End the worker: it ends when its connection does."""
         self.end(0)
 
-    # Its life.
+    # The worker's run.
 
     async def wait(self) -> int:
         await self._ended.wait()
@@ -169,7 +171,7 @@ class SimulatedWorker:
             await self._ended.wait()
 
     def end(self, status: int) -> None:
-        """Ends it now; what it has not sent is lost."""
+        """End the worker now; frames that it has not sent are lost."""
         if self._status is None:
             self._status = status
             self._made.clear()
@@ -178,7 +180,7 @@ class SimulatedWorker:
             self._ended.set()
 
     async def run(self) -> None:
-        """Takes frames and computes, a step at a time."""
+        """Take frames and compute, one step at a time."""
         while self._status is None:
             if not self._inbox and not self._core.busy:
                 self._to_worker = trio.Event()
@@ -210,7 +212,7 @@ class SimulatedWorker:
 
 
 class SimulatedEngine(EngineProcess):
-    """A daemon's engine; `crash` kills its worker."""
+    """Engine of a daemon; `crash` kills its worker."""
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class SimulatedEngine(EngineProcess):
         self._worker: SimulatedWorker | None = None
 
     def crash(self) -> None:
-        """The worker process dies now; another one is started as in a real daemon."""
+        """Kill the worker process now; the engine starts another one, as in a real daemon."""
         if self._worker is not None:
             self._worker.end(_KILLED)
 

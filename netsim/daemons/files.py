@@ -27,18 +27,20 @@ class _Lock:
 
 
 class DiskFiles:
-    """One program's view of a disk; the steps of a write are those of a real one."""
+    """One program's view of a disk. A write takes the same steps as on a real disk."""
 
     def __init__(self, mount: Mount, sockets: MutableMapping[str, Any] | None = None) -> None:
-        """`sockets` are the host's Unix sockets by path: names to remove, no files."""
+        """Use `mount`, and `sockets`, the host's Unix sockets by path: `remove` drops their
+        names.
+        """
         self._mount = mount
         self._sockets = {} if sockets is None else sockets
-        self._made = count(1)  # temporary files
+        self._made = count(1)  # numbers of temporary files
 
     def read(self, path: Path, *, limit: int) -> bytes:
         data = self._mount.open(str(path)).read(0, limit + 1)
         if len(data) > limit:
-            raise FileTooLarge(f"`{path}` has more than {limit} bytes")
+            raise FileTooLarge(f"`{path}` is larger than {limit} bytes")
         return data
 
     def read_range(self, path: Path, offset: int, size: int) -> bytes:
@@ -52,7 +54,7 @@ class DiskFiles:
     ) -> None:
         mount = self._mount
         temporary = str(path.with_name(f".{path.name}.{next(self._made)}.tmp"))
-        with suppress(FileNotFoundError):  # of a life that ended in the middle
+        with suppress(FileNotFoundError):  # left by a run that was interrupted
             mount.remove(temporary)
         handle = mount.create(temporary, mode=mode)
         try:
@@ -90,7 +92,7 @@ class DiskFiles:
             self._sync_folder(folder)
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
-        """No two files of a simulated disk are one object, and a write makes a new one."""
+        """Return an identity of a file: its own, and changed by every write."""
         found = self._mount.find(str(path))
         if not isinstance(found, File):
             return None
@@ -123,7 +125,7 @@ class DiskFiles:
         return None if found is None else _entry("", found).size
 
     def real(self, path: Path) -> Path:
-        """There are no symbolic links on this disk."""
+        """Return the path itself: this disk has no symbolic links."""
         return path
 
     def mode(self, path: Path) -> int:

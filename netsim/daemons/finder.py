@@ -1,6 +1,6 @@
-"""A node of the DHT alone on a simulated computer: its endpoint, perhaps its ladder, and its `Dht`.
+"""A DHT node alone on a simulated computer: its endpoint, optionally its dialer, and its `Dht`.
 
-Hundreds of these are cheap where whole daemons are not: for what is measured about finding.
+Measurements of look-ups run hundreds of these, which are much cheaper than whole daemons.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,14 +31,14 @@ from .profile import PROFILES
 
 T = TypeVar("T")
 _TIMEOUT = 5.0  # seconds for a dial
-_PAUSE = 2.0  # seconds between two tries to reach a bootstrap
+_PAUSE = 2.0  # seconds between two attempts to reach a bootstrap node
 _FOLDER = Path("/shoal/dht")
 
 
 class Finder:
-    """A program for a host (`Host.start`), which keeps its disk over restarts.
+    """Program for a host (`Host.start`) that keeps its disk across restarts.
 
-    Without `climbs` it dials addresses as they are; with it, it has a whole ladder.
+    Without `climbs` it only dials addresses directly; with `climbs` it has a complete dialer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Finder:
         settings: DhtSettings | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """`lasts`: contacts and own records are kept on its disk."""
+        """Set up the node. `lasts`: store contacts and its own records on its disk."""
         self.computer = computer
         self.identity = Identity.from_seed(seed)
         self.endpoint: Endpoint
@@ -77,11 +77,11 @@ class Finder:
 
     @property
     def address(self) -> Address:
-        """Where others dial it, if they can."""
+        """Return the address at which others dial it, if they can."""
         return Address(self.computer.addresses()[0], self._port, self.peer)
 
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
-        """Until the computer stops; started when it listens and answers."""
+        """Run until the computer stops; `started` is called once it listens and answers."""
         async with trio.open_nursery() as nursery:
             host = SimulatedHost(computer, PROFILES["desktop"], nursery, self._lives)
             self._lives += 1
@@ -142,7 +142,7 @@ class Finder:
         return any(is_public(address) for address in self.computer.addresses())
 
     async def _reach(self, address: Address) -> None:
-        """A link to a bootstrap, tried until it is there."""
+        """Connect to a bootstrap node, retrying until it succeeds."""
         while True:
             with suppress(DialFailed):
                 if self.ladder is not None:
@@ -152,19 +152,19 @@ class Finder:
                 return
             await trio.sleep(_PAUSE)
 
-    # From outside of its tasks.
+    # Called from outside its tasks.
 
     async def within(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run something as a task of this computer."""
+        """Run a function as a task of this computer."""
         found: T = await self.computer.run(function, *args)
         return found
 
     async def joined(self) -> None:
-        """Wait until it knows others."""
+        """Wait until it knows other nodes."""
         await self.within(self.dht.joined)
 
     async def publish(self, *bodies: Body, timeout: float = 30.0, **how: Any) -> PublishReport:
-        """Publish, and wait until it is announced."""
+        """Publish records and wait until they are announced."""
 
         async def go() -> PublishReport:
             for body in bodies:
@@ -174,7 +174,7 @@ class Finder:
         return await self.within(go)
 
     async def find(self, key: Key, **how: Any) -> Found:
-        """`Dht.find`."""
+        """Call `Dht.find` within this computer."""
 
         async def go() -> Found:
             return await self.dht.find(key, **how)

@@ -1,4 +1,4 @@
-"""`Host` of `transport/host.py` on a simulated computer: what the daemon takes for the world."""
+"""`Host` of `transport/host.py` on a simulated computer: the daemon's interface to the world."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,11 +26,11 @@ FIRST_PID: Final = 1000
 
 Program = Callable[[LocalSocket], Awaitable[None]]
 PROGRAMS: Final[Mapping[str, Program]] = {"shoal.tasks.text.child": serve_text}
-"""What `spawn` can start, by the module's name."""
+"""Programs that `spawn` can start, by the name of their module."""
 
 
 class SimulatedChild:
-    """`Child` as a task of the same host."""
+    """`Child` that runs as a task of the same host."""
 
     def __init__(self, pid: int, socket: LocalSocket) -> None:
         self._pid = pid
@@ -48,7 +48,7 @@ class SimulatedChild:
         return self._socket
 
     async def run(self, program: Program, socket: LocalSocket) -> None:
-        """The program, with its end of the socket pair."""
+        """Run the program with its end of the socket pair."""
         try:
             with self._scope, socket:
                 await program(socket)
@@ -72,10 +72,12 @@ class SimulatedChild:
 
 
 class SimulatedHost(TrioHost):
-    """One daemon's world: a simulated computer, its disk, its hardware. One for each life."""
+    """Environment of one run of a daemon: a simulated computer, its disk, its hardware."""
 
     def __init__(self, host: Host, profile: Profile, nursery: trio.Nursery, life: int = 0) -> None:
-        """`nursery` is the program's; `life` counts the starts of the computer."""
+        """Give the program in `nursery` its environment; `life` counts the starts of the
+        computer.
+        """
         if host.disk is None:
             host.disk = new_disk(host, profile)
         self.host = host
@@ -101,7 +103,7 @@ class SimulatedHost(TrioHost):
         return self._pid
 
     def next_pid(self) -> int:
-        """The number of another process of this computer."""
+        """Return the number of another process on this computer."""
         self._last_pid += 1
         return self._last_pid
 
@@ -133,18 +135,18 @@ class SimulatedHost(TrioHost):
         return nullcontext()
 
     def keep_memory(self) -> None:
-        """Whose it is ends with the run."""
+        """Do nothing: memory that the run allocates is freed when it ends."""
 
     async def give_back_memory(self) -> None:
-        """The simulator's memory is not this computer's."""
+        """Do nothing: the simulator's memory is not this computer's."""
         await trio.lowlevel.checkpoint()
 
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Inline; what the disk had to do, and a moment, pass before it returns."""
+        """Run `work` inline; return after the time that the disk and a thread need for it."""
         await trio.lowlevel.checkpoint_if_cancelled()
         result = work(*args)
         if not self.host.up:
-            return result  # it is off, and what is left of it is over at once
+            return result  # it is off: the rest of its work ends at once
         done = max(self.now() + OFFLOAD_S, self._disk.busy_until)
         with trio.CancelScope(shield=self.host.up) as scope:
             self._at_work[scope] = None
@@ -167,21 +169,21 @@ class SimulatedHost(TrioHost):
         return child
 
     def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
-        """A task of this computer beside the daemon's own."""
+        """Start a task of this computer outside the daemon's own tasks."""
         self.host.start_soon(self._nursery, function, *args)
 
     def disk_seconds(self) -> float:
-        """What the disk still has to do."""
+        """Return the seconds of work that the disk still has queued."""
         return max(self._disk.busy_until - self.now(), 0.0)
 
     def _let_go(self) -> None:
-        """The power is gone: no thread's work is waited for."""
+        """Cut the power: do not wait for the work of threads."""
         for scope in self._at_work:
             scope.shield = False
 
 
 async def connect_local(host: Host, path: Path) -> trio.SocketStream:
-    """A connection to a Unix socket of a host, as a command there makes one. Raises OSError."""
+    """Connect to a Unix socket of a host, as a command on it does. Raises OSError."""
     socket = LocalSocket(host)
     try:
         await socket.connect(str(path))
@@ -192,7 +194,7 @@ async def connect_local(host: Host, path: Path) -> trio.SocketStream:
 
 
 def new_disk(host: Host, profile: Profile) -> Disk:
-    """An empty disk with shoal installed."""
+    """Return an empty disk with shoal installed."""
     stream = host.streams.get(host.name, "disk")
     disk = Disk(host.events, stream, profile.disk, contents=host.network.contents)
     where = resources.files("shoal") / "models"
@@ -202,7 +204,7 @@ def new_disk(host: Host, profile: Profile) -> Disk:
 
 @lru_cache(maxsize=1)
 def _models(folder: Path) -> Folder:
-    """The models inside the package; all hosts have the same."""
+    """Return the folder of the models in the package; all hosts share its files."""
     models = Folder(fixed=True)
     for name, files in packaged(folder).items():
         models.names[name] = installed(files)

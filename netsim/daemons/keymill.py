@@ -1,8 +1,8 @@
-"""A liar among light nodes that makes up authors: a tree of fresh keys, each vouching for 64 more.
+"""A malicious light node that invents authors: a tree of fresh keys, each vouching for 64 more.
 
-It tells everybody whose voucher it has just handed out of the 64, and signs what they write when it
-is asked for it; of nothing else does it say anything. Like any author each fresh key writes and
-vouches, and whoever keeps one hears of the next.
+It announces a voucher's 64 keys to a peer right after sending it that voucher, and signs what they
+write when a peer asks for it. It announces nothing else. Like any author, each fresh key writes and
+vouches, so a peer that stores it learns of the next keys.
 """
 
 from functools import lru_cache, partial
@@ -23,28 +23,28 @@ from .replicanode import ReplicaNode
 
 PLOT: Final[Plot] = ("member", 0)
 MILLS: Final = 2_000_000_000
-"""The first of the secrets of fresh keys; those of each mill are its own."""
+"""The first secret of the fresh keys; each mill has a range of its own."""
 AGAIN_S: Final = (2.0, 10.0)
 EACH: Final = 1_000_000_000
 
 
 class KeyMill(ReplicaNode):
-    """`number` is which mill it is. Its own key is the root of the tree."""
+    """Malicious node number `number`. Its own key is the root of the tree."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._base = MILLS + EACH * int.from_bytes(self.replica.own[:3])
         self._numbers: dict[bytes, int] = {self.replica.own: 0}
         self.named = 0
-        """Fresh keys that somebody has heard of."""
+        """Number of fresh keys that at least one peer has heard of."""
         self.quiet = False
-        """It has enough: it tells and gives nothing any more."""
+        """Whether it has stopped: it announces and serves nothing any more."""
 
     def begin(self) -> None:
-        """It compares with nobody."""
+        """Do nothing: it never compares with a peer."""
 
     def lure(self, peer: PeerId) -> None:
-        """Tell a peer of its own feed."""
+        """Announce its own feed to a peer."""
         self._tell(peer, [self.replica.own])
 
     def _tell(self, peer: PeerId, keys: list[bytes]) -> None:
@@ -67,7 +67,7 @@ class KeyMill(ReplicaNode):
                 number = self._numbers[asked.key]
                 items.append((self._entry(number).sealed,))
                 kids = self._kids(number)
-                for wait in AGAIN_S:  # by then their voucher is taken in
+                for wait in AGAIN_S:  # by then the peer has stored their voucher
                     self.at(self.time + wait, partial(self._tell, peer, kids))
         return Pulled(items).encode()
 

@@ -1,9 +1,9 @@
 """Messages of any size between light nodes, as a lane over TCP would carry them, without either.
 
-Messages go in parts of a packet each, of which a window is under way that opens while nothing is
-lost and shrinks when something is; a part goes again when three that were sent after it have come,
-or when it has not been acknowledged within two round trips. Sizes, round trips and losses are those
-of the network, contents are not written out.
+A message is split into parts of one packet each. The window of parts in flight opens while nothing
+is lost and shrinks on a loss. A part is sent again when three parts sent after it have arrived, or
+when it has not been acknowledged within two round trips. Sizes, round trips and losses are those of
+the network; contents are not encoded.
 """
 
 from collections import OrderedDict, deque
@@ -16,22 +16,23 @@ from ..packet import Addr
 from .ringnode import PAYLOAD, Parcel, parcel
 
 FRAME_BYTES: Final = 60
-"""Of a message besides its payload: a lane's frame and its method."""
-TLS_BYTES: Final = 52  # of a packet: TLS, and TCP where it has more than UDP
+"""Bytes of a message besides its payload: a lane's frame and its method."""
+TLS_BYTES: Final = 52  # per packet: TLS, and the part of TCP's header that UDP does not have
 ACK_BYTES: Final = 12
 SAID_AGAIN: Final = 4
-"""Parts named by an acknowledgement: where one is lost, the next says the same."""
+"""Parts named in each acknowledgement: if one acknowledgement is lost, the next repeats it."""
 FIRST_RTO_S: Final = 1.0
-"""RFC 6298, 2.1. With less, all that goes to who is behind a satellite is sent twice, for ever:
-what was sent twice tells no round trip."""
+"""RFC 6298, 2.1. With a shorter timeout, everything sent to a peer behind a satellite would be sent
+twice, forever: a part that was sent twice gives no round trip.
+"""
 LEAST_RTO_S: Final = 0.2
 WINDOW: Final = (10.0, 256.0)
-"""Packets under way: at first, and at most."""
-SHRINK: Final = 0.7  # of the window where something was lost, as Linux does by default
+"""Packets in flight: initial window and maximum."""
+SHRINK: Final = 0.7  # factor for the window after a loss, Linux's default
 PASSED: Final = 3
-"""Parts sent after one that come before it, until it counts as lost."""
+"""Parts sent after a missing one that have to arrive before it counts as lost."""
 SILENT_S: Final = 15.0
-"""Without a sign of life, until a peer counts as lost."""
+"""Seconds without a sign of life until a peer counts as dead."""
 _DONE: Final = 4_096
 
 
@@ -40,20 +41,20 @@ class _Part:
     key: tuple[int, int]  # message and index
     data: Parcel
     sent: float = 0.0
-    order: int = 0  # among all that its flow sent
+    order: int = 0  # position in the order in which its flow sent parts
     tries: int = 0
 
 
 @dataclass(slots=True)
 class _Flow:
-    """What goes to one address."""
+    """State of sending to one address."""
 
     waiting: deque[_Part] = field(default_factory=deque)
-    flying: dict[tuple[int, int], _Part] = field(default_factory=dict)  # in the order sent
+    flying: dict[tuple[int, int], _Part] = field(default_factory=dict)  # in the order of sending
     order: int = 0
-    passed: int = 0  # the last, by that order, that was acknowledged
+    passed: int = 0  # the latest part, in that order, that was acknowledged
     window: float = WINDOW[0]
-    slow: float = inf  # where it grows slower
+    slow: float = inf  # window from which it grows more slowly
     rtt: float | None = None
     shrunk: float = -inf
     heard: float = 0.0
@@ -65,7 +66,7 @@ class _Flow:
 
 
 class LightLane:
-    """One node's messages. `came(message, source)`; `lost(address)`: nobody answers there."""
+    """One node's messages. Calls `came(message, source)`, and `lost(address)` for a dead peer."""
 
     def __init__(
         self,
@@ -75,18 +76,18 @@ class LightLane:
         self._came = came
         self._lost = lost
         self._flows: dict[Addr, _Flow] = {}
-        self._busy: dict[Addr, _Flow] = {}  # with something under way
+        self._busy: dict[Addr, _Flow] = {}  # with parts in flight
         self._number = 0
         self._partial: dict[tuple[Addr, int], set[int]] = {}
         self._done: OrderedDict[tuple[Addr, int], None] = OrderedDict()
-        self._come: dict[Addr, deque[tuple[int, int]]] = {}  # the last parts of each
+        self._come: dict[Addr, deque[tuple[int, int]]] = {}  # the latest parts from each address
         self.out: list[tuple[bytes, Addr]] = []
         self.sent = 0
-        """Messages' payloads, bytes."""
+        """Bytes of messages' payloads sent so far."""
         self.messages = 0
 
     def send(self, now: float, to: Addr, size: int, message: Any) -> None:
-        """A message whose payload has `size` bytes."""
+        """Send a message whose payload has `size` bytes."""
         self.sent += size
         self.messages += 1
         size += FRAME_BYTES
@@ -104,7 +105,7 @@ class LightLane:
         self._fill(now, to, flow)
 
     def take(self, now: float, message: tuple[Any, ...], source: Addr) -> None:
-        """A part or an acknowledgement has come."""
+        """Process a part or an acknowledgement that has arrived."""
         if message[0] == "ack":
             self._acked(now, message[1], source)
             return
@@ -136,7 +137,7 @@ class LightLane:
             if part is None:
                 continue
             if part.tries == 1:
-                if key == keys[-1]:  # the others came earlier
+                if key == keys[-1]:  # the others arrived earlier
                     took = now - part.sent
                     flow.rtt = took if flow.rtt is None else 0.875 * flow.rtt + 0.125 * took
                 flow.passed = max(flow.passed, part.order)
@@ -175,21 +176,21 @@ class LightLane:
             flow.window = flow.slow = max(2.0, SHRINK * flow.window)
 
     def forget(self, to: Addr) -> None:
-        """The link is over: nothing more of what waits is sent."""
+        """Drop what waits to be sent to `to`: the link has ended."""
         self._flows.pop(to, None)
         self._busy.pop(to, None)
         self._come.pop(to, None)
 
     def longest(self) -> float:
-        """The longest round trip, seconds."""
+        """Return the longest round trip in seconds, 0 if none is known."""
         return max((flow.rtt for flow in self._flows.values() if flow.rtt), default=0.0)
 
     def due(self) -> float:
-        """When `tick` is wanted."""
+        """Return when `tick` should be called next."""
         return min((flow.due for flow in self._busy.values()), default=inf)
 
     def tick(self, now: float) -> None:
-        """Send again what was not acknowledged in time."""
+        """Send again the parts that were not acknowledged in time."""
         for to, flow in list(self._busy.items()):
             if flow.due > now:
                 continue

@@ -32,8 +32,9 @@ _NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One kind of machine. `offered` is what its owner gives to shoal, in bytes; `step_s` the
-    seconds that an engine's step takes beside computing."""
+    """One kind of machine. `offered` is the memory that its owner gives to shoal, in bytes;
+    `step_s` is the time of an engine's step besides computing, in seconds.
+    """
 
     name: str
     machine: Machine
@@ -56,7 +57,7 @@ def _profile(
     system: str = "Linux",
     architecture: str = "x86_64",
 ) -> Profile:
-    """Memory and `offered` in GiB; the peaks of the table."""
+    """Return a profile; memory and `offered` are in GiB, peak rates as in the table."""
     machine = Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
     speed = Speed(flops * _PRODUCT, bandwidth * _COPY)
     return Profile(name, machine, speed, offered * _GIB, disk, step_s)
@@ -89,7 +90,7 @@ PROFILES: Final = {
 
 
 def profile_of(name: str) -> Profile:
-    """A profile by its name. Raises BadScenario."""
+    """Return a profile by name. Raises BadScenario."""
     found = PROFILES.get(name)
     if found is None:
         raise BadScenario(

@@ -1,5 +1,6 @@
-"""The two places where a simulated daemon meets real files: the models in the package, and the
-weights that torch loads from a folder."""
+"""The two places where a simulated daemon uses real files: the models in the package, and the
+weights that torch loads from a folder.
+"""
 
 import shutil
 import tempfile
@@ -23,14 +24,17 @@ def packaged(folder: Path) -> dict[str, dict[str, File]]:
 
 
 def _as_installed(path: Path) -> File:
-    read = partial(Context().run, path.read_bytes)  # outside every host: those see no real disk
+    # outside every host: a host's tasks see no real disk
+    read = partial(Context().run, path.read_bytes)
     return InstalledFile(path.stat().st_size, read, 0o644)
 
 
 @contextmanager
 def beside(contents: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
-    """Real files with these contents while it lasts: the simulated path of each, the real one."""
-    folder = Context().run(tempfile.mkdtemp)  # outside every host: those write to no real disk
+    """Write `contents` to real files while the context lasts; yield the real path of each simulated
+    one.
+    """
+    folder = Context().run(tempfile.mkdtemp)  # outside every host: a host's tasks see no real disk
     try:
         yield Context().run(_written, Path(folder), contents)
     finally:

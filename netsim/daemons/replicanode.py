@@ -1,7 +1,7 @@
 """A light node of the swarm's state: replica, exchange and roster of `state/` on a light host.
 
-The same code as in a daemon decides what is told, asked and kept; only links, TLS and the store are
-left out. A dial costs four round trips; messages travel as in `lightlane.py`.
+The code of a daemon decides what is announced, requested and stored; only links, TLS and
+the store are left out. A dial costs four round trips; messages travel as in `lightlane.py`.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
@@ -38,7 +38,7 @@ _Steps = Coroutine["_Asked", bytes | None, None]
 
 @dataclass(slots=True)
 class _Asked:
-    """A call that a coroutine waits for."""
+    """Call that a coroutine waits for."""
 
     peer: PeerId
     method: str
@@ -59,7 +59,7 @@ class _Dial:
 
 
 class ReplicaNode:
-    """One node; a `Core` of netsim.light. `where` says at which address a peer is."""
+    """One node; a `Core` of netsim.light. `where` gives the address of each peer."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class ReplicaNode:
         self.roster = Roster(identity.peer)
         self.lane = LightLane(self._came, self._unheard)
         self.wake_at = inf
-        self.time = 0.0  # to be set by who calls from outside
-        self.links: dict[PeerId, float] = {}  # since when
+        self.time = 0.0  # to be set by a caller from outside
+        self.links: dict[PeerId, float] = {}  # by peer: since when
         self.blamed: list[tuple[PeerId, str]] = []
         self._most_links = most_links
         self._random = random
@@ -93,11 +93,11 @@ class ReplicaNode:
         self._calls: dict[int, tuple[PeerId, _Steps]] = {}
         self._dials: dict[int, _Dial] = {}
         self._pumping = inf
-        self._stirred = False  # there may be something to do for the exchange
+        self._stirred = False  # the exchange may have something to do
         self._look_at = inf
 
     def face(self, peer: PeerId) -> Exchange:
-        """What a peer gets to see; an honest node has one face."""
+        """Return the exchange that a peer talks to; an honest node has only one."""
         return self.exchange
 
     def faces(self) -> list[Exchange]:
@@ -133,7 +133,7 @@ class ReplicaNode:
         return self._flush() if self._stirred else self._sent()
 
     def take(self) -> list[tuple[bytes, Addr]]:
-        """What is to be sent after a call from outside."""
+        """Return what has to be sent after a call from outside."""
         return self._flush()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
@@ -169,7 +169,7 @@ class ReplicaNode:
         self.lose(peer)
 
     async def pause(self) -> None:
-        """Nobody else runs on a light host."""
+        """Do nothing: no other task runs on a light host."""
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -178,12 +178,12 @@ class ReplicaNode:
     # Links.
 
     def begin(self) -> None:
-        """Compare with somebody now and then, and dial, from now on."""
+        """Start comparing with peers at intervals, and dialing."""
         self.at(self.time + self._random.random() * defaults.GOSSIP_ROUND, self._round)
         self.look()
 
     def link(self, peer: PeerId, *, dialled: bool = True) -> None:
-        """There is a link from now on; who dialled it compares at once."""
+        """Establish a link from now on; the side that dialled compares at once."""
         if peer in self.links:
             return
         self.links[peer] = self.time
@@ -195,7 +195,7 @@ class ReplicaNode:
             self.start(face.compare(peer))
 
     def lose(self, peer: PeerId) -> None:
-        """The link is gone."""
+        """End a link."""
         if self.links.pop(peer, None) is None:
             return
         self.lane.forget(self._where[peer])
@@ -212,7 +212,7 @@ class ReplicaNode:
         self.lose(self._names[address])
 
     def look(self) -> None:
-        """Dial who is due."""
+        """Dial the peers that are due."""
         room = min(self._most_links - len(self.links), defaults.DIALS) - len(self._dials)
         lost = min(defaults.LOST_LINKS - len(self.links), defaults.DIALS) - len(self._dials)
         for peer, _ in self.roster.next_dials(self.time, room, lost):
@@ -294,13 +294,13 @@ class ReplicaNode:
         self.lane.send(self.time, source, size, ("answer", number, answer))
 
     async def serve(self, peer: PeerId, method: str, payload: bytes) -> bytes | None:
-        """The answer to a peer's call; None: refused."""
+        """Return the reply to a peer's call; None if it is refused."""
         return await self.face(peer).answer(peer, method, payload)
 
     # Tasks.
 
     def start(self, steps: _Steps | Coroutine[Any, Any, None]) -> None:
-        """Run something until it waits for a peer, and on when that has answered."""
+        """Run a coroutine until it waits for a peer; continue when that peer has replied."""
         self._step(steps, None)
 
     def _step(self, steps: _Steps | Coroutine[Any, Any, None], answer: bytes | None) -> None:
@@ -323,7 +323,7 @@ class ReplicaNode:
             self._step(waiting[1], None)
 
     def write(self, entries: list[Entry]) -> None:
-        """Entries of its own feeds."""
+        """Write entries of its own feeds."""
         self.start(self.exchange.write(entries))
 
     def _round(self) -> None:
@@ -333,7 +333,7 @@ class ReplicaNode:
         self.at(self.time + self._jitter(defaults.GOSSIP_ROUND), self._round)
 
     def _pump(self) -> None:
-        """Whatever the exchange has to do now; a timer for what it has to do later."""
+        """Do what the exchange has due now, and set a timer for what is due later."""
         for face in self.faces():
             face.tell()
             for pull in face.next_pulls():
@@ -347,20 +347,21 @@ class ReplicaNode:
                 self.at(max(due, self.time), self._nothing)
 
     def _nothing(self) -> None:
-        """`_flush` pumps."""
+        """Do nothing here: `_flush` pumps."""
 
 
 def at_once(steps: Coroutine[Any, Any, Found]) -> Found:
-    """The result of what waits for nobody."""
+    """Return the result of a coroutine that waits for no peer. Raises SimError if it waits."""
     try:
         steps.send(None)
     except StopIteration as ended:
         return cast(Found, ended.value)
-    raise SimError("it waits for somebody")
+    raise SimError("expected a coroutine that returns at once, but it waits for a peer")
 
 
 @lru_cache(200_000)
 def opened_once(sealed: bytes) -> Entry:
-    """Each entry's signature is checked by the first node that gets those bytes, and counts as
-    checked for the others of this process: a thousand nodes would do little else."""
+    """Open an entry, checking its signature only the first time these bytes arrive in this process.
+    Otherwise a thousand nodes would do little else than check signatures.
+    """
     return open_entry(sealed)

@@ -1,4 +1,6 @@
-"""Light nodes that keep each other's feeds, at the links and distances of home volunteers."""
+"""Light nodes that replicate each other's feeds, over the links and latencies of home
+volunteers.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -33,18 +35,20 @@ from .replicanode import ReplicaNode, at_once, opened_once
 from .ringnode import WALL
 
 SEEDS: Final = 1_000_000
-"""The first of the secrets of the nodes' keys."""
+"""The first secret of the nodes' keys."""
 
 
 class Author:
-    """Writes feeds of one key: facts in, sealed entries out. Honest where nobody bends it."""
+    """Writer of one key's feeds: takes facts, returns sealed entries. Honest unless a test tampers
+    with it.
+    """
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._documents: dict[Plot, tuple[Document, Head]] = {}
 
     def write(self, plot: Plot, facts: Mapping[str, Any], now: float) -> list[Entry]:
-        """The entries that set these facts; None as a value deletes."""
+        """Return the entries that set these facts; a value of None deletes."""
         packed = {
             key: None if value is None else msgpack.packb(value) for key, value in facts.items()
         }
@@ -56,7 +60,7 @@ class Author:
         return [self._seal(plot, document, head.epoch, head.seq + 1, head.hash, now, update)]
 
     def begin(self, plot: Plot, facts: Mapping[str, bytes], now: float) -> Entry:
-        """The entry that begins an epoch with these facts."""
+        """Return the entry that begins an epoch with these facts."""
         name = FeedName(self.identity.peer, *plot)
         before = self._documents.get(plot)
         epoch = max(int((WALL + now) * 1000), before[1].epoch + 1 if before else 0)
@@ -86,7 +90,7 @@ class Author:
 
 
 class Overlay(MemoryArchive):
-    """What one node has got beside what all had from the start."""
+    """Archive of what one node has received, on top of what all had from the start."""
 
     base: MemoryArchive | None = None
 
@@ -107,7 +111,7 @@ class Overlay(MemoryArchive):
 
 
 class Swarm:
-    """The nodes, and what they have written."""
+    """The nodes, and the authors that write for them."""
 
     def __init__(self, seed: int, *, replica: Callable[..., Replica] = Replica) -> None:
         self.world = World(seed, latency=latency.matrix())
@@ -128,7 +132,7 @@ class Swarm:
         self.world.advance(self.now + seconds)
 
     def add(self, kind: type[ReplicaNode] = ReplicaNode, **more: Any) -> ReplicaNode:
-        """A node at home somewhere."""
+        """Add a node at a random volunteer's home."""
         number = len(self.hosts)
         name = f"n{number}"
         identity = Identity.from_seed((SEEDS + number).to_bytes(32))
@@ -153,7 +157,7 @@ class Swarm:
         return node
 
     def call(self, node: ReplicaNode, action: Callable[[], object]) -> None:
-        """Have a node do something."""
+        """Call `action` on a node at the present, and send what results."""
         node.time = self.now
         action()
         host = self.hosts[node.peer]
@@ -161,10 +165,10 @@ class Swarm:
             host.send(data, to)
         host.arm()
 
-    # How they know each other.
+    # How the nodes know each other.
 
     def introduce(self) -> None:
-        """Each has everybody's member record, as after a while of exchanging them."""
+        """Give each node the member records of all, as after a while of exchanging them."""
         records = [
             seal_record(
                 node.identity,
@@ -182,12 +186,12 @@ class Swarm:
                     node.roster.receive(sealed, other.peer, Nearness.PUBLIC, self.now)
 
     def connect(self, one: ReplicaNode, two: ReplicaNode) -> None:
-        """A link, as if dialled by the first."""
+        """Establish a link as if `one` had dialled `two`."""
         self.call(two, lambda: two.link(one.peer, dialled=False))
         self.call(one, lambda: one.link(two.peer))
 
     def connect_at_random(self, links: int) -> None:
-        """A random graph: each has dialled half as many as it has links."""
+        """Connect a random graph: each node dials half as many peers as it has links."""
         for node in self.nodes:
             others = [other for other in self.nodes if other is not node]
             for other in self.random.sample(others, min(links // 2, len(others))):
@@ -198,12 +202,12 @@ class Swarm:
             self.call(node, node.begin)
 
     def cut(self, ones: Iterable[ReplicaNode], others: Iterable[ReplicaNode]) -> None:
-        """No packet passes between them."""
+        """Partition two groups of nodes: no packet passes between them."""
         groups = [[self.hosts[node.peer].name for node in group] for group in (ones, others)]
         self.faults.partition(*groups)
 
     def settle(self, plot: Plot, facts: Mapping[str, Any]) -> None:
-        """All are in one group and have written these facts, which everybody has: as after days."""
+        """Give every node these facts of all others, and put all into one group: as after days."""
         base = MemoryArchive()
         for node in self.nodes:
             entries = self.authors[node.peer].write(plot, facts, self.now)
@@ -217,7 +221,7 @@ class Swarm:
             for each in stored:
                 node.replica.resume(public_key_of(each.name.author), [each])
 
-    # What they do.
+    # Actions of nodes.
 
     def write(self, node: ReplicaNode, plot: Plot, facts: Mapping[str, Any]) -> list[Entry]:
         entries = self.authors[node.peer].write(plot, facts, self.now)
@@ -225,8 +229,9 @@ class Swarm:
         return entries
 
     def same_where_kept(self, nodes: Sequence[ReplicaNode]) -> bool:
-        """Of each kind and part: whether all that keep it have the same of the authors that all
-        of them keep."""
+        """Whether, for each kind and part, all nodes that keep it have the same data of the authors
+        that they all keep.
+        """
         for plot in all_parts():
             keeping = [node for node in nodes if node.replica.interest(plot)]
             shared = set.intersection(*(set(node.replica.authors.keys()) for node in keeping))
@@ -235,7 +240,7 @@ class Swarm:
         return True
 
     def same(self, nodes: Sequence[ReplicaNode] | None = None) -> bool:
-        """Whether all have the same heads of the authors that all keep."""
+        """Whether all nodes have the same heads of the authors that all keep."""
         first, *others = self.nodes if nodes is None else nodes
         top = first.replica.digest.top()
         if all(node.replica.digest.top() == top for node in others):

@@ -22,31 +22,31 @@ from ..world import World
 from .ringnode import WALL, Liar, RingNode
 
 PATIENCE_S: Final = 60.0
-"""Until a look-up counts as not found."""
+"""Seconds until a look-up counts as failed."""
 KNOWN: Final = 300
-"""Others, drawn at random, that a settled node has met in its time; its neighbours come on top."""
+"""Random nodes that a settled node has met so far; its neighbours come on top."""
 NEIGHBOURS: Final = 64
 DENSITIES: Final = 40
 GHOSTS: Final = 40_000
-"""Contacts that liars have made up: 40 to each node."""
+"""Contacts that the liars have made up: 40 per node."""
 FORGERS: Final = 1_000_000
 """The first of the liars' authors."""
 AUTHORS: Final = 16
-"""That each liar makes up."""
+"""Authors that each liar makes up."""
 
 
 @dataclass(slots=True)
 class Got:
-    """What became of one look-up."""
+    """Result of one look-up."""
 
     found: bool
     seconds: float
-    hops: int  # to who had the record
+    hops: int  # to the node that had the record
     queries: int
 
 
 class Ring:
-    """The nodes by name, and what is measured of them."""
+    """The nodes by name, and their measurements."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Ring:
         self.nodes: list[RingNode] = []
         self.liars: list[Liar] = []
         self.claimed: dict[Key, int] = {}
-        """Blobs, by key, that authors whom each liar made up say to hold."""
+        """By key of a blob: the number that the records of the liars' made-up authors carry."""
         self.hosts: dict[PeerId, LightHost] = {}
         self._where: dict[PeerId, Addr] = {}
         self._settings = settings or LookupSettings()
@@ -75,7 +75,7 @@ class Ring:
     def advance(self, seconds: float) -> None:
         self.world.advance(self.now + seconds)
 
-    # Who is there.
+    # Members of the ring.
 
     def add(
         self,
@@ -85,8 +85,11 @@ class Ring:
         key: bytes | None = None,
         network: str = "",
     ) -> RingNode:
-        """A node at home somewhere. `key`: its public key; `network`: the first three bytes of
-        the address that it has, for those of one subnet."""
+        """Add a node at a random volunteer's home.
+
+        `key`: its public key. `network`: the first three bytes of its address, to put nodes into
+        one subnet.
+        """
         random = self.world.streams.get(name, "ring")
         peer = peer_id_of(key or random.randbytes(KEY_BYTES))
         kind: Callable[..., RingNode] = Liar if liar else RingNode
@@ -116,12 +119,15 @@ class Ring:
         return [*self.nodes, *self.liars]
 
     def up(self) -> list[RingNode]:
-        """The honest nodes that run."""
+        """Return the honest nodes that are running."""
         return [node for node in self.nodes if self.hosts[node.contact.peer].up]
 
     def conspire(self, *, puppets: bool = False) -> None:
-        """The liars name each other, and the same ghosts; with `puppets` two in three of those are
-        further identities of their machines. Each says to hold the blobs that are `claimed`."""
+        """Let the liars name each other and a common set of ghosts.
+
+        With `puppets` two in three ghosts are further identities on the liars' machines. Each liar
+        claims to provide the blobs that are `claimed`.
+        """
         kin = [liar.contact for liar in self.liars]
         ghosts = [
             Contact(peer, kin[number % len(kin)].addresses if _alive(number, puppets) else [lost])
@@ -142,10 +148,12 @@ class Ring:
         authors = () if number is None else range(first, first + AUTHORS)
         return [blob_record(number or 0, author=author).sealed for author in authors]
 
-    # How they know each other.
+    # How the nodes know each other.
 
     def join(self, pace: float = 0.25) -> None:
-        """One after the other, by three that are there; until nothing is under way."""
+        """Let the nodes join one after the other through three that are present, until all is
+        idle.
+        """
         there: list[Contact] = []
         for node in self.everybody():
             known = self.random.sample(there, min(3, len(there)))
@@ -155,12 +163,13 @@ class Ring:
         self.advance(PATIENCE_S)
 
     def enter(self, node: RingNode, known: Sequence[Contact]) -> None:
-        """A node begins to join by some that are there."""
+        """Let a node begin to join through the `known` contacts."""
         self.call(node, lambda: node.join(known))
 
     def settle(self, *, first: Iterable[RingNode] = ()) -> None:
-        """Tables as they are after days: each node has met its neighbours and many others, in a
-        random order; `first` are those that all have met before."""
+        """Fill the tables as they are after days: each node has met its neighbours and many others,
+        in random order. All nodes have met the nodes in `first` before the others.
+        """
         everybody = [node.contact for node in self.everybody()]
         early = [node.contact for node in first]
         keys = [key_at(self.random.getrandbits(256)) for _ in range(DENSITIES)]
@@ -175,7 +184,7 @@ class Ring:
                 node.table.sample(key, listed)
 
     def call(self, node: RingNode, action: Callable[[], None]) -> None:
-        """Have a node begin something."""
+        """Call `action` on a node at the present, and send what results."""
         node.now = self.now
         action()
         host = self.hosts[node.contact.peer]
@@ -183,10 +192,10 @@ class Ring:
             host.send(data, to)
         host.arm()
 
-    # What they do.
+    # Actions of nodes.
 
     def publish(self, node: RingNode, records: Sequence[Record], patience: float = 900.0) -> Walk:
-        """In one walk, until it is done. Raises TimeoutError."""
+        """Publish records in one walk and wait until it is done. Raises TimeoutError."""
         ended: list[Walk] = []
         began = self.now
         self.begin(node, records, ended)
@@ -197,11 +206,11 @@ class Ring:
         return ended[0]
 
     def begin(self, node: RingNode, records: Sequence[Record], ended: list[Walk]) -> None:
-        """Begin a walk; it is put into `ended` when it is done."""
+        """Begin a walk; append it to `ended` when it is done."""
         self.call(node, lambda: node.publish(records, lambda walk, now: ended.append(walk)))
 
     def crash(self, share: float, spared: Iterable[RingNode] = ()) -> None:
-        """Power off for this share of the honest nodes, drawn at random."""
+        """Power off this share of the honest nodes, drawn at random."""
         kept = set(map(id, spared))
         there = [node for node in self.up() if id(node) not in kept]
         for node in self.random.sample(there, round(share * len(self.nodes))):
@@ -215,7 +224,7 @@ class Ring:
         enough: int = 1,
         within: float = PATIENCE_S,
     ) -> list[Got]:
-        """Look-ups, one begun after the other."""
+        """Run look-ups, beginning one every `pace` seconds; return their results."""
         results: dict[int, Got] = {}
         for number, (node, key) in enumerate(asked):
             self.get(node, key, number, results, enough=enough, within=within)
@@ -233,8 +242,10 @@ class Ring:
         enough: int = 1,
         within: float = PATIENCE_S,
     ) -> None:
-        """Begin a look-up of `enough` authors, of which `results` has the result when it has
-        ended; what liars say that they hold, or what comes after `within` s, is not found."""
+        """Begin a look-up of `enough` authors; put its result into `results` when it ends.
+
+        Records that liars forged, or that come after `within` seconds, count as not found.
+        """
         began = self.now
         results[number] = Got(False, PATIENCE_S, 0, 0)
 
@@ -260,7 +271,7 @@ def _nearest(contacts: Iterable[Contact], key: Key, count: int) -> list[Contact]
 
 
 def _spread(number: int) -> str:
-    """An address in a network of its own."""
+    """Return an address in a network of its own."""
     return f"{30 + number // 65536}.{number // 256 % 256}.{number % 256}.7"
 
 
@@ -271,7 +282,7 @@ def _author(number: int) -> Identity:
 
 @cache
 def _ghosts() -> list[tuple[PeerId, Address]]:
-    """Nodes that do not exist, each in a network of its own."""
+    """Return nodes that do not exist, each in a network of its own."""
     random = Random(GHOSTS)
     return [
         (peer_id_of(random.randbytes(KEY_BYTES)), Address(_spread(number), 4001))
@@ -285,14 +296,14 @@ def _alive(number: int, puppets: bool) -> bool:
 
 @cache
 def blob_record(number: int, *, author: int = 1, now: float = 0.0, ttl: int = 7_200) -> Record:
-    """A record of a blob, made at an instant of the simulation."""
+    """Return a record of a blob, made at an instant of the simulation."""
     body = BlobBody(f"{number:064x}", 2**20, 1)
     made = int((WALL + now) * 1000)
     return open_record(seal_record(_author(author), body, made=made, ttl=ttl))
 
 
 def ground(random: Random, key: Key, count: int, bits: int) -> list[bytes]:
-    """Public keys whose nodes share `bits` leading bits with a key, found by trying."""
+    """Return public keys whose nodes share `bits` leading bits with a key, found by trial."""
     found: list[bytes] = []
     while len(found) < count:
         public = random.randbytes(KEY_BYTES)

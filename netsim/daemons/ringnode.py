@@ -1,7 +1,7 @@
 """A light node of the key space: the cores of `dht/` on a light host, without TLS and tasks.
 
-It costs what a real one would in packets and round trips: four of them for a link to a peer that
-has none yet, messages cut into packets, lost ones sent again. Signatures are those of real records.
+It costs what a real one would in packets and round trips: four round trips for a link to a new
+peer, messages split into packets, lost packets sent again. Signatures are those of real records.
 """
 
 from bisect import bisect_left
@@ -28,23 +28,24 @@ from ..packet import Addr
 
 WALL: Final = 1_800_000_000.0
 """Seconds since 1970 at the start of a simulation."""
-PAYLOAD: Final = 1_350  # bytes of a message in a packet, with what TLS and the lane add
+PAYLOAD: Final = 1_350  # message bytes per packet, with the bytes that TLS and the lane add
 DIAL_TRIPS: Final = 4
 LINK_IDLE_S: Final = 60.0
 RESEND_S: Final = (0.6, 1.8, 4.2)
-"""After the last progress: sent again, once more, given up."""
+"""Seconds after the last progress: first retransmission, second retransmission, failure."""
 NOWHERE: Final = ("198.18.255.254", 4001)
-"""Where nobody answers."""
+"""An address that never replies."""
 LIAR_KIN, GHOSTS_NEAR = 5, 200
-"""Real ones of 20 contacts that a liar names; ghosts next to a place, of which it draws others."""
+"""Real contacts among the 20 that a liar names; the ghosts near a key from which it draws the rest.
+"""
 SLACK: Final = 4.0
-"""Records are kept up to so many times the radius of a region away."""
+"""Records are stored up to this many times the radius of a region away."""
 
 Done = Callable[[Any], None]
 
 
 class Parcel(bytes):
-    """A packet of a true size, whose content is not written out."""
+    """Packet with a true size, whose content is not encoded."""
 
     message: Any
 
@@ -56,7 +57,9 @@ def parcel(size: int, message: Any) -> Parcel:
 
 
 def found_size(found: Found) -> int:
-    """Bytes of an answer, nearly; writing it out costs more than all else."""
+    """Return the approximate size of a reply in bytes; encoding it would cost more than all
+    else.
+    """
     contacts = {contact for listed in found.nearest for contact in listed}
     return (
         64
@@ -68,19 +71,19 @@ def found_size(found: Found) -> int:
 
 @dataclass(slots=True)
 class _Exchange:
-    """One request: the dial where there is no link, then the message."""
+    """One request: the dial if there is no link, then the message."""
 
     contact: Contact
     request: Find | Store
     done: Done  # called with the answer, or None
-    trip: int  # of the dial, DIAL_TRIPS when there is a link
+    trip: int  # of the dial; DIAL_TRIPS when there is a link
     size: int
     tries: int = 0
-    parts: set[int] | None = None  # of the answer, that have come
+    parts: set[int] | None = None  # parts of the reply that have arrived
 
 
 class RingNode:
-    """One node; a `Core` of netsim.light. `where` says at which address a peer is."""
+    """One node; a `Core` of netsim.light. `where` gives the address of each peer."""
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class RingNode:
         self.links: dict[PeerId, float] = {}
         self.sent = {"find": 0, "store": 0}  # messages
         self.wake_at = inf
-        self.now = 0.0  # to be set by who calls from outside
+        self.now = 0.0  # to be set by a caller from outside
         self._random = random
         self._where = where
         self._out: list[tuple[bytes, Addr]] = []
@@ -132,7 +135,7 @@ class RingNode:
         return self._flush()
 
     def take(self) -> list[tuple[bytes, Addr]]:
-        """What is to be sent after a call from outside."""
+        """Return what has to be sent after a call from outside."""
         return self._flush()
 
     def at(self, when: float, action: Callable[[float], None]) -> None:
@@ -150,7 +153,9 @@ class RingNode:
         return self.now - self.links.get(peer, -inf) < LINK_IDLE_S
 
     def ask(self, contact: Contact, request: Find | Store, done: Done) -> None:
-        """`done` is called with a Found or a list of codes; with None where nobody answered."""
+        """Send a request. `done` gets a Found or a list of codes, or None if the peer did not
+        reply.
+        """
         self._serial += 1
         records = request.records if isinstance(request, Store) else ()
         size = 220 + sum(len(aged.sealed) + 8 for aged in records)
@@ -214,7 +219,7 @@ class RingNode:
     def _asked(self, number: int, value: tuple[int, int, Any], source: Addr) -> None:
         index, count, (request, asker) = value
         if index < count - 1:
-            return  # the last part stands for all: a lost one before it is a little luck
+            return  # the last part stands for all: the loss of an earlier one is ignored
         self.links[asker.peer] = self.now
         self.table.answered(asker, self.now)
         if isinstance(request, Find):
@@ -225,13 +230,13 @@ class RingNode:
             self._in_parts(60 + 4 * len(codes), "answer", number, codes, source)
 
     def find(self, find: Find) -> Found:
-        """What it answers to a question."""
+        """Return its reply to a question."""
         records = self.store.find(find.keys, self.now, most=find.most, kinds=find.kinds)
         places = (*find.keys, *find.near)
         return Found(records, tuple(tuple(self.table.nearest(key)) for key in places))
 
     def keep(self, store: Store, sender: Contact) -> list[str]:
-        """What becomes of records that it is given: codes."""
+        """Store records that a peer sends; return a code for each."""
         self.store.radius = SLACK * self.table.radius()
         network = min(sender.networks, default="")
         return [
@@ -249,7 +254,7 @@ class RingNode:
     # Tasks.
 
     def get(self, key: Key, ended: Callable[[Lookup, float], None], enough: int = 1) -> None:
-        """Look a key up; `ended` hears of the look-up and of the time."""
+        """Look a key up; `ended` is called with the look-up and the time."""
         self._drive(self._lookup(key, self.settings, enough), ended)
 
     def publish(self, records: Sequence[Record], ended: Callable[[Walk, float], None]) -> None:
@@ -266,11 +271,11 @@ class RingNode:
         self._drive(walk, ended)
 
     def join(self, contacts: Sequence[Contact]) -> None:
-        """Look up itself by contacts of others, then a key in each bucket."""
+        """Look up its own key through the given contacts, then a key in each bucket."""
         self._explore(self.contact.key, contacts)
 
     def refresh(self) -> None:
-        """Look up a key of each bucket that was not looked at for long."""
+        """Look up a key in each bucket that has not been refreshed for long."""
         due = self.table.refresh_due(self.now)
         if due:
             self._explore(due[0], ())
@@ -300,7 +305,7 @@ class RingNode:
         )
 
     def _drive(self, task: Any, ended: Callable[[Any, float], None]) -> None:
-        """Ask what the task wants to have asked, until it is done."""
+        """Send the queries of `task` until it is done, then call `ended`."""
         over, armed = False, inf
 
         def woken(now: float) -> None:
@@ -337,7 +342,7 @@ class RingNode:
 
 
 def _tell(task: Any, query: Query | StoreQuery, answer: Any, now: float) -> None:
-    """A task what became of its query."""
+    """Tell a task the result of its query."""
     if isinstance(query, StoreQuery):
         if answer is None:
             task.store_failed(query, now)
@@ -352,15 +357,17 @@ def _tell(task: Any, query: Query | StoreQuery, answer: Any, now: float) -> None
 
 
 class Liar(RingNode):
-    """Says that it serves, and that it has itself whatever is looked for; keeps nothing, and says
-    that it does; names of its own kind those nearest to what is asked, and ghosts: contacts that
-    nobody answers for, next to it, others each time."""
+    """Malicious node that claims to serve and to have everything that is looked up.
+
+    It stores nothing but confirms every store. It names the liars nearest to what is asked, and
+    ghosts: contacts near the key that do not exist, different ones each time.
+    """
 
     kin: Sequence[Contact] = ()
     ghosts: Sequence[Contact] = ()
-    """In the order of their keys."""
+    """The liars, in the order of their keys."""
     forge: Callable[[Key], Sequence[bytes]] = staticmethod(lambda key: ())
-    """Sealed records of authors that it made up, under a key."""
+    """Returns sealed records under a key, by authors that it made up."""
 
     def find(self, find: Find) -> Found:
         near = tuple(self._named(point(key)) for key in (*find.keys, *find.near))

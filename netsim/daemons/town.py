@@ -1,4 +1,4 @@
-"""Nodes of one world that know each other's addresses, and what comes of two of them meeting."""
+"""Nodes of one world that know each other's addresses, and the outcome when two of them connect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +26,11 @@ _LOOK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """One node's dial to another. Times are seconds from its begin, None for never; `known` says
-    that a link was there already. `code` is why nothing came up, `why` why it is not direct."""
+    """Outcome of one node's dial to another.
+
+    Times are seconds from its start, None for never. `known`: a link existed before. `code`: why no
+    link came up. `why`: why the link is not direct.
+    """
 
     known: bool
     connected: float | None
@@ -40,7 +43,7 @@ class Meeting:
 
 
 class Town:
-    """Makes nodes. All of them have one book, which lists at once what each would publish."""
+    """Factory of nodes that share one address book, which lists at once what each would publish."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -48,7 +51,7 @@ class Town:
         self.relays: list[Climber] = []
 
     async def node(self, host: Host, **settings: Any) -> Climber:
-        """A node on a host, which listens already."""
+        """Start a node on a host; it listens when this returns."""
         seed = (len(self.nodes) + 1).to_bytes(32)
         node = Climber(host, seed, book=self.book, **settings)
         self.nodes[node.peer] = node
@@ -56,7 +59,7 @@ class Town:
         return node
 
     async def relay(self, host: Host, *, everywhere: bool = False, **settings: Any) -> Climber:
-        """A node that relays; `everywhere`: on TCP 443 as well."""
+        """Start a node that relays; `everywhere`: on TCP 443 as well."""
         further = HTTPS if everywhere else ()
         node = await self.node(host, relaying=VOLUNTEER, further=further, **settings)
         self.relays.append(node)
@@ -69,8 +72,10 @@ class Town:
     async def introduce(
         self, node: Climber, relays: Sequence[Climber], *, web: bool = False
     ) -> None:
-        """Links to some relays, as a node has that has just joined; those that fail, fail. `web`:
-        one that does not answer is tried on TCP 443, as a daemon tries it."""
+        """Connect a node to some relays, as a node that has just joined; ignore failures.
+
+        `web`: if a relay does not answer, also try TCP 443, as a daemon does.
+        """
 
         async def greet(relay: Climber) -> None:
             if relay is not node:
@@ -90,7 +95,7 @@ class Town:
 async def meet(
     one: Climber, other: Climber, *, timeout: float = 15.0, patience: float = 25.0
 ) -> tuple[Meeting, Link | None]:
-    """`one` dials `other`, and waits until the link is direct, at most `patience` seconds."""
+    """Dial `other` from `one`, and wait at most `patience` seconds until the link is direct."""
 
     async def go() -> tuple[Meeting, Link | None]:
         return await climb(one.ladder, other.peer, timeout=timeout, patience=patience)
@@ -101,7 +106,7 @@ async def meet(
 async def climb(
     ladder: Ladder, peer: PeerId, *, timeout: float, patience: float
 ) -> tuple[Meeting, Link | None]:
-    """The same for any ladder, by the addresses in its book."""
+    """Do the same with any dialer, by the addresses in its book."""
     began = trio.current_time()
     known = ladder.endpoint.link(peer) is not None
     try:
@@ -123,7 +128,7 @@ async def climb(
 
 
 def is_direct(link: Link) -> bool:
-    """Whether it is carried by something else than a relay."""
+    """Whether the link is carried by a path that is not relayed."""
     return link.way not in (None, Way.RELAYED)
 
 

@@ -1,8 +1,8 @@
-"""A liar among light nodes: two faces with one key, and whatever else its key and its links allow.
+"""A malicious light node with one key and two faces, which does whatever its key and links allow.
 
-Each half of its peers sees another history of its feeds. It signs forks, entries with others' ids,
-entries beyond all limits, deletions, floods; as a relay it keeps back, replays, promises what
-nobody has, says that all is the same, forges signatures.
+Each half of its peers sees another history of its feeds. It signs forks, entries with other ids,
+entries beyond all limits, deletions and floods. As a relay it withholds and replays entries,
+promises entries that do not exist, claims that nothing differs, and forges signatures.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ _BOUNDLESS: Final = {
 
 
 class _History:
-    """The feeds of a liar's key as one face shows them."""
+    """The feeds of the liar's key as one face shows them."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -75,7 +75,7 @@ class _History:
         return self._seal(plot, document, head, document.write(changes))
 
     def bend(self, plot: Plot, update: bytes) -> Entry:
-        """An update that is none of this document, as the next of the feed."""
+        """Return an invalid update for this document, as the next entry of the feed."""
         document, head = self._feeds[plot]
         entry = self._sealed(plot, head, update)
         self._feeds[plot] = document, entry.head
@@ -99,7 +99,7 @@ class _History:
         )
 
     def epoch(self, plot: Plot) -> int:
-        """Of the feed; 0: there is none."""
+        """Return the epoch of a feed; 0 if there is none."""
         return self._feeds[plot][1].epoch if plot in self._feeds else 0
 
     def keys(self, plot: Plot) -> list[str]:
@@ -107,7 +107,7 @@ class _History:
 
 
 class _Shameless(Replica):
-    """Its own feeds are what it says, whatever is proven."""
+    """Replica that keeps its own feeds whatever others have proven about them."""
 
     def lacks(self, head: Told) -> bool:
         return head.key != self.own and super().lacks(head)
@@ -118,7 +118,9 @@ class _Shameless(Replica):
 
 
 class TwoFaced(ReplicaNode):
-    """The liar. `act` does something with its key; its mood as a relay changes now and then."""
+    """The malicious node. `act` does something with its key; its mood as a relay changes at
+    times.
+    """
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ class TwoFaced(ReplicaNode):
     # With its key.
 
     def act(self, what: str, now: float) -> None:
-        """Sign something and show it, to each half what is meant for it."""
+        """Sign something and show it: each half of the peers sees its own version."""
         random, plot = self._random, self._random.choice(PLOTS)
         if what == "restart" or not self._histories[0].epoch(plot):
             epoch = int((WALL + now) * 1000) + random.randrange(5)
@@ -187,7 +189,7 @@ class TwoFaced(ReplicaNode):
             self._show(number, [history.write(plot, changes)])
 
     def _show(self, number: int, entries: list[Entry]) -> None:
-        """A face has these from now on, and tells everybody who sees it."""
+        """Give a face these entries and announce them to every peer that sees it."""
         face = self._faces[number]
         for entry in entries:
             plot = entry.name.kind, entry.name.part
@@ -237,5 +239,5 @@ class TwoFaced(ReplicaNode):
 
 
 def _forged(sealed: bytes) -> bytes:
-    """The same with a wrong signature."""
+    """Return the same entry with a wrong signature."""
     return sealed[:60] + bytes((sealed[60] ^ 1,)) + sealed[61:]

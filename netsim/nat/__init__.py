@@ -1,1 +1,1 @@
-"""Gateways as volunteers have them: NATs, firewalls, carrier NATs, and their services."""
+"""Gateways of volunteers: NATs, firewalls, carrier NATs, and their services."""

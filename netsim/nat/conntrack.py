@@ -1,9 +1,9 @@
-"""A NAT as Linux makes one: connection tracking, and what nf_nat does with its table.
+"""A NAT like Linux's: connection tracking, and nf_nat on top of its table.
 
-Linux translates connections, not endpoints. A flow keeps its port if the tuple of its answers is
-free, else it gets another; an entry that only an outsider made (INPUT accepts) takes that tuple as
-well. So a Linux NAT behaves like an endpoint-independent one until the first clash.
-The golden tables (`golden/`) say the same of a real kernel.
+Linux translates connections, not endpoints. A flow keeps its port if the tuple of its replies is
+free; otherwise it gets another port. An entry that only an outside host created (INPUT accepts)
+takes a tuple as well. So a Linux NAT behaves like an endpoint-independent one until the first
+clash. The golden tables (`golden/`) show the same for a real kernel.
 """
 
 import zlib
@@ -23,7 +23,7 @@ Tuple = tuple[int, Addr, Addr]
 
 
 class Entry:
-    """One tracked connection. `reply` is the tuple that its answers have on arrival."""
+    """One tracked connection. `reply` is the tuple of its replies when they arrive."""
 
     __slots__ = ("expires", "local", "original", "reply", "seen_reply", "state", "stream_at")
 
@@ -53,7 +53,7 @@ class Tracker:
         self._swept = -1.0
 
     def __len__(self) -> int:
-        """Connections in memory, expired ones included that nothing has stumbled over."""
+        """Return the number of connections in memory, including expired ones not yet removed."""
         return len(self._tuples) // 2
 
     def clear(self) -> None:
@@ -61,7 +61,7 @@ class Tracker:
         self._sources.clear()
 
     def find(self, key: Tuple, now: float) -> Entry | None:
-        """The connection of a packet."""
+        """Return the connection of a packet."""
         entry = self._tuples.get(key)
         if entry is not None and entry.expires <= now:
             self.remove(entry)
@@ -69,7 +69,7 @@ class Tracker:
         return entry
 
     def confirm(self, entry: Entry, now: float) -> bool:
-        """Enter a connection whose first packet got through. False where the table is full."""
+        """Enter a connection whose first packet passed. Return False if the table is full."""
         if len(self._tuples) >= self._sweep_size:
             self._sweep(now)
             self._sweep_size = max(64, 2 * len(self._tuples))
@@ -99,16 +99,18 @@ class Tracker:
             self.remove(entry)
 
     def outer_of(self, proto: int, source: Addr, ip: str, now: float) -> Addr | None:
-        """The outer endpoint that the source got last (find_appropriate_src)."""
+        """Return the outer endpoint that the source got last (find_appropriate_src)."""
         for entry in reversed(self._sources.get((proto, source), {}).values()):
             if entry.expires > now and entry.reply[2][0] == ip:
                 return entry.reply[2]
         return None
 
     def renew(self, entry: Entry, packet: Packet, reply: bool, now: float) -> bool:
-        """A packet of a connection: state and timer. False where it does not belong to it."""
+        """Update state and timer by a packet. Return False if the packet does not belong to the
+        connection.
+        """
         if packet.proto == UDP:
-            # The first answer itself still counts as unreplied: the kernel notes it afterwards.
+            # The first reply itself still counts as unreplied: the kernel notes it afterwards.
             stream = entry.seen_reply and now > entry.stream_at
             entry.expires = now + (self._udp_stream if stream else self._udp_new)
         elif packet.proto == TCP:
@@ -127,7 +129,7 @@ class Tracker:
         if state is State.IGNORE:
             return True
         if bits & RST and not entry.seen_reply:
-            entry.expires = now  # refused, or given up: nothing was ever established
+            entry.expires = now  # refused or aborted: nothing was ever established
             return True
         entry.state = state
         entry.expires = now + self._tcp_seconds[state]
@@ -142,9 +144,9 @@ class Tracker:
 
 
 class LinuxNat(Gateway):
-    """Knobs:
+    """NAT like Linux's. Its knobs:
 
-    `input`: what packets to the gateway itself meet: "drop", "reject" or "accept" (its stack
+    `input`: treatment of packets to the gateway itself: "drop", "reject" or "accept" (its stack
     answers, and the connection is tracked).
     `source`: "masquerade", "random", "fully-random", "persistent" (`snat to … persistent`).
     `overlay`: None, or a map from outer ports to inside endpoints that the first packet of every
@@ -183,8 +185,8 @@ class LinuxNat(Gateway):
         self._overlay = overlay
         self._overlay_s = overlay_s
         self._hairpin = hairpin == "external"
-        self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until
-        self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until
+        self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until when
+        self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until when
         self._sweep_size = 256
 
     def clear(self) -> None:
@@ -193,7 +195,7 @@ class LinuxNat(Gateway):
         self._inner.clear()
         self._spoken.clear()
 
-    # Every packet: first the table, then the rules.
+    # Every packet goes through the table first, then the rules.
 
     def outbound(self, packet: Packet) -> None:
         if packet.proto == ICMP:
@@ -211,7 +213,7 @@ class LinuxNat(Gateway):
             self._new_inbound(packet)
 
     def _follow(self, packet: Packet) -> bool:
-        """Handle a packet of a known connection. False where it is the first of a new one."""
+        """Handle a packet of a known connection. Return False if it is the first of a new one."""
         now = self.network.events.now
         key = packet.proto, packet.src, packet.dst
         tracker = self.tracker
@@ -240,7 +242,9 @@ class LinuxNat(Gateway):
     def _first(
         self, packet: Packet, original: Tuple, reply: Tuple, *, local: bool = False
     ) -> Entry | None:
-        """Track a new connection whose first packet passes; None where it cannot begin so."""
+        """Track a new connection whose first packet passes; return None if it cannot begin this
+        way.
+        """
         now = self.network.events.now
         entry = Entry(original, reply, now)
         entry.local = local
@@ -265,7 +269,7 @@ class LinuxNat(Gateway):
         self.wan.send(packet)
 
     def _outer_address(self, inner: str, to: str) -> str:
-        """One of several outer addresses: by a hash, of the source alone if persistent."""
+        """Return one of several outer addresses: by a hash, of the source alone if persistent."""
         pool = self.wan.addresses
         if len(pool) == 1:
             return pool[0]
@@ -273,7 +277,9 @@ class LinuxNat(Gateway):
         return pool[zlib.crc32(text.encode()) % len(pool)]
 
     def _choose(self, proto: int, inner: Addr, ip: str, to: Addr) -> Addr:
-        """The outer endpoint of a flow (get_unique_tuple): as before, as inside, else random."""
+        """Return the outer endpoint of a flow (get_unique_tuple): the one used before, the inside
+        port, or a random one.
+        """
         now = self.network.events.now
         if not self._random_ports:
             before = self.tracker.outer_of(proto, inner, ip, now)
@@ -283,7 +289,7 @@ class LinuxNat(Gateway):
         return self._another(proto, ip, inner[1], to)
 
     def _another(self, proto: int, ip: str, port: int, to: Addr) -> Addr:
-        """A free port of the class of `port`: below 512, below 1024, or above."""
+        """Return a free port of the class of `port`: below 512, below 1024, or above."""
         low, high = (1, 511) if port < 512 else (600, 1023) if port < 1024 else (1024, 65535)
         count = high - low + 1
         now = self.network.events.now
@@ -313,7 +319,7 @@ class LinuxNat(Gateway):
                 self.refuse(packet, self.wan)
 
     def _led_in(self, packet: Packet) -> Addr | None:
-        """Where the rules of PREROUTING lead a new connection, as far as FORWARD lets it."""
+        """Return where the rules of PREROUTING lead a new connection, if FORWARD admits it."""
         forward = self.forwards.get((packet.proto, packet.dst[1]))
         if forward is not None:
             return forward
@@ -328,7 +334,7 @@ class LinuxNat(Gateway):
         return found[0] if found is not None and found[1] > now else None
 
     def _lead_in(self, packet: Packet, inner: Addr) -> None:
-        """DNAT. The sender's port changes if its tuple towards the inside is taken."""
+        """Apply DNAT. The sender's port changes if its tuple towards the inside is taken."""
         proto, source, outer = packet.proto, packet.src, packet.dst
         seen = source
         if self.tracker.find((proto, inner, seen), self.network.events.now) is not None:
@@ -338,8 +344,9 @@ class LinuxNat(Gateway):
             self.deliver_inside(packet)
 
     def _to_own_address(self, packet: Packet) -> None:
-        """From inside to the outer address: back in by the overlay or a port forward, else to
-        the gateway itself, which lets its LAN in."""
+        """Handle a packet from inside to the outer address: send it back in through the overlay or
+        a port forward, otherwise to the gateway itself, which admits its LAN.
+        """
         inner = self._led_in(packet) if self._hairpin else None
         if inner is None:
             self._to_gateway(packet)
@@ -351,7 +358,7 @@ class LinuxNat(Gateway):
             self.deliver_inside(packet)
 
     def _to_gateway(self, packet: Packet) -> None:
-        """The gateway's own stack takes it: nobody listens there."""
+        """Let the gateway's own stack take a packet: no program listens there."""
         original = packet.proto, packet.src, packet.dst
         reply = packet.proto, packet.dst, packet.src
         now = self.network.events.now
@@ -364,10 +371,12 @@ class LinuxNat(Gateway):
         inside = packet.src[0] in self.inside.members
         self.refuse(packet, self.lan if inside else self.wan)
         if packet.proto == TCP and not entry.seen_reply:
-            self.tracker.remove(entry)  # the reset is the only answer
+            self.tracker.remove(entry)  # the reset is the only reply
 
     def _write_overlay(self, inner: Addr, to: Addr) -> None:
-        """Only a flow's first packet passes these rules; a live element keeps its owner."""
+        """Update the overlay: only a flow's first packet passes these rules, and a live element
+        keeps its owner.
+        """
         now = self.network.events.now
         until = now + self._overlay_s
         port = inner[1]
@@ -379,20 +388,20 @@ class LinuxNat(Gateway):
             self._spoken = {key: end for key, end in self._spoken.items() if end > now}
             self._sweep_size = max(256, 2 * len(self._spoken))
 
-    # ICMP errors belong to the connection that they are about, and end none.
+    # ICMP errors belong to the connection that they refer to, and end none.
 
     def _icmp(self, packet: Packet) -> None:
         about = packet.data
         entry = None
         if isinstance(about, Icmp):
-            # The packet in question went the way that answers to it come back.
+            # The packet in question took the reverse direction of its replies.
             entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
         if entry is None or entry.local:
             self.network.drop("nat", self.name, packet)
             return
         answers = (about.proto, about.dst, about.src) == entry.reply
         _, src, dst = entry.original if answers else entry.reply
-        if packet.src[0] == about.dst[0]:  # from the endpoint itself, not a router on the way
+        if packet.src[0] == about.dst[0]:  # from the endpoint itself, not from a router in between
             packet.src = dst[0], 0
         packet.data = readdressed(about, src, dst)
         packet.dst = src[0], 0

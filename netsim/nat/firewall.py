@@ -9,15 +9,16 @@ from .sessions import BEHAVIOURS, Session, Timers
 from .syns import HeldSyns
 
 SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
-"""RFC 6092 3.2.3 (two minutes and more), 3.3.1 (2 h 4 min, 4 min)."""
+"""RFC 6092 3.2.3 (at least two minutes), 3.3.1 (2 h 4 min, 4 min)."""
 
 Flow = tuple[int, Addr, Addr]
 """Protocol, inside endpoint, outside endpoint."""
 
 
 class Sessions:
-    """What has gone out, and so may come in: from that endpoint ("apd"), from any port of that
-    address ("ad"), or from everybody ("ei")."""
+    """Flows that have gone out, and what may therefore come in: from that endpoint ("apd"), from
+    any port of that address ("ad"), or from every sender ("ei").
+    """
 
     def __init__(self, filtering: str, timers: Timers, limit: int) -> None:
         check("filtering", filtering, BEHAVIOURS)
@@ -25,7 +26,7 @@ class Sessions:
         self._timers = timers
         self._limit = limit
         self._flows: dict[Flow, Session] = {}
-        self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until
+        self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until when
         self._sweep_size = 64
         self._swept = -1.0
 
@@ -37,7 +38,7 @@ class Sessions:
         self._open.clear()
 
     def leave(self, packet: Packet, now: float) -> bool:
-        """A packet goes out. False where there are too many sessions."""
+        """Note a packet that goes out. Return False if there are too many sessions."""
         return self._renew(packet.proto, packet.src, packet.dst, packet, True, now)
 
     def enter(self, packet: Packet, now: float) -> bool:
@@ -86,10 +87,11 @@ class Sessions:
 
 
 class Firewall:
-    """Lets out what wants out, and in what belongs to it. The gateway's `six`, or its IPv4.
+    """Filter that lets out what wants out, and lets in what belongs to it. Used as a gateway's
+    `six`, or for its IPv4.
 
-    `unsolicited`: "drop", or "admin" for an ICMP error (a SYN waits 6 seconds for one the
-    other way first).
+    `unsolicited`: "drop", or "admin" for an ICMP error (a SYN first waits 6 seconds for one in the
+    other direction).
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Firewall:
         self._syns.clear()
 
     def allows_out(self, packet: Packet) -> bool:
-        """Count a packet from inside; drops it where there is no room."""
+        """Count a packet from inside; drop it if there are too many sessions."""
         network = self._gateway.network
         if packet.proto == ICMP:
             return True
@@ -144,9 +146,9 @@ class Firewall:
 
 
 class PublicFirewall(Gateway):
-    """Public IPv4 addresses behind a stateful firewall: nothing is translated.
+    """Gateway with public IPv4 addresses behind a stateful firewall: nothing is translated.
 
-    Inside are the addresses of the /24 of its own, which it also has on the LAN.
+    The inside has the addresses of its own /24, which the gateway also uses on the LAN.
     """
 
     def __init__(

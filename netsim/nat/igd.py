@@ -1,7 +1,7 @@
-"""A gateway that opens ports when asked: UPnP, NAT-PMP and PCP on its inner address.
+"""A gateway that opens ports on request: UPnP, NAT-PMP and PCP on its inner address.
 
-The gateway gets a small computer of its own, on which one program per protocol runs, with sockets
-like everybody's.
+The gateway gets a small computer of its own, on which one program per protocol runs with ordinary
+sockets.
 """
 
 import math
@@ -27,7 +27,7 @@ HEAD_BYTES: Final = 8192
 BODY_BYTES: Final = 16384
 PATIENCE_S: Final = 10.0
 CONNECTIONS: Final = 8
-SEARCHES: Final = 32  # answered at a time
+SEARCHES: Final = 32  # maximum of replies in progress
 
 
 def add_igd(
@@ -42,10 +42,10 @@ def add_igd(
 ) -> None:
     """Let a gateway answer the protocols `igd`: names, True for all, False for none.
 
-    `igd_lease`: the longest lease in seconds. `igd_permanent`: UPnP refuses leases that end
-    (725). `igd_works`: False says yes and leads nothing inside. `igd_external`: the outer address
-    it believes to have (behind a carrier's NAT it has, truly, a useless one). `igd_version`:
-    of UPnP's device, 1 or 2.
+    `igd_lease`: the longest lease in seconds. `igd_permanent`: UPnP refuses leases that end (725).
+    `igd_works`: False for a router that confirms requests but forwards nothing. `igd_external`: the
+    outer address that it reports (behind a carrier's NAT it really has a useless one).
+    `igd_version`: version of UPnP's device, 1 or 2.
     """
     names = _names(igd)
     check("igd_version", igd_version, (1, 2))
@@ -69,7 +69,7 @@ def add_igd(
 
 
 def _uuid(gateway: Gateway) -> str:
-    """A device's lasting name."""
+    """Return a device's permanent identifier."""
     text = f"{gateway.network.streams.get(gateway.name, 'uuid').getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"  # RFC 9562 5.4
 
@@ -84,7 +84,7 @@ def _names(igd: Collection[str] | str | bool) -> tuple[str, ...]:
 
 
 class Igd:
-    """The gateway's program: a task per protocol, and one per connection of UPnP."""
+    """Program of the gateway: a task per protocol, and one per connection of UPnP."""
 
     def __init__(
         self, leases: Leases, protocols: Collection[str], control: Control, ports: pcp.PortControl
@@ -97,11 +97,11 @@ class Igd:
         self._connections = 0
 
     def rebooted(self) -> None:
-        """Every lease is gone."""
+        """Forget all leases after a reboot."""
         self.leases.forget()
 
     def announce(self) -> None:
-        """Tell the LAN that leases are gone, or that the outer address is another."""
+        """Tell the LAN that leases are lost, or that the outer address has changed."""
         gateway = self.leases.gateway
         source = self._address, pcp.PORT
         for data in self._ports.announcements():
@@ -111,7 +111,7 @@ class Igd:
             )
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve; started once every socket listens."""
+        """Serve; `started` is called once every socket listens."""
         async with trio.open_nursery() as nursery:
             if "nat-pmp" in self._protocols or "pcp" in self._protocols:
                 await nursery.start(self._serve_ports)
@@ -125,7 +125,7 @@ class Igd:
         return self._control.device.address
 
     async def _serve_ports(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """NAT-PMP and PCP share a port; the first byte tells them apart."""
+        """Serve NAT-PMP and PCP, which share a port; the first byte tells them apart."""
         with trio.socket.socket(stdlib.AF_INET, stdlib.SOCK_DGRAM) as sock:
             await sock.bind((self._address, pcp.PORT))
             task_status.started()
@@ -170,7 +170,7 @@ class Igd:
             await trio.serve_listeners(self._serve_connection, [trio.SocketListener(sock)])
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        """One request, one answer."""
+        """Read one request and send one reply."""
         if self._connections >= CONNECTIONS:
             return
         self._connections += 1
@@ -190,7 +190,7 @@ class Igd:
 
 
 async def read_request(stream: trio.abc.ReceiveStream, client: str) -> Request | int:
-    """A request, or the status that refuses it."""
+    """Read a request; return it, or the status that refuses it."""
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > HEAD_BYTES:

@@ -1,4 +1,4 @@
-"""The kinds of gateway by name, and what each can be told."""
+"""The kinds of gateway by name, and the knobs of each."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from .sessions import BEHAVIOURS, Timers
 Make = Callable[..., Gateway]
 
 CAMPUS: Final = frozenset({(TCP, 80), (TCP, 443), (TCP, 53), (UDP, 53)})
-"""What a network that blocks UDP lets out: the web, and questions to DNS."""
+"""Ports that a network which blocks UDP lets out: the web, and queries to DNS."""
 
 KINDS: Final[Mapping[str, Make]] = MappingProxyType(
     {
@@ -54,10 +54,10 @@ KINDS: Final[Mapping[str, Make]] = MappingProxyType(
         "no-network": partial(LinuxNat, allow=frozenset(), blocked="reject"),
     }
 )
-"""Every kind by name; `probes.py` says which have a twin in the kernel, and which rules make it."""
+"""Every kind by name; `probes.py` says which have a twin in the kernel, and by which rules."""
 
 DUAL: Final = frozenset({"firewall6"})
-"""Kinds whose inside has IPv6, behind a firewall, without being asked: all others need `ipv6`."""
+"""Kinds whose inside has IPv6, behind a firewall, by default; all others need `ipv6`."""
 
 _SIX_KNOBS: Final = ("filtering6", "unsolicited6")
 _TIMERS: Final = tuple(Timers.__slots__)
@@ -74,10 +74,10 @@ def build(
     site: int = 0,
     **knobs: Any,
 ) -> Gateway:
-    """A gateway of that kind. Raises ValueError for a kind or a knob that is not known."""
+    """Build a gateway of a kind. Raises ValueError for an unknown kind or knob."""
     make = KINDS.get(kind)
     if make is None:
-        raise ValueError(f"no gateway of kind `{kind}` ({nearest(kind, KINDS)})")
+        raise ValueError(f"there is no gateway of kind `{kind}` ({nearest(kind, KINDS)})")
     known = knobs_of(kind)
     for knob in knobs:
         if knob not in known:
@@ -100,7 +100,7 @@ def build(
 
 
 def knobs_of(kind: str) -> list[str]:
-    """What a kind can be told, beside its link and its place."""
+    """Return the knobs of a kind, besides its link and its position."""
     make = KINDS[kind]
     made = make.func if isinstance(make, partial) else make
     assert inspect.isclass(made)
@@ -114,7 +114,7 @@ def knobs_of(kind: str) -> list[str]:
 
 
 def _gather_timers(kind: str, knobs: dict[str, Any]) -> None:
-    """Single timers (`udp_new=35.0`) beside the kind's others."""
+    """Merge single timers (`udp_new=35.0`) into the kind's others."""
     single = {timer: float(knobs.pop(timer)) for timer in _TIMERS if timer in knobs}
     if single:
         base = knobs.get("timers") or (CGN_TIMERS if kind == "cgn" else Timers())

@@ -1,4 +1,4 @@
-"""The lab of the probes, simulated: its gateways are of one kind."""
+"""The simulated lab for the probes; its gateways are of one kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from ..host import CURRENT
 from ..world import World
 from . import probes
 
-DELAY_S = 0.0001  # from plug to plug, about that of a bridge of real interfaces
+DELAY_S = 0.0001  # from attachment to attachment, about that of a bridge of real interfaces
 
 
 class SimLab:
-    """A `probes.Lab`. `knobs` go to both gateways, which have the lab's timers."""
+    """Simulated `probes.Lab`. `knobs` apply to both gateways, which have the lab's timers."""
 
     def __init__(self, kind: str, *, seed: int = 0, **knobs: Any) -> None:
         self.world = World(seed=seed, latency=DELAY_S)
@@ -39,7 +39,7 @@ class SimLab:
         }  # fmt: skip
 
     def socket(self, host: str, kind: int) -> trio.socket.SocketType:
-        """A new socket on a host, to be used while the world runs."""
+        """Return a new socket on a host, to be used while the world runs."""
         token = CURRENT.set(self._hosts[host])
         try:
             return trio.socket.socket(trio.socket.AF_INET, kind)
@@ -47,6 +47,6 @@ class SimLab:
             CURRENT.reset(token)
 
     def run(self, names: tuple[str, ...] = tuple(probes.PROBES)) -> probes.Found:
-        """The answers to the named probes."""
+        """Return the results of the named probes."""
         found: probes.Found = self.world.run(probes.run, self, names)
         return found

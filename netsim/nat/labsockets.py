@@ -5,7 +5,7 @@ A lab has these hosts, and gateways of one kind under test (`a` and `b`):
     a1, a2   behind gateway a           server   public, two addresses: server, server2
     b1       behind gateway b           gate_a, gate_b   the gateways' outer addresses
 
-Sockets come from the lab, waiting is trio's. The gateways' UDP timers are `TIMERS` (scaled: a
+Sockets come from the lab; probes wait with trio. The gateways' UDP timers are `TIMERS` (scaled: a
 real lab waits for them); links have next to no delay. A lab closes the sockets that it made.
 """
 
@@ -24,24 +24,25 @@ UDP_STREAM_S: Final = 4.0
 TIMERS: Final = {"udp_new": UDP_NEW_S, "udp_stream": UDP_STREAM_S}
 """Seconds: Linux's nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream in a lab."""
 
-WAIT_S: Final = 0.3  # for a datagram that should be there at once
+WAIT_S: Final = 0.3  # for a datagram that should arrive at once
 CONNECT_S: Final = 2.5  # one retransmission of a SYN included
 PORTS: Final = (3478, 3479)
 SKEWS_S: Final = (0.02, 0.15)
-"""How much later the second peer of a punch starts. Not zero: without delay on the links, what two
-peers do at the same instant happens in an order that nobody chose."""
+"""How much later the second peer of a punch starts. Never zero: on links without delay, the order
+of what two peers do at the same instant would be arbitrary.
+"""
 
 Found = dict[str, Any]
 
 
 class Lab(Protocol):
-    """Where probes run."""
+    """The environment in which probes run: hosts and sockets."""
 
     addresses: Mapping[str, str]
     """IPv4 of a1, a2, b1, server, server2, gate_a, gate_b."""
 
     def socket(self, host: str, kind: int) -> trio.socket.SocketType:
-        """A new socket (SOCK_DGRAM or SOCK_STREAM) on host `a1`, `a2`, `b1` or `server`."""
+        """Return a new socket (SOCK_DGRAM or SOCK_STREAM) on host `a1`, `a2`, `b1` or `server`."""
         ...
 
 
@@ -49,20 +50,20 @@ class Lab(Protocol):
 
 
 class Datagrams:
-    """A bound UDP socket."""
+    """Bound UDP socket."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.sock = sock
 
     async def send(self, to: Addr, data: bytes = b"?") -> None:
-        """Send; what an earlier datagram of this socket met is not its business."""
+        """Send; ignore an error that an earlier datagram of this socket caused."""
         try:
             await self.sock.sendto(data, to)
         except ConnectionRefusedError:
             await self.sock.sendto(data, to)
 
     async def expect(self, timeout: float = WAIT_S) -> Addr | None:
-        """Who sent the next datagram; None where none comes."""
+        """Return the sender of the next datagram; None if none arrives."""
         with trio.move_on_after(timeout):
             while True:
                 try:
@@ -96,12 +97,12 @@ class Servers:
         return self._hosts[where[0]], PORTS[where[1]]
 
     async def seen(self, client: Datagrams, where: tuple[int, int]) -> Addr | None:
-        """Where the server sees `client` come from."""
+        """Return the endpoint from which the server sees `client` send."""
         await client.send(self.address(where))
         return await self[where].expect()
 
     async def ask(self, client: Datagrams, where: tuple[int, int]) -> Addr | None:
-        """The same, and the server answers."""
+        """Return the same as `seen`, and let the server reply."""
         seen = await self.seen(client, where)
         if seen is not None:
             await self[where].send(seen)
@@ -133,7 +134,7 @@ async def listen(lab: Lab, host: str, port: int) -> trio.socket.SocketType:
 async def connect(
     lab: Lab, host: str, port: int, to: Addr, timeout: float = CONNECT_S
 ) -> tuple[str, trio.socket.SocketType]:
-    """`connected`, `refused`, `unreachable` or `silence`, and the socket."""
+    """Return `connected`, `refused`, `unreachable` or `silence`, and the socket."""
     sock = lab.socket(host, stdlib.SOCK_STREAM)
     sock.setsockopt(stdlib.SOL_SOCKET, stdlib.SO_REUSEADDR, 1)
     await sock.bind(("0.0.0.0", port))
@@ -172,7 +173,7 @@ def reset(sock: trio.socket.SocketType) -> None:
 
 
 async def ending(sock: trio.socket.SocketType) -> str:
-    """How a connection ends at this side."""
+    """Return how a connection ends at this side."""
     with trio.move_on_after(WAIT_S):
         try:
             return "data" if await sock.recv(10) else "end"

@@ -14,26 +14,26 @@ PER_HOST: Final = 128
 
 
 class Full(Exception):
-    """No room for another lease."""
+    """The table has no space for another lease."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """One outer port that leads inside until `expires` (infinity: for ever)."""
+    """One outer port that leads inside until `expires` (infinity: forever)."""
 
     proto: int
     port: int
     inner: Addr
     expires: float
-    nonce: bytes | None = None  # of PCP: who may change it
+    nonce: bytes | None = None  # of PCP: only a client that knows it may change the lease
     description: str = ""
-    timed: bool = False  # an event will look at it
+    timed: bool = False  # an event will check it
 
 
 class Leases:
     """The table that UPnP, NAT-PMP and PCP of one gateway share.
 
-    `works` False is a router that says yes and leads nothing inside.
+    `works` False is a router that confirms requests but forwards nothing.
     """
 
     def __init__(self, gateway: Gateway, *, longest: float, works: bool) -> None:
@@ -50,7 +50,7 @@ class Leases:
 
     @property
     def epoch(self) -> int:
-        """Seconds since the table was last empty of necessity (RFC 6886 3.6, RFC 6887 8.5)."""
+        """Seconds since the table last lost its state (RFC 6886 3.6, RFC 6887 8.5)."""
         return int(self.now - self._booted)
 
     def __iter__(self) -> Iterator[Lease]:
@@ -60,7 +60,7 @@ class Leases:
         return len(self._by_port)
 
     def forget(self) -> None:
-        """The gateway has rebooted."""
+        """Forget all leases: the gateway has rebooted."""
         self._by_port.clear()
         self._by_inner.clear()
         self._booted = self.now
@@ -72,7 +72,7 @@ class Leases:
         return self._by_inner.get((proto, inner))
 
     def free_port(self, proto: int, wish: int) -> int:
-        """`wish`, or a port nobody has. Raises Full."""
+        """Return `wish` if it is free, otherwise another free port. Raises Full."""
         if wish and (proto, wish) not in self._by_port:
             return wish
         random = self.gateway.network.streams.get(self.gateway.name, "igd")
@@ -83,7 +83,7 @@ class Leases:
         raise Full
 
     def add(self, proto: int, port: int, inner: Addr, seconds: float) -> Lease:
-        """Lead a port inside, or go on doing so: 0 < seconds <= infinity. Raises Full."""
+        """Lead a port inside, or extend a lease: 0 < seconds <= infinity. Raises Full."""
         lease = self._by_port.get((proto, port))
         if lease is None:
             mine = sum(each.inner[0] == inner[0] for each in self._by_port.values())
@@ -101,7 +101,7 @@ class Leases:
         return lease
 
     def remove(self, lease: Lease) -> None:
-        """End a lease; a connection through it may go on."""
+        """End a lease; a connection through it may continue."""
         self._by_port.pop((lease.proto, lease.port), None)
         if self._by_inner.get((lease.proto, lease.inner)) is lease:
             del self._by_inner[lease.proto, lease.inner]
@@ -113,7 +113,7 @@ class Leases:
             self.gateway.network.events.at(lease.expires, self._look, lease)
 
     def _look(self, lease: Lease) -> None:
-        """The time of a lease has come, unless it was renewed meanwhile."""
+        """End a lease whose time has come, unless it was renewed in the meantime."""
         lease.timed = False
         if self._by_port.get((lease.proto, lease.port)) is not lease:
             return

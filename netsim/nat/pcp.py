@@ -1,4 +1,4 @@
-"""NAT-PMP (RFC 6886) and PCP (RFC 6887) as a gateway answers them: datagrams in, datagrams out."""
+"""NAT-PMP (RFC 6886) and PCP (RFC 6887) of a gateway: datagrams in, datagrams out."""
 
 import ipaddress
 import struct
@@ -10,13 +10,13 @@ from .leases import Full, Lease, Leases
 
 PORT: Final = 5351
 CLIENTS: Final[Addr] = ("224.0.0.1", 5350)
-"""Where announcements go: all hosts of the LAN."""
+"""Destination of announcements: all hosts of the LAN."""
 NAT_PMP: Final = 0
 PCP: Final = 2
 RESPONSE: Final = 0x80
-MOST_BYTES: Final = 1100  # of a PCP message (RFC 6887 7)
+MOST_BYTES: Final = 1100  # maximum size of a PCP message (RFC 6887 7)
 LEAST_LEASE_S: Final = 120  # RFC 6887 15
-ERROR_S: Final = 30  # how long an error stands, where it may pass soon
+ERROR_S: Final = 30  # lifetime of an error that may pass soon
 LONG_ERROR_S: Final = 1800
 
 
@@ -46,7 +46,7 @@ class Result(IntEnum):
 
 
 class Refused(Exception):
-    """A PCP request that gets an error."""
+    """A PCP request is answered with an error."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.name)
@@ -55,7 +55,7 @@ class Refused(Exception):
 
 ANNOUNCE: Final = 0
 MAP: Final = 1
-PREFER_FAILURE: Final = 2  # an option
+PREFER_FAILURE: Final = 2  # option code
 
 _HEADER: Final = struct.Struct("!BBHI16s")  # version, opcode, reserved, lifetime, client
 _REPLY: Final = struct.Struct("!BBBBII12x")  # version, opcode, reserved, result, lifetime, epoch
@@ -65,7 +65,7 @@ _PMP_PROTOS: Final = {1: UDP, 2: TCP}
 
 
 class PortControl:
-    """Answers both protocols, or one of them. `external` is the outer address to tell."""
+    """Server of both protocols, or one of them. `external` is the outer address to report."""
 
     def __init__(self, leases: Leases, *, pmp: bool, pcp: bool, external: str | None) -> None:
         self._leases = leases
@@ -78,8 +78,9 @@ class PortControl:
         return self._external or self._leases.gateway.address
 
     def announcements(self) -> list[bytes]:
-        """What tells the inside that state is lost or the outer address is another
-        (RFC 6886 3.2.1, RFC 6887 14.1)."""
+        """Return the messages that tell the inside that state is lost or the outer address has
+        changed (RFC 6886 3.2.1, RFC 6887 14.1).
+        """
         found = []
         if self._speaks_pmp:
             found.append(self._pmp_address())
@@ -88,7 +89,7 @@ class PortControl:
         return found
 
     def answer(self, data: bytes, source: Addr) -> bytes | None:
-        """What to send back to an inside host; None for what deserves silence."""
+        """Return the reply to an inside host; None for a message that gets no reply."""
         if len(data) < 2 or data[1] & RESPONSE:
             return None
         if data[0] == NAT_PMP and self._speaks_pmp:
@@ -132,7 +133,9 @@ class PortControl:
         return self._leases.add(proto, port, inner, min(seconds, self._leases.longest))
 
     def _pmp_delete(self, proto: int, client: str, inside: int) -> None:
-        """Port 0 means all of that protocol (RFC 6886 3.4). Deleting nothing succeeds as well."""
+        """Delete leases; port 0 means all of that protocol (RFC 6886 3.4). Deleting none succeeds
+        as well.
+        """
         for lease in self._leases:
             mine = lease.proto == proto and lease.inner[0] == client
             if mine and inside in (0, lease.inner[1]):
@@ -147,7 +150,7 @@ class PortControl:
             return self._refusal(data, refused.result)
 
     def _refusal(self, data: bytes, result: Result) -> bytes:
-        """An error repeats the request behind its header (RFC 6887 8.2)."""
+        """Return an error reply, which repeats the request after its header (RFC 6887 8.2)."""
         passing = result in (Result.NO_RESOURCES, Result.CANNOT_PROVIDE_EXTERNAL)
         head = self._head(data[1], result, ERROR_S if passing else LONG_ERROR_S)
         rest = data[_HEADER.size : MOST_BYTES]
@@ -205,14 +208,16 @@ class PortControl:
         return lease
 
     def _mine(self, nonce: bytes, proto: int, inner: Addr) -> Lease | None:
-        """The lease of an inside endpoint. Only who knows its nonce may touch it (11.3)."""
+        """Return the lease of an inside endpoint. Only a client that knows its nonce may change it
+        (11.3).
+        """
         lease = self._leases.of(proto, inner)
         if lease is not None and lease.nonce is not None and lease.nonce != nonce:
             raise Refused(Result.NOT_AUTHORIZED)
         return lease
 
     def _delete(self, nonce: bytes, proto: int, inner: Addr, wish: int) -> int:
-        """Delete; a mapping that is not there is deleted already. Port 0: all of the client's."""
+        """Delete a mapping; success if there is none. Port 0: all mappings of the client."""
         if inner[1]:
             lease = self._mine(nonce, proto, inner)
             if lease is None:
@@ -227,15 +232,17 @@ class PortControl:
 
 
 def _mapped(address: str) -> bytes:
-    """IPv4 as an IPv4-mapped IPv6 address; IPv6 as it is (RFC 6887 5)."""
+    """Return an IPv4 address as an IPv4-mapped IPv6 address, an IPv6 address unchanged (RFC 6887
+    5).
+    """
     ip = ipaddress.ip_address(address)
     return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 
 
 def _options(data: bytes) -> bool:
-    """Whether PREFER_FAILURE is among the options; THIRD_PARTY and FILTER are not served here.
+    """Whether PREFER_FAILURE is among the options; THIRD_PARTY and FILTER are not supported.
 
-    Codes from 128 on may be passed over (RFC 6887 7.3).
+    Codes from 128 on may be ignored (RFC 6887 7.3).
     """
     exact = False
     while data:

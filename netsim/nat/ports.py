@@ -1,4 +1,4 @@
-"""Which outer port a NAT gives to a new mapping."""
+"""How a NAT chooses the outer port of a new mapping."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -9,12 +9,13 @@ from ..packet import Addr
 
 LOW_PORT: Final = 1024
 HIGH_PORT: Final = 65535
-TRIES: Final = 32  # random ports looked at before all are
+TRIES: Final = 32  # random ports tried before all are
 
 
 class Ports:
-    """`policy`: "preserve" (the inside's own, else random), "random", "sequential", or "block": all
-    ports of a host from `block` ports in a row that nobody else gets."""
+    """Chooses ports by `policy`: "preserve" (the inside port, else random), "random", "sequential",
+    or "block": all ports of a host come from `block` consecutive ports that no other host gets.
+    """
 
     def __init__(self, policy: str, block: int, luck: Callable[[], Random]) -> None:
         check("ports", policy, ("preserve", "random", "sequential", "block"))
@@ -25,14 +26,14 @@ class Ports:
         self._luck = luck
         self._next = LOW_PORT
         self._blocks: dict[tuple[str, str], int] = {}  # (subscriber, outer address): first port
-        self._dealt: dict[str, int] = {}  # blocks given out, by outer address
+        self._dealt: dict[str, int] = {}  # number of blocks given out, by outer address
 
     def clear(self) -> None:
         self._blocks.clear()
         self._dealt.clear()
 
     def candidates(self, inner: Addr, ip: str) -> Iterator[int]:
-        """Ports to try, best first; every one of the range at the end."""
+        """Return ports to try, best first; in the end every port of the range."""
         low, count = LOW_PORT, HIGH_PORT - LOW_PORT + 1
         if self._policy == "block":
             low, count = self._block(inner[0], ip)
@@ -53,7 +54,9 @@ class Ports:
             yield port
 
     def _block(self, subscriber: str, ip: str) -> tuple[int, int]:
-        """The ports of a subscriber; none where all blocks are dealt."""
+        """Return the first port and the count of a subscriber's block; a count of 0 if all blocks
+        are taken.
+        """
         found = self._blocks.get((subscriber, ip))
         if found is None:
             number = self._dealt.get(ip, 0)

@@ -1,8 +1,9 @@
-"""What a NAT does, found by probing it: the same coroutines against simulated and real NATs.
+"""Probes that find out how a NAT behaves: the same coroutines for simulated and real NATs.
 
-The probes hold both ends of everything, so a server needs no protocol: what it answers, from where,
-and whether at all is said in them. The result is flat, names to JSON values, without numbers that
-vary from run to run. (They run in what `labsockets.py` holds; `lab.py` is the simulated lab.)
+The probes hold both ends of everything, so a server needs no protocol: the probes decide what it
+replies, from which address, and whether it replies at all. The result is flat, names to JSON
+values, without numbers that vary from run to run. (The probes run on `labsockets.py`; `lab.py` is
+the simulated lab.)
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -62,8 +63,9 @@ KINDS: Final = {
     "port-restricted": "full-cone with linux-drop's FORWARD filter",
     "full-cone-hairpin": "full-cone; dnat from lan too (ip daddr <wan>), lan to lan snat to <wan>",
 }
-"""Kinds with a twin in the real kernel: the rules that make one there. Nothing else filters
-or translates; every LAN packet may enter the router."""
+"""Kinds with a twin in the real kernel: the rules that make it there. Nothing else filters or
+translates; every LAN packet may enter the router.
+"""
 
 
 async def run(lab: Lab, names: tuple[str, ...] = tuple(PROBES)) -> Found:

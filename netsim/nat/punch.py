@@ -1,8 +1,9 @@
-"""Hole punching in its simplest form, and the table of who gets through to whom.
+"""Hole punching in its simplest form, and a table of the pairs of NATs between which it works.
 
-The procedure is that of DCUtR (libp2p): both know a relay, which has seen their outer endpoints,
-tells each the other's, and times that so that both start at once; then probes cross. Each turns to
-the address from which it hears the other (RFC 8445's peer-reflexive candidates).
+The procedure is that of DCUtR (libp2p). Both peers know a relay, which has seen their outer
+endpoints. It tells each peer the other's endpoint, timed so that both start at once; then their
+probes cross. Each peer switches to the address from which it hears the other (RFC 8445's
+peer-reflexive candidates).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ RETRY_S: Final = 1.0
 TRIES: Final = 10
 PROBES: Final = 10
 PROBE_EVERY_S: Final = 0.2
-AFTER_HEARD: Final = 3  # probes at least to an endpoint from which the other was heard
+AFTER_HEARD: Final = 3  # minimum of probes to an endpoint from which the other was heard
 
 PUBLIC: Final = "public"
 KINDS: Final = (
@@ -39,9 +40,9 @@ _LINK: Final = LinkSpec(up=PipeSpec(delay=0.02), down=PipeSpec(delay=0.02))
 
 
 class Relay:
-    """Sees where each peer of a pair comes from, and how far away it is; introduces them.
+    """Server that sees each peer's outer endpoint and distance, and introduces the peers of a pair.
 
-    Of a pair in `skews` side "b" hears of it so many seconds after side "a".
+    For a pair in `skews`, side "b" is told that many seconds after side "a".
     """
 
     def __init__(self, skews: Mapping[int, float] | None = None) -> None:
@@ -53,7 +54,7 @@ class Relay:
         self._introduced: dict[int, float] = {}  # when both sides of a pair have been told
 
     def outer(self, pair: int, side: str) -> Addr | None:
-        """Where a peer comes from; None where it was never heard."""
+        """Return a peer's outer endpoint; None if it was never heard."""
         asked = self._asked.get((pair, side))
         return asked[1] if asked is not None else None
 
@@ -77,7 +78,7 @@ class Relay:
         return []
 
     def _introduce(self, now: float, pair: int, both: dict[str, tuple[Addr, float]]) -> None:
-        """The farther one is told first, so that both hear it at the same time."""
+        """Tell both peers, the farther one first, so that both hear it at the same time."""
         (a, trip_a), (b, trip_b) = both["a"], both["b"]
         slowest = max(trip_a, trip_b)
         due_a = now + (slowest - trip_a) / 2
@@ -142,9 +143,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two peers behind gateways of two kinds; the second started `skew` seconds later.
+    """Result of two peers behind gateways of two kinds; the second started `skew` seconds later.
 
-    `outer` is where the relay saw them.
+    `outer` are their endpoints as the relay saw them.
     """
 
     kinds: tuple[str, str]
@@ -156,9 +157,9 @@ class Pair:
 def truth_table(
     kinds: Sequence[str] = KINDS, skews: Sequence[float] = SKEWS_S, *, seed: int = 0
 ) -> tuple[list[Pair], World]:
-    """Every kind with every kind, at every skew; and the world in which they met.
+    """Punch every kind with every kind, at every skew; return the results and the world.
 
-    All pairs run beside each other and share nothing but the relay.
+    All pairs run at the same time and share only the relay.
     """
     world = World(seed=seed)
     cases = [((a, b), skew) for skew in skews for a in kinds for b in kinds]

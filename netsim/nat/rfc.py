@@ -1,8 +1,8 @@
-"""A NAT in the words of RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP).
+"""A NAT in the terms of RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP).
 
-A mapping gives an inside endpoint an outer one: for everybody ("ei"), per remote address ("ad"),
-or per remote endpoint ("apd"). A filter says who may use it from outside, in the same three
-words. Linux does not work like this (`conntrack.py`).
+A mapping gives an inside endpoint an outer one: for all remotes ("ei"), per remote address ("ad"),
+or per remote endpoint ("apd"). A filter decides which remotes may use it from outside, in the same
+three terms. Linux does not work like this (`conntrack.py`).
 """
 
 from random import Random
@@ -15,14 +15,14 @@ from .segments import reset_for
 from .sessions import BEHAVIOURS, Session, Timers
 from .syns import HeldSyns
 
-SESSIONS: Final = 4096  # of one mapping
+SESSIONS: Final = 4096  # per mapping
 
 _TableKey = tuple[int, Addr] | tuple[int, Addr, str] | tuple[int, Addr, Addr]
 _Outer = tuple[int, str, int]  # protocol, address, port
 
 
 class Mapping:
-    """An inside endpoint's outer endpoint, and who it has talked to."""
+    """An inside endpoint's outer endpoint, and the remotes it has talked to."""
 
     __slots__ = ("expires", "inner", "key", "outer", "proto", "remotes", "sessions")
 
@@ -36,19 +36,19 @@ class Mapping:
         self.remotes: dict[str, float] = {}  # when the last session with an address ends
 
     def purge(self, now: float) -> None:
-        """Forget what has ended."""
+        """Forget expired sessions."""
         self.sessions = {a: s for a, s in self.sessions.items() if s.expires > now}
         self.remotes = {ip: end for ip, end in self.remotes.items() if end > now}
 
 
 class RfcNat(Gateway):
-    """Knobs beside the behaviours:
+    """NAT by the RFCs. Its knobs besides the behaviours:
 
     `refresh_in`: inbound packets keep a mapping alive (outbound ones always do, REQ-6).
-    `hairpin`: "external" (REQ-9), "internal" (the called one sees the inside address) or "off".
+    `hairpin`: "external" (REQ-9), "internal" (the called host sees the inside address) or "off".
     `pooling` over several outer addresses: "paired" (REQ-2) or "arbitrary".
-    `max_mappings` of the box and `per_host` of an inside address; more are refused in silence.
-    `tcp_unsolicited`: what an unexpected SYN meets: "drop", "rst", or "icmp" after 6 seconds.
+    `max_mappings` of the box and `per_host` of an inside address; more are silently refused.
+    `tcp_unsolicited`: the reply to an unexpected SYN: "drop", "rst", or "icmp" after 6 seconds.
     """
 
     routed = False
@@ -76,7 +76,7 @@ class RfcNat(Gateway):
         check("pooling", pooling, ("paired", "arbitrary"))
         check("tcp_unsolicited", tcp_unsolicited, ("drop", "rst", "icmp"))
         self.timers = timers or Timers()
-        self.refused = 0  # packets that found no mapping to be had
+        self.refused = 0  # packets that got no mapping
         self._mapping = mapping
         self._filtering = filtering
         self._refresh_in = refresh_in
@@ -95,11 +95,11 @@ class RfcNat(Gateway):
         self._swept = -1.0
 
     def __len__(self) -> int:
-        """Mappings in memory, expired ones that nothing has stumbled over included."""
+        """Return the number of mappings in memory, including expired ones not yet removed."""
         return len(self._mappings)
 
     def _luck(self) -> Random:
-        """Made when first asked for: many gateways never draw."""
+        """Return the random stream, created at its first use: many gateways never draw."""
         return self.network.streams.get(self.name, "nat")
 
     def clear(self) -> None:
@@ -134,7 +134,7 @@ class RfcNat(Gateway):
             self._turn_back(packet, inner)
 
     def _leave(self, packet: Packet, inner: Addr, to: Addr) -> Addr | None:
-        """The outer endpoint of a packet from inside; none where there is no room."""
+        """Return the outer endpoint of a packet from inside; None if there is no space."""
         port = self.forwarded.get((packet.proto, inner))
         if port is not None:
             return self.address, port
@@ -145,7 +145,9 @@ class RfcNat(Gateway):
         return mapping.outer
 
     def _turn_back(self, packet: Packet, inner: Addr) -> None:
-        """From inside to inside: in as if from outside, seen from the outer address (REQ-9)."""
+        """Send a packet from inside back inside, as if from outside, with the outer source address
+        (REQ-9).
+        """
         target = self._enter(packet)
         if target is None:
             self.network.drop("nat", self.name, packet)
@@ -156,7 +158,7 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _map(self, proto: int, inner: Addr, to: Addr, now: float) -> Mapping | None:
-        """The mapping for a packet from inside, made where there is none."""
+        """Return the mapping for a packet from inside, created if there is none."""
         key: _TableKey = (proto, inner)
         if self._mapping == "ad":
             key = proto, inner, to[0]
@@ -187,7 +189,7 @@ class RfcNat(Gateway):
             self._sweep_size = max(64, 2 * len(self._mappings))
         if self._has_space(ip):
             return True
-        if now < self._swept + 1.0:  # at most one look at the whole table a second
+        if now < self._swept + 1.0:  # scan the whole table at most once a second
             return False
         self._sweep(now)
         return self._has_space(ip)
@@ -233,7 +235,9 @@ class RfcNat(Gateway):
     def _pass(
         self, mapping: Mapping, packet: Packet, remote: Addr, outbound: bool, now: float
     ) -> bool:
-        """Let a packet through, and keep the timers. False where there are too many sessions."""
+        """Let a packet through, and renew the timers. Return False if there are too many
+        sessions.
+        """
         session = mapping.sessions.get(remote)
         if session is None or session.expires <= now:
             if len(mapping.sessions) >= SESSIONS:
@@ -252,7 +256,7 @@ class RfcNat(Gateway):
         if end >= before:
             mapping.expires = max(mapping.expires, end)
             mapping.remotes[ip] = max(mapping.remotes.get(ip, 0.0), end)
-        else:  # a connection closes: what is left decides
+        else:  # a connection is closing: the remaining sessions decide
             mapping.expires = max(each.expires for each in mapping.sessions.values())
             mapping.remotes[ip] = max(s.expires for a, s in mapping.sessions.items() if a[0] == ip)
 
@@ -270,7 +274,7 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _enter(self, packet: Packet) -> Addr | None:
-        """The inside endpoint that may have this packet."""
+        """Return the inside endpoint that may receive this packet."""
         now = self.network.events.now
         remote = packet.src
         proto = packet.proto
@@ -305,7 +309,7 @@ class RfcNat(Gateway):
         if self.up:
             self.unreachable(packet, self.wan, "port", source=packet.dst[0])
 
-    # ICMP errors: translated both ways, and no mapping dies of them (RFC 4787 REQ-12).
+    # ICMP errors are translated both ways, and end no mapping (RFC 4787 REQ-12).
 
     def _icmp_in(self, packet: Packet) -> None:
         about = packet.data
@@ -318,7 +322,7 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _sender_of(self, about: Icmp) -> Addr | None:
-        """The inside endpoint that sent what the error is about."""
+        """Return the inside endpoint that sent the packet that the error refers to."""
         mapping = self._outer.get((about.proto, *about.src))
         if mapping is not None and about.dst in mapping.sessions:
             return mapping.inner
@@ -335,7 +339,7 @@ class RfcNat(Gateway):
         self.wan.send(packet)
 
     def _receiver_of(self, about: Icmp) -> Addr | None:
-        """The outer endpoint to which the packet came that the error is about."""
+        """Return the outer endpoint that received the packet that the error refers to."""
         proto, inner, remote = about.proto, about.dst, about.src
         port = self.forwarded.get((proto, inner))
         if port is not None:

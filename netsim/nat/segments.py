@@ -1,4 +1,4 @@
-"""What gateways read of a TCP segment, and the reset that they answer with."""
+"""The parts of a TCP segment that gateways read, and the reset that they send in reply."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ ACK: Final = 16
 
 
 def flags(packet: Packet) -> int:
-    """The flags of a TCP packet, as bits of the header."""
+    """Return the flags of a TCP packet, as bits of the header."""
     segment = packet.data
     if type(segment) is Segment:
         return ACK
@@ -21,7 +21,7 @@ def flags(packet: Packet) -> int:
 
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
-    """The reset that answers a segment nobody expects; none for a reset (RFC 9293 3.10.7.1)."""
+    """Return the reset that answers an unexpected segment; None for a reset (RFC 9293 3.10.7.1)."""
     answer = refusal(packet.data)
     if answer is None:
         return None

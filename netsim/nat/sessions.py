@@ -1,4 +1,4 @@
-"""How long a flow through a gateway lives: timers, refresh, the life of a TCP connection."""
+"""Lifetime of a flow through a gateway: timers, renewal, the states of a TCP connection."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -34,20 +34,20 @@ _BOTH: Final = 3
 
 
 class Session:
-    """One flow between an inside and an outside endpoint. `expires` is when it is forgotten."""
+    """One flow between an inside and an outside endpoint, forgotten at `expires`."""
 
     __slots__ = ("_began", "_ended", "_heard", "_reset", "_syn", "expires")
 
     def __init__(self, now: float) -> None:
         self.expires = now
         self._began = now
-        self._heard = 0  # which sides have spoken
-        self._syn = 0  # … have sent a SYN
-        self._ended = 0  # … have sent a FIN
+        self._heard = 0  # sides that have spoken
+        self._syn = 0  # sides that have sent a SYN
+        self._ended = 0  # sides that have sent a FIN
         self._reset = False
 
     def renew(self, packet: Packet, outbound: bool, now: float, timers: Timers) -> None:
-        """A packet passes."""
+        """Update the timer by a packet that passes."""
         side = _INSIDE if outbound else _OUTSIDE
         self._heard |= side
         if packet.proto == TCP:
@@ -60,7 +60,7 @@ class Session:
     def _tcp(self, bits: int, side: int, timers: Timers) -> float:
         if bits & SYN:
             self._syn |= side
-            if self._reset or self._ended == _BOTH:  # the same ports, again
+            if self._reset or self._ended == _BOTH:  # the same ports again
                 self._reset, self._ended, self._syn, self._heard = False, 0, side, side
         if bits & RST:
             self._reset = True

@@ -1,4 +1,4 @@
-"""Unsolicited SYNs, which wait for one the other way before anybody says no.
+"""Unsolicited SYNs, held back for a SYN in the other direction before they are refused.
 
 A simultaneous open needs that: the peer's SYN may come first (RFC 5382 REQ-4, RFC 6092 3.3.1).
 """
@@ -11,23 +11,23 @@ from ..packet import Addr, Packet
 from .segments import ACK, RST, SYN, flags
 
 HOLD_S: Final = 6.0
-HELD: Final = 1024  # at a time; others get no answer
+HELD: Final = 1024  # at a time; others get no reply
 
 
 class HeldSyns:
-    """`refuse(packet)` answers a SYN whose time is over."""
+    """Queue of held SYNs; `refuse(packet)` answers a SYN that has been held for too long."""
 
     def __init__(self, events: Events, refuse: Callable[[Packet], None]) -> None:
         self._events = events
         self._refuse = refuse
-        self._due: dict[tuple[Addr, Addr], float] = {}  # by who sent it, and to whom
+        self._due: dict[tuple[Addr, Addr], float] = {}  # by sender and receiver
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Forget all held SYNs."""
         self._due.clear()
 
     def hold(self, packet: Packet) -> None:
-        """Keep a TCP packet that is the first of a connection; others deserve no answer."""
+        """Hold the first TCP packet of a connection; ignore others, which get no reply."""
         key = packet.src, packet.dst
         if flags(packet) & (SYN | ACK | RST) != SYN or key in self._due or len(self._due) >= HELD:
             return
@@ -35,13 +35,14 @@ class HeldSyns:
         self._events.at(self._due[key], self._release, packet)
 
     def forget(self, sender: Addr, receiver: Addr) -> None:
-        """A packet has gone the other way."""
+        """Forget a SYN, because a packet has gone in the other direction."""
         if self._due:
             self._due.pop((sender, receiver), None)
 
     def _release(self, packet: Packet) -> None:
         key = packet.src, packet.dst
         due = self._due.get(key)
-        if due is not None and due <= self._events.now:  # else a later one of the same
+        # otherwise a later SYN of the same pair is held
+        if due is not None and due <= self._events.now:
             del self._due[key]
             self._refuse(packet)

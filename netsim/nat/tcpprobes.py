@@ -1,4 +1,4 @@
-"""What a NAT does with TCP (RFC 5382): ports, unsolicited SYNs, simultaneous open, resets."""
+"""Probes of a NAT's TCP (RFC 5382): ports, unsolicited SYNs, simultaneous open, resets."""
 
 import trio
 
@@ -19,7 +19,7 @@ from .labsockets import (
 
 
 async def tcp_out(lab: Lab, servers: Servers) -> Found:
-    """Connections from inside: the port that the server sees, and data both ways."""
+    """Connect from inside; report the port that the server sees, and data both ways."""
     listener = await listen(lab, "server", 3500)
     outcome, client = await connect(lab, "a1", 47000, (lab.addresses["server"], 3500))
     served, seen = await accept(listener)
@@ -39,7 +39,7 @@ async def tcp_out(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_unsolicited(lab: Lab, servers: Servers) -> Found:
-    """A SYN from outside to a port of which the gateway knows nothing, and to a mapped one."""
+    """Send a SYN from outside to a port unknown to the gateway, and to a mapped one."""
     gate = lab.addresses["gate_a"]
     found: Found = {}
     outcome, sock = await connect(lab, "server", 3600, (gate, 47100))
@@ -56,7 +56,7 @@ async def tcp_unsolicited(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_race(lab: Lab, servers: Servers) -> Found:
-    """A SYN of B comes before we connect to B: do we keep our port towards B?"""
+    """Let a SYN of B arrive before we connect to B: do we keep our port towards B?"""
     _, early = await connect(lab, "server", 3603, (lab.addresses["gate_a"], 47300), WAIT_S)
     early.close()
     listener = await listen(lab, "server", 3603)
@@ -69,7 +69,7 @@ async def tcp_race(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_simultaneous(lab: Lab, servers: Servers) -> Found:
-    """Both peers connect from the port that the other aims at, through two NATs."""
+    """Connect both peers from the port that the other aims at, through two NATs."""
     found: Found = {}
     for number, skew in enumerate(SKEWS_S):
         ports = 48000 + number, 49000 + number
@@ -97,7 +97,7 @@ async def tcp_simultaneous(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_reset(lab: Lab, servers: Servers) -> Found:
-    """Resets end a connection for the gateway as well: the same port connects again."""
+    """Check that a reset ends a connection for the gateway too: the same port connects again."""
     server = lab.addresses["server"], 3700
     found: Found = {}
     outcome, _ = await connect(lab, "a1", 47200, server)

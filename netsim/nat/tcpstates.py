@@ -1,7 +1,7 @@
-"""The states in which Linux's connection tracking sees TCP, and what each segment makes of them.
+"""Linux's connection tracking states for TCP, and the transition that each segment causes.
 
-As Linux 6.x does it (nf_conntrack_proto_tcp), sequence numbers left aside: they are what tells
-a forged segment, and nobody forges here.
+As in Linux 6.x (nf_conntrack_proto_tcp), without sequence numbers: they only serve to detect forged
+segments, which do not occur here.
 """
 
 from enum import IntEnum
@@ -50,7 +50,7 @@ _LETTERS: Final = {
     "x": State.CLOSE,
     "2": State.SYN_SENT2,
 }
-# What each kind of segment makes of the states NONE to SYN_SENT2, in that order.
+# The state after each kind of segment, for the states NONE to SYN_SENT2 in that order.
 _ORIGINAL: Final = {
     "syn": "ssiiiiiss2",
     "synack": "--r------r",
@@ -78,7 +78,7 @@ def _kind(bits: int) -> str:
 
 
 def _table(rows: dict[str, str]) -> tuple[tuple[State, ...], ...]:
-    """By flags of a segment (as a number), then by state."""
+    """Return the new states by a segment's flags (as a number), then by state."""
     nothing = "-" * 10
     return tuple(
         tuple(_LETTERS[letter] for letter in rows.get(_kind(bits), nothing)) for bits in range(32)

@@ -1,4 +1,4 @@
-"""What a NAT does with UDP, in the words of RFC 4787 and 5780."""
+"""Probes of a NAT's UDP, in the terms of RFC 4787 and 5780."""
 
 import trio
 
@@ -7,7 +7,7 @@ from .labsockets import SKEWS_S, WAIT_S, Datagrams, Found, Lab, Servers, udp
 
 
 async def mapping(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.3: does the outer port depend on whom one talks to?"""
+    """RFC 5780 4.3: does the outer port depend on the remote endpoint?"""
     client = await udp(lab, "a1", 40000)
     seen = [await servers.ask(client, (host, port)) for host in (0, 1) for port in (0, 1)]
     kind = "none" if None in seen else "EIM" if len(set(seen)) == 1 else "APDM"
@@ -22,11 +22,11 @@ async def mapping(lab: Lab, servers: Servers) -> Found:
 
 
 async def filtering(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.4: from whom does a mapping accept datagrams?"""
+    """RFC 5780 4.4: from which remotes does a mapping accept datagrams?"""
     client = await udp(lab, "a1", 40001)
     seen = await servers.ask(client, (0, 0))
     got = {}
-    # The strictest question first: an answer that passes opens nothing for the next one.
+    # Ask the strictest question first: a reply that passes opens nothing for the next one.
     for name, where in ("port", (0, 1)), ("address", (1, 0)):
         if seen is not None:
             await servers[where].send(seen)
@@ -36,7 +36,7 @@ async def filtering(lab: Lab, servers: Servers) -> Found:
 
 
 async def race(lab: Lab, servers: Servers) -> Found:
-    """A datagram of B comes before we first talk to B: do we keep our port towards B?"""
+    """Let a datagram of B arrive before we first talk to B: do we keep our port towards B?"""
     client = await udp(lab, "a1", 40002)
     before = await servers.ask(client, (0, 0))
     if before is None:
@@ -48,7 +48,7 @@ async def race(lab: Lab, servers: Servers) -> Found:
 
 
 async def overload(lab: Lab, servers: Servers) -> Found:
-    """Two hosts use the same inner port, to other destinations and to the same one."""
+    """Use the same inner port on two hosts, to different destinations and to the same one."""
     one, two = await udp(lab, "a1", 41000), await udp(lab, "a2", 41000)
     first = await servers.ask(one, (0, 0))
     other = await servers.ask(two, (1, 1))
@@ -63,7 +63,7 @@ async def overload(lab: Lab, servers: Servers) -> Found:
 
 
 async def remap(lab: Lab, servers: Servers) -> Found:
-    """A port that was remapped: does the same flow keep it, and where do answers go?"""
+    """Use a port that was remapped: does the same flow keep it, and where do replies go?"""
     one, two = await udp(lab, "a1", 41001), await udp(lab, "a2", 41001)
     await servers.ask(one, (0, 0))
     first = await servers.seen(two, (0, 0))
@@ -104,7 +104,7 @@ async def _burst(lab: Lab, servers: Servers) -> Found:
 
 
 async def _stream(lab: Lab, servers: Servers, port: int) -> tuple[Datagrams, Addr | None]:
-    """A flow that has lasted longer than two seconds."""
+    """Create a flow that has lasted longer than two seconds."""
     client = await udp(lab, "a1", port)
     for _ in range(2):
         await servers.ask(client, (0, 0))
@@ -130,9 +130,10 @@ async def _inbound(lab: Lab, servers: Servers) -> Found:
 
 
 async def timers(lab: Lab, servers: Servers) -> Found:
-    """Which mappings live after silences shorter and longer than the timers.
+    """Check which mappings survive silences shorter and longer than the timers.
 
-    One after the other, except for the silences: the probes share the servers' sockets.
+    The probes run one after the other, except for the silences, because they share the servers'
+    sockets.
     """
     found: Found = {}
     for probe in _unreplied, _unreplied_short, _burst, _long, _inbound:
@@ -141,7 +142,9 @@ async def timers(lab: Lab, servers: Servers) -> Found:
 
 
 async def hairpin(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.5: one inside host calls another's outer address; whom does that one see?"""
+    """RFC 5780 4.5: one inside host calls another's outer address; which source does that one
+    see?
+    """
     called, caller = await udp(lab, "a1", 43000), await udp(lab, "a2", 43001)
     outer = await servers.ask(called, (0, 0))
     await servers.ask(caller, (0, 0))
@@ -155,7 +158,7 @@ async def hairpin(lab: Lab, servers: Servers) -> Found:
 
 
 async def punch(lab: Lab, servers: Servers) -> Found:
-    """Both peers learn their outer address and send ten datagrams to the other's."""
+    """Let both peers learn their outer address and send ten datagrams to the other's."""
     found: Found = {}
     for number, skew in enumerate(SKEWS_S):
         a, b = await udp(lab, "a1", 44000 + number), await udp(lab, "b1", 45000 + number)
@@ -173,7 +176,7 @@ async def punch(lab: Lab, servers: Servers) -> Found:
 async def _peer(
     me: Datagrams, other: Addr, delay: float, heard: list[int], index: int, rounds: int = 10
 ) -> None:
-    """Send every 0.2 s to where the other was last seen."""
+    """Send every 0.2 s to the endpoint where the other was last seen."""
     await trio.sleep(delay)
     for _ in range(rounds):
         await me.send(other)
@@ -186,7 +189,7 @@ async def _peer(
 
 
 async def _heard(sock: trio.socket.SocketType, to: Addr) -> str:
-    """What a datagram meets: `refused` (port unreachable), `data` or `silence`."""
+    """Return what a datagram gets back: `refused` (port unreachable), `data` or `silence`."""
     await sock.connect(to)
     await sock.send(b"?")
     with trio.move_on_after(WAIT_S):
@@ -199,7 +202,7 @@ async def _heard(sock: trio.socket.SocketType, to: Addr) -> str:
 
 
 async def icmp(lab: Lab, servers: Servers) -> Found:
-    """Datagrams to closed ports: does the error come back through the NAT, both ways?"""
+    """Send datagrams to closed ports: does the error come back through the NAT, both ways?"""
     client = await udp(lab, "a1", 46000)
     outward = await _heard(client.sock, (lab.addresses["server"], 3999))
     closing, server = await udp(lab, "a1", 46001), await udp(lab, "server", 3998)
@@ -211,7 +214,7 @@ async def icmp(lab: Lab, servers: Servers) -> Found:
 
 
 async def unsolicited(lab: Lab, servers: Servers) -> Found:
-    """Datagrams to the gateway's outer address, from outside and from inside."""
+    """Send datagrams to the gateway's outer address, from outside and from inside."""
     to = lab.addresses["gate_a"], 46100
     outside, inside = await udp(lab, "server", 3997), await udp(lab, "a1", 46101)
     return {

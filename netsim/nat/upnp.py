@@ -1,7 +1,7 @@
-"""UPnP's Internet Gateway Device as a home router answers it: SSDP, a description, SOAP.
+"""UPnP's Internet Gateway Device as in a home router: SSDP, a description, SOAP.
 
-UPnP Device Architecture 1.1 and WANIPConnection:1/2; requests in, answers out, no sockets. What
-comes in is bounded by who calls, and XML that declares anything (entities) is refused.
+UPnP Device Architecture 1.1 and WANIPConnection:1/2; requests in, replies out, no sockets. The
+caller bounds the size of requests, and XML that declares anything (entities) is refused.
 """
 
 import math
@@ -37,7 +37,7 @@ _ERRORS: Final = {
 
 
 class Fault(Exception):
-    """An action that gets an error of UPnP."""
+    """An action is answered with an error of UPnP."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_ERRORS[code])
@@ -46,7 +46,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the router says of itself. `version` of the IGD is 1 or 2."""
+    """The router's description of itself. `version` of the IGD is 1 or 2."""
 
     uuid: str
     address: str
@@ -62,7 +62,7 @@ class Device:
 
     @property
     def targets(self) -> list[str]:
-        """What it is found as; an IGD 2 answers for 1 too."""
+        """Return the targets under which it is found; an IGD 2 answers for 1 as well."""
         kinds = ["device:InternetGatewayDevice", "service:WANIPConnection"]
         return ["upnp:rootdevice", f"uuid:{self.uuid}"] + [
             f"urn:schemas-upnp-org:{kind}:{version}"
@@ -97,14 +97,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """An M-SEARCH: what is looked for, and for how long answers may be spread (seconds)."""
+    """An M-SEARCH: the target, and over how many seconds replies may be spread."""
 
     target: str
     spread: float
 
 
 def parse_search(data: bytes) -> Search | None:
-    """None for what is no M-SEARCH (UDA 1.1, 1.3.2)."""
+    """Return the search; None if the datagram is not an M-SEARCH (UDA 1.1, 1.3.2)."""
     lines = data.decode("latin-1").split("\r\n")
     if lines[0].split(" ")[0] != "M-SEARCH":
         return None
@@ -116,7 +116,7 @@ def parse_search(data: bytes) -> Search | None:
 
 
 def search_answers(device: Device, search: Search) -> list[bytes]:
-    """A datagram for each thing that the device is and that was looked for."""
+    """Return a datagram for each target of the device that the search matches."""
     wanted = [t for t in device.targets if search.target in (t, "ssdp:all")]
     return [_search_answer(device, target).encode() for target in wanted]
 
@@ -132,7 +132,7 @@ def _search_answer(device: Device, target: str) -> str:
 
 
 def headers(lines: list[str]) -> dict[str, str]:
-    """Fields of HTTP by lower-case name."""
+    """Return HTTP header fields by lower-case name."""
     pairs = (line.partition(":") for line in lines if ":" in line)
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -150,8 +150,11 @@ class Request:
 
 
 class Control:
-    """The router's web server. `permanent`: it takes leases without an end only (725).
-    `external` is the outer address to tell."""
+    """The router's web server.
+
+    `permanent`: it accepts only leases without an end (725). `external` is the outer address to
+    report.
+    """
 
     def __init__(
         self, leases: Leases, device: Device, *, permanent: bool, external: str | None
@@ -172,7 +175,7 @@ class Control:
             self._actions["AddAnyPortMapping"] = self._add_any
 
     def answer(self, request: Request) -> bytes:
-        """The whole response to a request."""
+        """Return the whole response to a request."""
         if request.method == "GET" and request.path == "/rootDesc.xml":
             return response(200, self.device.description())
         if request.path != "/ctl/IPConn":
@@ -201,7 +204,7 @@ class Control:
         }
 
     def _add(self, arguments: Arguments, client: str) -> dict[str, str]:
-        """A mapping at that very port; somebody else's is a conflict."""
+        """Add a mapping at exactly that port; another host's mapping is a conflict."""
         proto, port, inner, seconds = self._mapping(arguments, client)
         held = self._leases.at_port(proto, port)
         if held is not None and held.inner[0] != inner[0]:
@@ -210,7 +213,7 @@ class Control:
         return {}
 
     def _add_any(self, arguments: Arguments, client: str) -> dict[str, str]:
-        """A mapping at that port or another (WANIPConnection:2)."""
+        """Add a mapping at that port or another (WANIPConnection:2)."""
         proto, port, inner, seconds = self._mapping(arguments, client)
         held = self._leases.at_port(proto, port)
         if held is not None and held.inner != inner:
@@ -225,7 +228,7 @@ class Control:
         proto, port = _proto(arguments), _port(arguments, "NewExternalPort")
         inside = _port(arguments, "NewInternalPort")
         to = arguments.get("NewInternalClient", "")
-        if to != client:  # only for oneself, as secure routers have it
+        if to != client:  # only for the client itself, as in secure routers
             raise Fault(606)
         seconds = _number(arguments, "NewLeaseDuration", 2**32 - 1)
         if not port:
@@ -234,7 +237,7 @@ class Control:
             raise Fault(402)
         if self._permanent and seconds:
             raise Fault(725)
-        if not seconds:  # for ever in IGD 1, a week in IGD 2
+        if not seconds:  # forever in IGD 1, a week in IGD 2
             endless = self.device.version == 1 or self._permanent
             return proto, port, (to, inside), math.inf if endless else LONGEST_LEASE_S
         return proto, port, (to, inside), min(seconds, self._leases.longest, LONGEST_LEASE_S)
@@ -288,7 +291,7 @@ class Control:
 
 
 def _action(request: Request, service: str) -> tuple[str, dict[str, str]]:
-    """The action's name and arguments. Raises Fault."""
+    """Return the action's name and arguments. Raises Fault."""
     urn, _, name = request.fields.get("soapaction", "").strip('"').partition("#")
     if b"<!" in request.body or not urn.startswith(service[:-1]):
         raise Fault(401)
@@ -347,7 +350,7 @@ _REASONS: Final = {
 
 
 def response(status: int, body: str) -> bytes:
-    """A response of HTTP/1.1 after which the connection ends."""
+    """Return an HTTP/1.1 response after which the connection ends."""
     content = body.encode()
     head = (
         f'HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/xml; charset="utf-8"\r\n'

@@ -1,4 +1,4 @@
-"""The same internet made of the kernel's own parts: namespaces, nftables, TUN devices.
+"""Kernel backend: the simulated internet built from namespaces, nftables and TUN devices.
 
 It runs in real time and needs root; the simulator is checked against it.
 """

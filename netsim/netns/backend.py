@@ -8,7 +8,7 @@
         world.start("alice", "--bootstrap", world.where("public"))
         world.wait(lambda: world.peers("alice"))
 
-The words are those of the simulator's `World`; time is real.
+The methods are those of the simulator's `World`; time is real.
 """
 
 import json
@@ -32,9 +32,9 @@ from .namespaces import KernelRefused, Namespace, Namespaces, available
 from .switch import SwitchProcess
 
 PORT: Final = 4001
-"""Where every daemon listens."""
+"""Port of every daemon."""
 STOP_S: Final = 12.0
-"""A daemon told to stop may take so long before it is killed."""
+"""Seconds that a daemon may take to stop before it is killed."""
 ANSWER_S: Final = 10.0
 POLL_S: Final = 0.05
 
@@ -43,7 +43,7 @@ COMMAND_WITHOUT_TORCH: Final = [
     "-P", "-c",
     "import sys; sys.modules['torch'] = None; from shoal.cli.main import main; main()", "node",
 ]  # fmt: skip
-"""A daemon that starts at once, because it finds no engine."""
+"""Daemon that starts at once because it finds no engine."""
 
 MUTE: Final = """table ip mute {
 chain output {
@@ -54,7 +54,7 @@ type filter hook output priority filter; policy drop;
 
 
 class KernelHost:
-    """One computer, its address, and its daemon when it has been started."""
+    """One computer, its address, and its daemon once it has been started."""
 
     def __init__(self, name: str, space: Namespace, address: str, folder: Path) -> None:
         self.name = name
@@ -63,13 +63,13 @@ class KernelHost:
         self.data = folder / name
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1  # its other end tells the daemon that we are there
+        self._pipe = -1  # its other end tells the daemon that this process is alive
         self._mute = False
 
     def start(self, args: tuple[str, ...], *, engine: bool) -> None:
-        """Run `shoal node`. Raises SimError when one runs."""
+        """Run `shoal node`. Raises SimError if a daemon runs already."""
         if self._process is not None:
-            raise SimError(f"{self.name} runs a daemon already")
+            raise SimError(f"{self.name} already runs a daemon")
         if self._mute:
             self.space.nft("delete table ip mute\n")
             self._mute = False
@@ -87,13 +87,15 @@ class KernelHost:
             os.close(theirs)
 
     def check_running(self) -> None:
-        """Raises KernelRefused, with what the daemon said, when it is not running."""
+        """Check that the daemon runs. Raises KernelRefused with its output if it does not."""
         if self._process is None or self._process.poll() is not None:
             said = self.log.read_text(errors="replace").strip() if self.log.exists() else "nothing"
             raise KernelRefused(f"the daemon on {self.name} has ended; it said: {said[-1000:]}")
 
     def ask(self, op: str, **more: Any) -> dict[str, Any] | None:
-        """Ask the daemon by its control socket (docs/spec/control.md); None while it has none."""
+        """Send a request to the daemon's control socket (docs/spec/control.md); return None while
+        it has none.
+        """
         self.check_running()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(ANSWER_S)
@@ -110,7 +112,9 @@ class KernelHost:
                 raise KernelRefused(f"`{op}` on {self.name}: {error}") from None
 
     def _connect(self, channel: socket.socket) -> None:
-        """By the folder's descriptor: its path may be too long for a socket's address."""
+        """Connect through the folder's descriptor: its path may be too long for a socket's
+        address.
+        """
         folder = os.open(self.data, os.O_RDONLY | os.O_DIRECTORY)
         try:
             channel.connect(f"/proc/self/fd/{folder}/control.sock")
@@ -133,15 +137,18 @@ class KernelHost:
             self._pipe = -1
 
     def crash(self) -> None:
-        """Power off: the daemon and its children end without a word. It may be started again."""
+        """Cut the power: the daemon and its children end without sending anything. It may be
+        started again.
+        """
         if self._process is not None:
-            self.space.nft(MUTE)  # or the kernel says goodbye for the daemon's connections
+            # otherwise the kernel would close the daemon's connections properly
+            self.space.nft(MUTE)
             self._mute = True
             os.killpg(self._process.pid, signal.SIGKILL)
         self.stop(STOP_S)
 
     def stop(self, patience: float = STOP_S) -> None:
-        """End the daemon: told to, and killed with its children where it does not hear."""
+        """Ask the daemon to stop; kill it and its children if it does not."""
         self.tell_to_stop()
         if self._process is None:
             return
@@ -156,7 +163,7 @@ class KernelHost:
 class KernelWorld:
     """Hosts and gateways of one run; a context manager that leaves nothing behind.
 
-    `latency` is seconds from any plug of the internet to any other, links excluded.
+    `latency` is the seconds between any two attachments to the internet, access links excluded.
     """
 
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
@@ -180,7 +187,7 @@ class KernelWorld:
         self.close()
 
     def close(self) -> None:
-        """Stop all daemons, then take everything away."""
+        """Stop all daemons, then remove everything."""
         try:
             for host in self.hosts.values():
                 host.tell_to_stop()
@@ -189,7 +196,7 @@ class KernelWorld:
                 host.stop(max(0.0, deadline - time.monotonic()))
         finally:
             for host in self.hosts.values():
-                host.stop(0.0)  # where the waiting was interrupted
+                host.stop(0.0)  # in case the waiting was interrupted
             self._parts.close()
 
     # Building.
@@ -198,11 +205,13 @@ class KernelWorld:
         self, name: str, kind: str = "linux-drop", *, behind: str | None = None,
         link: LinkSpec | None = None, timers: dict[str, float] | None = None,
     ) -> KernelGateway:  # fmt: skip
-        """A NAT (`nft.KINDS`) on the internet, or behind another gateway, whose link it shares."""
+        """Add a NAT (`nft.KINDS`) on the internet, or behind another gateway, whose link it
+        shares.
+        """
         self._new(name)
         address = self._address(behind)
         depth = 1 if behind is None else self.gateways[behind].depth + 1
-        inside = f"192.168.{depth}.0/24"  # not the one it is in itself
+        inside = f"192.168.{depth}.0/24"  # different from the network that it is in
         gate = KernelGateway(self._spaces, name, kind, address, inside, depth)
         self.gateways[name] = gate
         self._connect(gate.space, "wan", address, behind, link)
@@ -212,7 +221,7 @@ class KernelWorld:
     def host(
         self, name: str, *, behind: str | None = None, link: LinkSpec | None = None
     ) -> KernelHost:
-        """A computer on the internet, or behind a gateway, whose link it shares."""
+        """Add a computer on the internet, or behind a gateway, whose link it shares."""
         self._new(name)
         address = self._address(behind)
         space = self._spaces.add(name)
@@ -223,12 +232,12 @@ class KernelWorld:
 
     def _new(self, name: str) -> None:
         if name in self.hosts or name in self.gateways:
-            raise SimError(f"there is a `{name}` already")
+            raise SimError(f"`{name}` already exists")
 
     def _address(self, behind: str | None) -> str:
         if behind is not None:
             return self.gateways[behind].free_address()
-        self._addresses += 1  # as the simulator's World numbers them
+        self._addresses += 1  # numbered as by the simulator's World
         number = self._addresses
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
@@ -238,16 +247,16 @@ class KernelWorld:
         if behind is None:
             self.internet.plug(space, device, address, link or LinkSpec())
         elif link is not None:
-            raise SimError(f"{space.name} is behind `{behind}` and shares that one's link")
+            raise SimError(f"{space.name} is behind `{behind}` and shares its link")
         else:
             self.gateways[behind].join(space, device, address)
 
     def change(self, name: str, link: LinkSpec) -> None:
-        """Another link for a host or gateway of the internet, from now on."""
+        """Replace the link of a host or gateway on the internet from now on."""
         self.internet.change(self._port(name), link)
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing pass in these directions of a link of the internet; False lets it pass."""
+        """Cut these directions of an internet link; False restores a direction."""
         self.internet.cut(self._port(name), up=up, down=down)
 
     def _port(self, name: str) -> str:
@@ -256,30 +265,34 @@ class KernelWorld:
     # Running.
 
     def start(self, name: str, *args: str, engine: bool = False) -> None:
-        """Start the daemon of a host, with these arguments of `shoal node`. Without `engine` it
-        finds no torch, and is a member that computes nothing."""
+        """Start a host's daemon with these arguments of `shoal node`.
+
+        Without `engine` it finds no torch, and is a member that computes nothing.
+        """
         self.hosts[name].start(args, engine=engine)
 
     def where(self, name: str) -> str:
-        """The address of a host's daemon, as `--bootstrap` takes it."""
+        """Return the address of a host's daemon, as `--bootstrap` takes it."""
         return f"{self.hosts[name].address}:{PORT}"
 
     def status(self, name: str) -> dict[str, Any] | None:
-        """What the daemon of a host says of itself; None while it does not answer yet."""
+        """Return the status of a host's daemon; None while it does not reply yet."""
         return self.hosts[name].ask("status")
 
     def peers(self, name: str) -> list[dict[str, Any]]:
-        """The members that the daemon of a host knows."""
+        """Return the members that a host's daemon knows."""
         answer = self.hosts[name].ask("peers")
         return [] if answer is None else list(answer["peers"])
 
     def wait(
         self, true: Callable[[], object], seconds: float = 30.0, what: str = "what was awaited"
     ) -> float:
-        """Ask again and again; returns the seconds until it was true. Raises KernelRefused."""
+        """Wait until `true()` holds; return the seconds that it took. Raises KernelRefused after
+        `seconds`.
+        """
         began = time.monotonic()
         while not true():
             if time.monotonic() - began > seconds:
-                raise KernelRefused(f"{what} did not come about in {seconds:g} s")
+                raise KernelRefused(f"{what} did not happen within {seconds:g} s")
             time.sleep(POLL_S)
         return time.monotonic() - began

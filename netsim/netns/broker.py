@@ -1,9 +1,9 @@
-"""A process of its own that enters network namespaces, so that no other process has to.
+"""A process that enters network namespaces, so that no other process has to.
 
-It stands alone (no import of ours: it is started by its path, isolated, in 30 ms), keeps
-nothing and does what it is told over the Unix socket whose descriptor is its argument: one
-request a message, JSON beside the namespace's descriptor; one answer, JSON beside a new
-descriptor where there is one. It ends when the other end of that socket is closed.
+It imports nothing of shoal: it is started by its path, isolated, in 30 ms. It keeps no state and
+serves requests from the Unix socket whose descriptor is its argument. A message carries one
+request: JSON and the namespace's descriptor. A reply is JSON, with a new descriptor if one was
+made. The process ends when the other end of that socket is closed.
 """
 
 import ctypes
@@ -33,8 +33,9 @@ def _checked(result: int) -> None:
 
 
 def new() -> int:
-    """A descriptor of a new, empty namespace: it lives as long as one is open, or a process
-    in it."""
+    """Return a descriptor of a new, empty namespace, which lives while a descriptor is open or a
+    process is in it.
+    """
     _checked(libc.unshare(CLONE_NEWNET))
     return os.open(HERE, os.O_RDONLY)
 
@@ -44,7 +45,7 @@ def open_socket(family: int, kind: int, proto: int) -> int:
 
 
 def open_tun(name: str) -> int:
-    """A TUN device of that name in this namespace: whole IP packets, without a header."""
+    """Open a TUN device of that name in this namespace: whole IP packets, without a header."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     request = struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI)
     fcntl.ioctl(descriptor, TUNSETIFF, request)
@@ -58,7 +59,7 @@ def sysctls(settings: dict[str, Any]) -> None:
 
 
 def perform(request: dict[str, Any]) -> int | None:
-    """Do one thing in the present namespace; returns the descriptor it made, if it did."""
+    """Perform a request in the current namespace; return the descriptor that it made, if any."""
     match request:
         case {"op": "new"}:
             return new()
@@ -74,7 +75,7 @@ def perform(request: dict[str, Any]) -> int | None:
 
 
 def answer(request: dict[str, Any], inside: int | None) -> tuple[dict[str, Any], list[int]]:
-    """Go to the namespace and do it."""
+    """Enter the namespace, perform the request, and return the reply and its descriptors."""
     try:
         if inside is not None:
             _checked(libc.setns(inside, CLONE_NEWNET))
@@ -85,7 +86,9 @@ def answer(request: dict[str, Any], inside: int | None) -> tuple[dict[str, Any],
 
 
 def come_back(home: int) -> None:
-    """To where the broker started; who may not leave it has not left it."""
+    """Return to the initial namespace; without the permission to leave it, the process is still
+    there.
+    """
     if os.stat(HERE).st_ino != os.fstat(home).st_ino:
         _checked(libc.setns(home, CLONE_NEWNET))
 

@@ -1,4 +1,4 @@
-"""The golden tables: what real kernel NATs answer to every probe, and the comparison with them.
+"""The golden tables: the results of real kernel NATs for every probe, and a comparison with them.
 
 python -m shoal.netsim.netns.calibrate            # this kernel against the stored table
 python -m shoal.netsim.netns.calibrate --write    # store what this kernel answers
@@ -27,15 +27,15 @@ GOLDEN: Final = Path(__file__).parents[1] / "nat" / "golden" / "linux.json"
 COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
 
 Table = dict[str, probes.Found]
-"""By kind of gateway: probe -> answer."""
+"""By kind of gateway: results by probe."""
 
 SLOW: Final = ("timers",)
-"""Probes that mostly wait: each has a lab of its own beside the others' one."""
+"""Probes that mostly wait: each has a lab of its own in parallel to the others' lab."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One probe of one kind that the simulator answers otherwise than the kernel."""
+    """One probe of one kind for which the simulator and the kernel differ."""
 
     kind: str
     probe: str
@@ -47,13 +47,13 @@ class Difference:
 
 
 ABSENT: Final = "absent"
-"""In the place of an answer that one side does not have."""
+"""Stands for a result that one side does not have."""
 
 
 def compare(
     simulated: Mapping[str, probes.Found], golden: Mapping[str, probes.Found]
 ) -> list[Difference]:
-    """Where two tables differ, over the kinds that `simulated` has."""
+    """Return where two tables differ, for the kinds that `simulated` has."""
     found = []
     for kind, answers in simulated.items():
         real = golden.get(kind, {})
@@ -65,22 +65,22 @@ def compare(
 
 
 def golden(path: Path = GOLDEN) -> Table:
-    """The stored table."""
+    """Return the stored table."""
     table: Table = json.loads(path.read_text())["kinds"]
     return table
 
 
 def simulate(kinds: Iterable[str] = tuple(nft.KINDS)) -> Table:
-    """What the simulated NATs answer to the same probes."""
+    """Return the results of the simulated NATs for the same probes."""
     return {kind: SimLab(kind).run() for kind in kinds}
 
 
 def calibrate(
     kinds: Iterable[str] = tuple(nft.KINDS), *, say: Callable[[str], None] = lambda _: None
 ) -> Table:
-    """Probe this kernel: all kinds at once, in half a minute of real time.
+    """Probe this kernel, all kinds at once, in half a minute of real time.
 
-    Raises KernelRefused where this machine cannot.
+    Raises KernelRefused if this machine does not support it.
     """
     reason = available()
     if reason is not None:
@@ -115,7 +115,7 @@ async def _probe(
 
 
 def write(table: Table, path: Path = GOLDEN) -> None:
-    """Store these kinds' answers, beside where they come from; those of others are kept."""
+    """Store these kinds' results with their source; keep those of other kinds."""
     nftables = subprocess.run(["nft", "--version"], text=True, capture_output=True, check=True)
     document = {
         "command": COMMAND,
@@ -130,8 +130,8 @@ def write(table: Table, path: Path = GOLDEN) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="store what this kernel answers")
-    parser.add_argument("kinds", nargs="*", default=list(nft.KINDS), help="these kinds only")
+    parser.add_argument("--write", action="store_true", help="store this kernel's results")
+    parser.add_argument("kinds", nargs="*", default=list(nft.KINDS), help="only these kinds")
     options = parser.parse_args()
     try:
         table = calibrate(options.kinds, say=lambda line: print(line, file=sys.stderr))

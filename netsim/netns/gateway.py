@@ -11,8 +11,7 @@ from . import nft
 from .namespaces import Namespace, Namespaces
 
 QUIET: Final = {
-    # Settings of the machine's own that new namespaces take over: here they are what they
-    # are in a kernel that nobody has configured.
+    # New namespaces inherit these settings from the machine. Reset them to the kernel's defaults.
     "net.ipv4.conf.all.rp_filter": 0,
     "net.ipv4.conf.default.rp_filter": 0,
     "net.ipv4.conf.all.send_redirects": 0,
@@ -21,16 +20,17 @@ QUIET: Final = {
 }
 ROUTER: Final = {"net.ipv4.ip_forward": 1}
 SWITCH: Final = {"net.bridge.bridge-nf-call-iptables": 0}
-"""What a bridge passes on is no business of the rules for IP."""
+"""Bridged packets do not pass the rules for IP."""
 
 NETLINK_NETFILTER, CTNETLINK, CT_DELETE = 12, 1, 2
 NLM_F_REQUEST, NLM_F_ACK = 1, 4
 
 
 def conntrack_timers(timers: Mapping[str, float]) -> dict[str, int]:
-    """Timers by the simulator's names (`udp_new`, …; whole seconds) as the kernel's settings.
+    """Return the kernel's settings for timers by the simulator's names (`udp_new`, …; whole
+    seconds).
 
-    Raises ValueError for one that the kernel does not have.
+    Raises ValueError for a timer that the kernel does not have.
     """
     names = {"udp_new": "udp_timeout", "udp_stream": "udp_timeout_stream"}
     unknown = sorted(timers.keys() - names.keys())
@@ -40,7 +40,8 @@ def conntrack_timers(timers: Mapping[str, float]) -> dict[str, int]:
 
 
 def forget_connections(space: Namespace) -> None:
-    """Empty a namespace's conntrack table, by ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
+    """Empty a namespace's conntrack table through ctnetlink
+    (linux/netfilter/nfnetlink_conntrack.h).
 
     Raises OSError.
     """
@@ -57,7 +58,7 @@ def forget_connections(space: Namespace) -> None:
 
 
 class KernelGateway:
-    """A router: `wan`, which its maker connects, `lan`, and a switch that hosts join."""
+    """A router: `wan`, which the caller connects, `lan`, and a switch that hosts join."""
 
     def __init__(
         self, spaces: Namespaces, name: str, kind: str, address: str,
@@ -83,16 +84,18 @@ class KernelGateway:
         self.space.ip(f"addr add {self.inner}/{self._bits} dev lan")
 
     def free_address(self) -> str:
-        """An unused address of the inside."""
+        """Return an unused inside address."""
         return str(next(self._free))
 
     def guard(self, timers: Mapping[str, float] | None = None) -> None:
-        """Load the rules, set conntrack's timers (seconds; the kernel's own where absent)."""
+        """Load the rules and set conntrack's timers (seconds; missing ones keep the kernel's
+        default).
+        """
         self.space.nft(self._rules)
         self.space.sysctl(conntrack_timers(timers or {}))
 
     def reboot(self) -> None:
-        """Off and on again: every connection and mapping is forgotten."""
+        """Switch off and on again: forget every connection and mapping."""
         self.space.nft("flush ruleset\n" + self._rules)
         forget_connections(self.space)
 

@@ -27,7 +27,7 @@ BEHIND: Final = {"a1": "gate_a", "a2": "gate_a", "b1": "gate_b"}
 
 
 class KernelLab:
-    """A `probes.Lab` whose gateways are of one kind; a context manager."""
+    """Kernel `probes.Lab` whose gateways are of one kind; a context manager."""
 
     addresses = ADDRESSES
 
@@ -52,7 +52,7 @@ class KernelLab:
         self._spaces.close()
 
     def socket(self, host: str, kind: int) -> trio.socket.SocketType:
-        """A new socket on a host, to be used inside trio."""
+        """Return a new socket on a host, to be used inside trio."""
         sock = self._hosts[host].socket(socket.AF_INET, kind)
         self._sockets.append(sock)
         return trio.socket.from_stdlib_socket(sock)
@@ -81,5 +81,5 @@ class KernelLab:
 
 
 def kernel() -> str:
-    """The kernel's version, as a golden table names it."""
+    """Return the kernel's version, as a golden table names it."""
     return f"{os.uname().sysname} {os.uname().release}"

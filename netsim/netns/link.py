@@ -1,8 +1,8 @@
 """The internet between TUN devices: real packets, delayed and dropped by the simulator's pipes.
 
-A packet's way is that of `netsim/network.py`: the up pipe of its port, the latency between
-ports, the down pipe of the port that has its destination. Here time is the machine's own, and
-a packet leaves when its time has come: late by what the machine needs (`Counts.late`).
+A packet takes the same steps as in `netsim/network.py`: the up pipe of its port, the latency
+between ports, the down pipe of the port that has its destination. Time is the machine's own here. A
+packet leaves when it is due, or later if the machine is slow (`Counts.late`).
 """
 
 import ctypes
@@ -21,15 +21,15 @@ from ..link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
 from ..streams import Streams
 
 TURN: Final = 32
-"""Packets read of one port before those that are due leave."""
+"""Packets read from one port before packets that are due are sent."""
 KEPT: Final = 4096
-"""Of so many packets the lateness is known."""
+"""Number of packets whose lateness is kept."""
 SLACK_NS: Final = 1
-"""By so much the kernel may oversleep on purpose, instead of 50 µs."""
+"""Nanoseconds of timer slack that the kernel may use, instead of 50 µs."""
 IDLE: Final = 3600.0
 HEADROOM: Final = 64
 NAMELESS: Final = bytes((192, 0, 2, 1))
-"""The router that complains of a packet too big."""
+"""Source address of the router that reports a packet as too big."""
 PR_SET_TIMERSLACK: Final = 29
 
 
@@ -44,10 +44,10 @@ class Port:
         self.up = Pipe(link.up, luck(link.up, streams, name, "up"))
         self.down = Pipe(link.down, luck(link.down, streams, name, "down"))
         self.size = max(link.up.mtu, link.down.mtu, 1500) + HEADROOM
-        self.dropped: dict[str, int] = {}  # by why
+        self.dropped: dict[str, int] = {}  # by reason
 
     def change(self, link: LinkSpec, streams: Streams) -> None:
-        """Another link from now on."""
+        """Replace the link from now on."""
         self.up.change(link.up, luck(link.up, streams, self.name, "up"))
         self.down.change(link.down, luck(link.down, streams, self.name, "down"))
 
@@ -56,12 +56,14 @@ class Port:
 
 
 def luck(spec: PipeSpec, streams: Streams, name: str, way: str) -> Random | None:
-    """The stream a pipe draws from, named as in the simulator; None where nothing is drawn."""
+    """Return the stream that a pipe draws from, named as in the simulator; None if nothing is
+    drawn.
+    """
     return streams.get(name, way) if spec.by_chance else None
 
 
 class Switch:
-    """Forwards between ports. `latency` is seconds from any port to any other."""
+    """Forwards packets between ports. `latency` is the seconds from any port to any other."""
 
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
         self.ports: dict[str, Port] = {}
@@ -78,7 +80,7 @@ class Switch:
         self._watched: dict[int, Callable[[], None]] = {}
 
     def attach(self, name: str, descriptor: int, addresses: list[str], link: LinkSpec) -> None:
-        """A device from now on; `addresses` are reached through it."""
+        """Add a device from now on; `addresses` are reached through it."""
         port = Port(name, descriptor, link, self.streams)
         self.ports[name] = port
         self._readers[descriptor] = port
@@ -88,22 +90,24 @@ class Switch:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def watch(self, descriptor: int, action: Callable[[], None]) -> None:
-        """Call `action` whenever there is something to read."""
+        """Call `action` whenever the descriptor is readable."""
         self._watched[descriptor] = action
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def close(self) -> None:
-        """Stop watching; the devices are their opener's."""
+        """Stop watching; the devices belong to their opener."""
         self._epoll.close()
 
     def lateness(self) -> list[float]:
-        """Seconds by which the latest packets left too late, sorted."""
+        """Return the seconds by which the latest packets left too late, sorted."""
         return sorted(self._late[: min(self.forwarded, KEPT)])
 
     def turn(self, patience: float = IDLE) -> None:
-        """Wait until a packet has come or is due, at most `patience` seconds; do what there is."""
+        """Wait until a packet has arrived or is due, at most `patience` seconds; process what there
+        is.
+        """
         due = self._heap[0][0] - self._now() if self._heap else IDLE
-        # An epoll descriptor can itself be selected on, which counts in microseconds.
+        # `select` on the epoll descriptor has a resolution of microseconds.
         wait = min(due, patience)
         if wait > 0:
             select.select([self._epoll], [], [], wait)
@@ -127,7 +131,7 @@ class Switch:
                 return
             except OSError:
                 packet = b""
-            if not packet:  # the device has gone
+            if not packet:  # the device no longer exists
                 self._epoll.unregister(descriptor)
                 return
             self._take(port, packet, self._now())
@@ -135,7 +139,7 @@ class Switch:
                 self._leave()
 
     def _take(self, port: Port, packet: bytes, now: float) -> None:
-        """A packet that a device sends: on its way, or lost."""
+        """Take a packet that a device sends: schedule it, or drop it."""
         up = port.up
         when = up.offer(now, len(packet))
         if when < 0:
@@ -153,7 +157,7 @@ class Switch:
             heappush(self._heap, (when, self._serial, to, port, packet, False))
 
     def _leave(self) -> None:
-        """Whatever is due goes through the down pipe, and out of it."""
+        """Pass packets that are due through the down pipe, and send those that are due after it."""
         heap = self._heap
         now = self._now()
         while heap and heap[0][0] <= now:
@@ -162,7 +166,9 @@ class Switch:
                 now = self._write(to, packet, when)
 
     def _passes(self, when: float, now: float, to: Port, port: Port, packet: bytes) -> bool:
-        """At the far end: True where the packet leaves at once, else its time is noted."""
+        """Offer a packet to the down pipe. Return True if it leaves at once; otherwise
+        schedule it.
+        """
         down = to.down
         out = down.offer(when, len(packet))
         if out < 0:
@@ -195,8 +201,9 @@ class Switch:
 
 
 def too_big(packet: bytes, mtu: int) -> bytes:
-    """The ICMP message about a packet too big for the next link (RFC 1191); empty for one that
-    nobody complains of (ICMP itself, and all but IPv4)."""
+    """Return the ICMP message about a packet too big for the next link (RFC 1191); empty for
+    packets that get none (ICMP itself, and all but IPv4).
+    """
     if packet[0] >> 4 != 4 or packet[9] == socket.IPPROTO_ICMP:
         return b""
     about = packet[: (packet[0] & 15) * 4 + 8]
@@ -207,7 +214,7 @@ def too_big(packet: bytes, mtu: int) -> bytes:
 
 
 def _summed(data: bytes, place: int) -> bytes:
-    """With the internet checksum (RFC 1071) of everything in two bytes at `place`."""
+    """Return `data` with its internet checksum (RFC 1071) in the two bytes at `place`."""
     padded = data + b"\0" * (len(data) % 2)
     total = sum(padded[i] << 8 | padded[i + 1] for i in range(0, len(padded), 2))
     while total >> 16:
@@ -223,5 +230,5 @@ def hurry() -> None:
 
 
 def quantile(values: list[float], part: float) -> float:
-    """Of sorted values, the one below which `part` of them lie; NaN of none."""
+    """Return the value below which a `part` of the sorted values lie; NaN if there are none."""
     return values[min(len(values) - 1, math.floor(part * len(values)))] if values else math.nan

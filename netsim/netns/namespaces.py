@@ -1,9 +1,9 @@
 """Network namespaces without names, so that nothing can be left behind.
 
-A namespace is held by a descriptor of this process and by the processes in it, which the
-kernel ends with this one; when it ends, by whatever signal, the kernel takes all of it away:
-devices, addresses, rules, conntrack tables. Nothing is ever changed in the namespace of the
-caller; another process (`broker.py`) does whatever must be done inside.
+A namespace lives as long as this process has its descriptor or a process runs in it. When this
+process ends, by any signal, the kernel ends the processes inside and removes the namespace with its
+devices, addresses, rules and conntrack tables. The caller's own namespace is never changed; another
+process (`broker.py`) does the work inside.
 
     with Namespaces() as spaces:
         router = spaces.add("router")
@@ -25,15 +25,15 @@ from typing import Any, Self
 from ..errors import SimError
 
 TOOLS = {"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
-"""Programs that are needed, and the Debian packages that have them."""
+"""Programs that are needed, and the Debian packages that contain them."""
 BROKER = Path(__file__).with_name("broker.py")
 MESSAGE = 65536
-"""Bytes of the broker's longest answer."""
+"""Bytes of the broker's longest reply."""
 TRIAL = "table ip trial {\nchain post {\ntype nat hook postrouting priority 100\n}\n}\n"
 
 
 class KernelRefused(SimError):
-    """The kernel, or a tool that speaks to it, did not do what it was told."""
+    """The kernel, or a tool that talks to it, did not do what was asked."""
 
 
 class Namespace:
@@ -49,11 +49,11 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
     def ip(self, *lines: str) -> None:
-        """Commands of `ip`, all in one batch. Raises KernelRefused."""
+        """Run commands of `ip`, all in one batch. Raises KernelRefused."""
         self._feed(["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
     def nft(self, rules: str) -> None:
-        """A file of nftables rules, all or none of it. Raises KernelRefused."""
+        """Load a file of nftables rules, all or none of it. Raises KernelRefused."""
         self._feed(["nft", "-f", "-"], rules)
 
     def _feed(self, command: Sequence[str], text: str) -> None:
@@ -65,19 +65,20 @@ class Namespace:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {said}\n{text}")
 
     def entering(self, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command inside, and never longer than the thread that
-        starts it."""
+        """Return the command line that runs a command inside, and kills it when the thread that
+        started it ends.
+        """
         return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *command]
 
     def read(self, command: Sequence[str]) -> str:
-        """What a command prints in this namespace. Raises KernelRefused."""
+        """Return what a command prints in this namespace. Raises KernelRefused."""
         done = subprocess.run(self.entering(command), text=True, capture_output=True, check=False)
         if done.returncode:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {done.stderr.strip()}")
         return done.stdout
 
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """A process inside; it is the caller's to end (or ends with the caller)."""
+        """Start a process inside. The caller has to end it; otherwise it ends with the caller."""
         return subprocess.Popen(self.entering(command), **options)
 
     def socket(
@@ -86,19 +87,19 @@ class Namespace:
         kind: int = socket.SOCK_DGRAM,
         proto: int = 0,
     ) -> socket.socket:
-        """A socket of this namespace, for use in this process."""
+        """Return a socket of this namespace, for use in this process."""
         made = self._ask(op="socket", family=int(family), kind=int(kind), proto=proto)
         assert made is not None
         return socket.socket(fileno=made)
 
     def tun(self, name: str) -> int:
-        """A new TUN device; returns its descriptor, which does not block."""
+        """Create a TUN device; return its non-blocking descriptor."""
         made = self._ask(op="tun", name=name)
         assert made is not None
         return made
 
     def sysctl(self, settings: Mapping[str, int]) -> None:
-        """Kernel settings of this namespace, by their dotted names."""
+        """Set kernel settings of this namespace, by their dotted names."""
         self._ask(op="sysctl", settings=dict(settings))
 
     def _ask(self, **request: Any) -> int | None:
@@ -124,7 +125,7 @@ class Namespaces:
         self.close()
 
     def add(self, name: str) -> Namespace:
-        """A new namespace with nothing but its loopback; `name` is for messages only."""
+        """Create a namespace with only its loopback; `name` is for messages only."""
         made = self.ask({"op": "new"})
         assert made is not None
         space = Namespace(self, name, made)
@@ -133,14 +134,14 @@ class Namespaces:
         return space
 
     def connect(self, a: Namespace, device: str, b: Namespace, other: str) -> None:
-        """A cable (veth) from `device` in `a` to `other` in `b`, both up."""
+        """Connect `device` in `a` and `other` in `b` with a cable (veth); both are up."""
         a.ip(
             f"link add {device} type veth peer name {other} netns {b.path}", f"link set {device} up"
         )
         b.ip(f"link set {other} up")
 
     def ask(self, request: Mapping[str, Any], inside: Namespace | None = None) -> int | None:
-        """Have the broker do something; returns the descriptor it made. Raises KernelRefused."""
+        """Send the broker a request; return the descriptor that it made. Raises KernelRefused."""
         carried = [] if inside is None else [inside.descriptor]
         data, made = b"", list[int]()
         with suppress(ConnectionError):
@@ -155,9 +156,9 @@ class Namespaces:
         return made[0] if made else None
 
     def close(self) -> None:
-        """Let go of everything. What still runs inside must have been ended before."""
+        """Release everything. Processes inside must have been ended before."""
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # also where a forked process has it too
+            self._channel.shutdown(socket.SHUT_RDWR)  # also if a forked process has the socket too
         self._channel.close()
         self._broker.wait()
         for space in self._all:
@@ -167,7 +168,7 @@ class Namespaces:
 
 @cache
 def available() -> str | None:
-    """Why this machine cannot have the kernel backend; None where it can."""
+    """Return why this machine cannot run the kernel backend; None if it can."""
     if not sys.platform.startswith("linux"):
         return "the kernel backend needs Linux"
     if os.geteuid() != 0:
@@ -185,5 +186,5 @@ def _tried() -> str | None:
             os.close(space.tun("wan"))
             space.nft(TRIAL)
     except (KernelRefused, OSError) as error:
-        return f"this kernel does not let us: {str(error).splitlines()[0]}"
+        return f"this kernel does not permit it: {str(error).splitlines()[0]}"
     return None

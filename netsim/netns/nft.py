@@ -1,11 +1,11 @@
 """Linux gateways as files of nftables rules, by the names of `netsim/nat/kinds.py`.
 
-A gateway's devices are `wan` and `lan`. The first six kinds are what conntrack does by itself;
-the others lead new flows from outside in by a map from a port outside to an endpoint inside,
-which every flow's first packet outward writes. (`netsim/nat/probes.py` has the recipes in words.)
+A gateway's devices are `wan` and `lan`. The first six kinds only use conntrack. The others admit
+new flows from outside with a map from an outside port to an inside endpoint; the first outgoing
+packet of every flow updates it. (`netsim/nat/probes.py` describes the recipes in words.)
 
-Each statement stands on a line of its own: nft has no reliable form on one line, and words
-like `fwd` cannot name a chain.
+Each statement is on a line of its own, because nft parses one-line forms unreliably. Words like
+`fwd` cannot name a chain.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a recipe is told: the outer address, the network inside (`192.168.1.0/24`), and how
-    long the maps keep what is unused (seconds)."""
+    """Parameters of a recipe: the outer address, the inside network (`192.168.1.0/24`), and how
+    long the maps keep unused elements (seconds).
+    """
 
     wan: str
     lan: str
@@ -39,7 +40,7 @@ DROP: Final = 'iifname "wan" drop\n'
 REJECT: Final = """iifname "wan" meta l4proto tcp reject with tcp reset
 iifname "wan" reject
 """
-"""As OpenWrt does: a reset for TCP, port unreachable for the rest."""
+"""As in OpenWrt: a reset for TCP, port unreachable for the rest."""
 
 
 def _filters(unsolicited: str, forward: str = _FORWARD) -> str:
@@ -53,8 +54,11 @@ iifname "wan" ct state established,related accept
 
 
 def conntrack(source: str, unsolicited: str = DROP) -> Callable[[Site], str]:
-    """A gateway that translates by conntrack alone: `source` is the statement that does it,
-    `unsolicited` what happens to packets that come to the gateway itself."""
+    """Return a recipe for a gateway that translates by conntrack alone.
+
+    `source` is the statement that translates; `unsolicited` is the treatment of packets to the
+    gateway itself.
+    """
 
     def recipe(site: Site) -> str:
         return f"""table ip nat {{
@@ -90,8 +94,11 @@ _OUTWARD: Final = 'oifname "wan" meta l4proto udp update'
 
 
 def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Callable[[Site], str]:
-    """A gateway that lets others than the one spoken to in: under the condition `allowed`,
-    beside the mapping, and as far as the chain `forward` lets them."""
+    """Return a recipe for a gateway that also admits remotes other than the one spoken to.
+
+    Beside the mapping, `allowed` is the condition for them and `forward` the chain that filters
+    them.
+    """
 
     def recipe(site: Site) -> str:
         back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
@@ -128,7 +135,7 @@ KINDS: Final[dict[str, Callable[[Site], str]]] = {
 
 
 def rules(kind: str, site: Site) -> str:
-    """The file of rules of a gateway of that kind. Raises ValueError for one not known."""
+    """Return the rules of a gateway of that kind. Raises ValueError for an unknown kind."""
     if kind not in KINDS:
         known = ", ".join(KINDS)
         raise ValueError(f"the kernel backend has no gateway of kind `{kind}` (it has {known})")

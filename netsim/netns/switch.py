@@ -1,7 +1,7 @@
 """The process that is the internet of a kernel world, and its remote control.
 
-The process runs `link.Switch` alone, ends when its control socket is closed, and takes one
-request a message: JSON, beside a device's descriptor where a port is attached.
+The process runs only `link.Switch`, and ends when its control socket is closed. A message carries
+one request: JSON, with a device's descriptor to attach a port.
 """
 
 import gc
@@ -20,11 +20,11 @@ from .link import Switch, hurry, quantile
 from .namespaces import KernelRefused, Namespace
 
 MESSAGE = 65536
-"""Bytes of the longest request and answer."""
+"""Bytes of the longest request and reply."""
 
 
 def pipe_spec(fields: Mapping[str, Any]) -> PipeSpec:
-    """A PipeSpec of what `asdict` made of one."""
+    """Return the PipeSpec from which `asdict` made `fields`."""
     known = dict(fields)
     if known["burst"] is not None:
         known["burst"] = Burst(**known["burst"])
@@ -35,7 +35,7 @@ def pipe_spec(fields: Mapping[str, Any]) -> PipeSpec:
 
 
 def link_spec(fields: Mapping[str, Any]) -> LinkSpec:
-    """A LinkSpec of what `asdict` made of one."""
+    """Return the LinkSpec from which `asdict` made `fields`."""
     return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
 
 
@@ -48,7 +48,7 @@ class Control:
         self._switch = switch
 
     def serve(self) -> None:
-        """One request."""
+        """Serve one request."""
         data, descriptors, _, _ = socket.recv_fds(self._channel, MESSAGE, 1)
         if not data:
             self.open = False
@@ -106,8 +106,9 @@ class SwitchProcess:
         return self._process.pid
 
     def plug(self, space: Namespace, device: str, address: str, link: LinkSpec) -> None:
-        """Give a namespace a device on this internet: an IPv4 address, the default route, an
-        access link."""
+        """Give a namespace a device on this internet: an IPv4 address, the default route, an access
+        link.
+        """
         descriptor = space.tun(device)
         mtu = max(1500, link.up.mtu, link.down.mtu)
         try:
@@ -123,16 +124,17 @@ class SwitchProcess:
             os.close(descriptor)
 
     def change(self, name: str, link: LinkSpec) -> None:
-        """Another link for a port (`NAMESPACE/DEVICE`) from now on."""
+        """Replace the link of a port (`NAMESPACE/DEVICE`) from now on."""
         self._ask({"op": "change", "name": name, "link": asdict(link)})
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing pass in these directions of a port; False: let it pass again."""
+        """Cut these directions of a port; False restores a direction."""
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
     def counts(self) -> dict[str, Any]:
-        """Packets forwarded; milliseconds of lateness (`late_ms`: quantiles of the latest
-        packets); packets dropped by port and by why."""
+        """Return the packets forwarded, the milliseconds of lateness (`late_ms`: quantiles of the
+        latest packets), and the packets dropped by port and reason.
+        """
         return self._ask({"op": "counts"})
 
     def _ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class SwitchProcess:
     def close(self) -> None:
         """End the process, and its devices with it."""
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # also where a forked process has it too
+            self._channel.shutdown(socket.SHUT_RDWR)  # also if a forked process has the socket too
         self._channel.close()
         self._process.wait()
 
@@ -168,7 +170,7 @@ def main() -> None:
     switch.watch(channel.fileno(), control.serve)
     hurry()
     gc.freeze()
-    gc.disable()  # nothing here makes cycles
+    gc.disable()  # no code here makes reference cycles
     while control.open:
         switch.turn()
 

@@ -1,1 +1,1 @@
-"""Volunteers: what links, NATs, places and habits they have; and the published data it rests on."""
+"""Volunteers: their links, NATs, places and habits, and the published data behind them."""

@@ -1,7 +1,7 @@
-"""Pairs of a population punch holes (`nat/punch.py`): does it go as in life?
+"""Hole punching between pairs of a population (`nat/punch.py`), compared with field measurements.
 
-The measure is that of arXiv 2510.27500: NATed peers without a forwarded port, of which
-70 % +- 7.1 % succeed.
+The measure is that of arXiv 2510.27500: NATed peers without a forwarded port, of which 70 % +- 7.1
+% succeed.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ GIVE_UP_S: Final = 30.0
 
 @dataclass
 class Punched:
-    """How many pairs of each two classes tried and succeeded."""
+    """For each two classes: how many pairs tried and succeeded."""
 
     tried: Counter[tuple[str, str]] = field(default_factory=Counter)
     succeeded: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -31,7 +31,7 @@ class Punched:
         return self.succeeded.total() / self.tried.total()
 
     def by_class(self) -> dict[str, tuple[int, int]]:
-        """Of each class: succeeded, tried; a pair counts for both of its classes."""
+        """Return (succeeded, tried) by class; a pair counts for both of its classes."""
         found: dict[str, tuple[int, int]] = {}
         for pair, tried in self.tried.items():
             for kind in set(pair):
@@ -40,7 +40,7 @@ class Punched:
         return dict(sorted(found.items()))
 
     def table(self) -> str:
-        """A line a class."""
+        """Return one line per class."""
         lines = (
             f"{kind:20} {done:5} of {tried:5}  {100 * done / tried:5.1f} %"
             for kind, (done, tried) in self.by_class().items()

@@ -1,4 +1,4 @@
-"""When volunteers come and go: sessions, departures, re-dials; and a driver that makes it happen.
+"""Churn of volunteers: sessions, departures, re-dials; and a driver that carries them out.
 
 Every draw of a volunteer comes from its own stream. The figures and their sources: `churn.toml`.
 """
@@ -20,15 +20,15 @@ from .mix import Volunteer
 
 _FILE: Final = "churn.toml"
 DAY_H: Final = 24.0
-LEAST_S: Final = 1.0  # a session or an absence
+LEAST_S: Final = 1.0  # minimum of a session or an absence
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How one class of volunteers comes and goes; hours.
+    """Habits of one class of volunteers; times are in hours.
 
-    A `daily` one starts at `start` (mean, deviation) of its local day, with `chance`; others
-    alternate between sessions and absences (median, sigma of the log-normal).
+    A `daily` volunteer starts at `start` (mean, deviation) of its local day, with probability
+    `chance`. Others alternate between sessions and absences (median, sigma of the log-normal).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Habit:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of churn; it runs `speed` times as fast as life."""
+    """A model of churn; it runs `speed` times as fast as real life."""
 
     name: str
     habits: tuple[Habit, ...]
@@ -55,7 +55,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A stay, in seconds of the simulation, and how it ends: "clean", "crash" or "sleep"."""
+    """Time online, in seconds of the simulation, and how it ends: "clean", "crash" or "sleep"."""
 
     start: float
     end: float
@@ -63,13 +63,13 @@ class Session:
 
 
 def names() -> list[str]:
-    """The models that come with the package."""
+    """Return the models of the package."""
     return list(table(_FILE))
 
 
 @cache
 def load(name: str = "volunteer-mix") -> Model:
-    """A model of the package. Raises BadScenario with the nearest name."""
+    """Return a model of the package. Raises BadScenario with the nearest name."""
     if name not in names():
         raise unknown("model of churn", name, names())
     entry = table(_FILE)[name]
@@ -104,16 +104,17 @@ def _habit(name: str, item: Mapping[str, Any]) -> Habit:
 
 
 def habit_of(model: Model, random: Random) -> Habit:
-    """The class of a volunteer."""
+    """Draw the class of a volunteer."""
     return random.choices(model.habits, [habit.share for habit in model.habits])[0]
 
 
 def sessions(
     model: Model, habit: Habit, random: Random, utc_hours: float = 0.0
 ) -> Iterator[Session]:
-    """The stays of one volunteer, without end, in seconds from the start of the simulation.
+    """Yield the sessions of one volunteer, without end, in seconds from the start of the
+    simulation.
 
-    The simulation starts at midnight UTC, and at a random moment of what went before.
+    The simulation starts at midnight UTC, at a random moment of each volunteer's cycle.
     """
     stays = _daily(habit, random, utc_hours) if habit.daily else _alternating(habit, random)
     for start, end in stays:
@@ -123,19 +124,21 @@ def sessions(
 
 
 def _stay(habit: Habit, random: Random) -> float:
-    """Hours."""
+    """Return the length of a session in hours."""
     a, b = habit.session
     return random.weibullvariate(b, a) if habit.weibull else random.uniform(a, b)
 
 
 def _away(habit: Habit, random: Random) -> float:
-    """Hours."""
+    """Return the length of an absence in hours."""
     median, sigma = habit.absence
     return max(random.lognormvariate(math.log(median), sigma), LEAST_S / 3600)
 
 
 def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
-    """Whoever is there at the beginning is in the middle of a stay: chosen by its length."""
+    """Alternate sessions and absences. A volunteer that is online at the beginning is in the middle
+    of a session, drawn in proportion to its length.
+    """
     lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
     stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]
     now = -random.random() * (stay + away)
@@ -158,14 +161,14 @@ def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[flo
         day += 1
 
 
-# Making it happen.
+# The driver.
 
 Stop = Callable[[Host, Any], Awaitable[None]]
-"""Ends a host's program in order: (host, what `Host.start` returned)."""
+"""Ends a host's program in order: (host, return value of `Host.start`)."""
 
 
 async def power_off(host: Host, _: Any) -> None:
-    """For programs that have no goodbye."""
+    """Cut the power: for programs without a goodbye."""
     await host.crash()
 
 
@@ -177,7 +180,7 @@ async def churn(
     model: str | Model = "volunteer-mix",
     stop: Stop = power_off,
 ) -> None:
-    """Start, stop, crash and suspend the volunteers' programs as the model says, until cancelled.
+    """Start, stop, crash and suspend the volunteers' programs by the model, until cancelled.
 
     Light hosts are switched on and off, and keep their cores.
     """
@@ -225,7 +228,7 @@ class _Life:
         hours = self._one.drawn.region.utc_hours
         began = trio.current_time()
         if not isinstance(self._one.host, Host):
-            self._one.host.crash()  # nobody is there before its first session
+            self._one.host.crash()  # off until its first session
         for session in sessions(self._model, habit, random, hours):
             await trio.sleep_until(began + session.start)
             await self._arrive()

@@ -1,4 +1,4 @@
-"""The data files that lie beside this one. Each names its sources and its units."""
+"""The data files in this folder. Each names its sources and its units."""
 
 import tomllib
 from collections.abc import Collection
@@ -11,16 +11,16 @@ from ..errors import BadScenario, nearest
 
 @cache
 def text(name: str) -> str:
-    """A file of this package."""
+    """Return the text of a file of this package."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """A TOML file of this package."""
+    """Return a TOML file of this package."""
     return tomllib.loads(text(name))
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> BadScenario:
-    """The error for a name that is not there, with the nearest that is."""
-    return BadScenario(f"no {what} `{name}`", hint=nearest(name, known))
+    """Return the error for an unknown name, with the nearest known one."""
+    return BadScenario(f"there is no {what} `{name}`", hint=nearest(name, known))

@@ -1,13 +1,13 @@
-"""How long a packet takes between two places: matrices of round trips, measured or computed.
+"""Latency between two places: matrices of round trips, measured or computed.
 
 Two published formats are read: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT), and the
-pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, which comes
-with the package, is computed: great circles between cities, at the speed of light in fibre, times
-a detour, plus what the ends take. Against the pings between the same cities (2018) its quantiles
-are off by 3 % at the median and by up to 12 % from the 5th to the 95th; a single pair is off by
-20 % at the median and by 47 % at the 90th percentile, as real routes follow cables and contracts
-(in Africa and South America more than anywhere). Its median is 23 % above that of PlanetLab, whose
-sites are universities; from the 75th percentile up they are within 8 %.
+pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, part of
+the package, is computed: great circles between cities, at the speed of light in fibre, times a
+detour factor, plus a constant for both ends. Compared with the pings between the same cities
+(2018), its quantiles differ by 3 % at the median and by up to 12 % from the 5th to the 95th. A
+single pair differs by 20 % at the median and by 47 % at the 90th percentile, because real routes
+follow cables and contracts (most of all in Africa and South America). Its median is 23 % above that
+of PlanetLab, whose sites are universities; from the 75th percentile up they are within 8 %.
 """
 
 import csv
@@ -21,33 +21,33 @@ from ..errors import BadScenario
 from .data import text, unknown
 
 FIBRE_KM_PER_S: Final = 200_000.0
-"""Light in glass, whose refractive index is about 1.5."""
+"""Speed of light in glass, whose refractive index is about 1.5."""
 DETOUR: Final = 1.9
-"""How much longer a route is than the great circle."""
+"""Ratio of the length of a route to the great circle."""
 ENDS_MS: Final = 8.0
-"""Of a round trip, whatever the distance: routers, and the way into the city and out."""
+"""Part of a round trip at any distance: routers, and the way into and out of the city."""
 EARTH_KM: Final = 6371.0  # mean radius
 SAME_SITE_S: Final = 0.001
-"""One way between two hosts of one place; the access links come on top."""
+"""Seconds in one direction between two hosts at one place; the access links come on top."""
 MAX_SITES: Final = 2000
 MAX_RTT_MS: Final = 10_000.0
 UNITS_MS: Final = {"ms": 1.0, "s": 1000.0}
-"""Units that a square of round trips can be in, in milliseconds."""
+"""Units of the round trips in a file, in milliseconds."""
 UNSURE_BELOW: Final = 10.0
-"""A square whose values are all smaller may hold milliseconds of one city, or seconds."""
+"""If all values are smaller, they may be milliseconds within one city, or seconds."""
 _WONDER: Final = ["from", "to", "avg_ms", "pct_sol", "min_ms", "max_ms", "mdev_ms"]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place, and the region it lies in ("" where the data does not say)."""
+    """A place and its region ("" if the data gives none)."""
 
     name: str
     region: str = ""
 
 
 class Matrix:
-    """Seconds one way between sites, by their row: half of the mean of both round trips."""
+    """Seconds in one direction between sites, by row: half of the mean of both round trips."""
 
     def __init__(self, sites: Sequence[Site], round_trips_ms: Sequence[Sequence[float]]) -> None:
         self.sites = tuple(sites)
@@ -63,26 +63,26 @@ class Matrix:
         return len(self.sites)
 
     def __call__(self, a: int, b: int) -> float:
-        """Seconds from site `a` to site `b`; the form that `World(latency=…)` takes."""
+        """Return the seconds from site `a` to site `b`; the form that `World(latency=…)` takes."""
         return self._rows[a][b]
 
     def regions(self) -> list[str]:
-        """Their names, in order of appearance."""
+        """Return the names of the regions, in order of appearance."""
         return list(dict.fromkeys(site.region for site in self.sites))
 
     def of_region(self, region: str) -> list[int]:
-        """The rows of a region's sites."""
+        """Return the rows of a region's sites."""
         return [row for row, site in enumerate(self.sites) if site.region == region]
 
     def row(self, name: str) -> int:
-        """The row of a site. Raises BadScenario."""
+        """Return the row of a site. Raises BadScenario."""
         for row, site in enumerate(self.sites):
             if site.name == name:
                 return row
         raise unknown("site", name, [site.name for site in self.sites])
 
     def one_way(self) -> list[float]:
-        """Every pair's seconds, sorted: for quantiles."""
+        """Return the seconds of every pair, sorted, for quantiles."""
         return sorted(s for a, row in enumerate(self._rows) for b, s in enumerate(row) if a != b)
 
 
@@ -91,9 +91,9 @@ def _milliseconds(item: str, line: int, unit: str = "ms") -> float:
         value = float(item) * UNITS_MS[unit]
     except ValueError:
         word = {"ms": "milliseconds", "s": "seconds"}[unit]
-        raise BadScenario(f"{item[:40]!r} is no number of {word}", line=line) from None
-    if not 0 <= value <= MAX_RTT_MS:  # NaN is not, either
-        raise BadScenario(f"a round trip of {item[:40]} {unit} cannot be", line=line)
+        raise BadScenario(f"{item[:40]!r} is not a number of {word}", line=line) from None
+    if not 0 <= value <= MAX_RTT_MS:  # also refuses NaN
+        raise BadScenario(f"a round trip of {item[:40]} {unit} is out of range", line=line)
     return value
 
 
@@ -103,10 +103,11 @@ def _bounded(count: int, line: int) -> None:
 
 
 def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
-    """The PlanetLab format: a square of round trips between white space, one line for each site.
+    """Read the PlanetLab format: a square of round trips between white space, one line for each
+    site.
 
-    `unit` is "ms", "s", or empty: then milliseconds, unless the values may as well be seconds.
-    Raises BadScenario with the line.
+    `unit` is "ms", "s", or empty for milliseconds, which is refused if the values may also be
+    seconds. Raises BadScenario with the line.
     """
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
@@ -116,7 +117,7 @@ def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
         _bounded(max(len(items), len(rows) + 1), number)
         if rows and len(items) != len(rows[0]):
             raise BadScenario(
-                f"{len(items)} values where the lines before have {len(rows[0])}", line=number
+                f"{len(items)} values, expected {len(rows[0])} as in the lines before", line=number
             )
         rows.append([_milliseconds(item, number, unit or "ms") for item in items])
     if not rows or len(rows) != len(rows[0]):
@@ -125,8 +126,8 @@ def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
     longest = max(max(row) for row in rows)
     if not unit and 0 < longest < UNSURE_BELOW:
         raise BadScenario(
-            f"its longest round trip is {longest:g}: this can be seconds or milliseconds",
-            hint='say which in [world]: `latency_unit = "s"` or `latency_unit = "ms"`',
+            f"the longest round trip is {longest:g}, which can be seconds or milliseconds",
+            hint='set the unit in [world]: `latency_unit = "s"` or `latency_unit = "ms"`',
         )
     return Matrix([Site(f"planetlab-{row}") for row in range(len(rows))], rows)
 
@@ -138,15 +139,16 @@ def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise BadScenario(f"this is no CSV: {error}", line=reader.line_num) from None
+        raise BadScenario(f"not valid CSV: {error}", line=reader.line_num) from None
 
 
 def wondernetwork(lines: Iterable[str]) -> Matrix:
-    """The WonderNetwork format: `from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms`, a line a pair.
+    """Read the WonderNetwork format: `from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms`, one line per
+    pair.
 
     `from` is a city, `+` for a space; `to` is "City Country, Continent". A site is a city that
-    pings; a pair measured in one direction counts for both, one never measured has the median of
-    all. The region is the continent. Raises BadScenario with the line.
+    sends pings. A pair measured in one direction counts for both; a pair never measured gets the
+    median of all. The region is the continent. Raises BadScenario with the line.
     """
     rows = _rows_of(lines)
     first, header = next(rows, (1, []))
@@ -156,7 +158,7 @@ def wondernetwork(lines: Iterable[str]) -> Matrix:
     places: dict[str, None] = {}
     for line, row in rows:
         if len(row) != len(_WONDER):
-            raise BadScenario(f"{len(row)} values where {len(_WONDER)} belong", line=line)
+            raise BadScenario(f"{len(row)} values, expected {len(_WONDER)}", line=line)
         pings.setdefault(row[0].replace("+", " "), {})[row[1]] = _milliseconds(row[2], line)
         places[row[1]] = None
         _bounded(max(len(pings), len(places)), line)
@@ -172,7 +174,7 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
         if city is not None:
             full[city] = place
     if len(full) < 2:
-        raise BadScenario("there are no two cities that ping each other")
+        raise BadScenario("no two cities ping each other")
     names = sorted(full)
     known = [ms for city in names for ms in pings[city].values()]
     median = sorted(known)[len(known) // 2]
@@ -184,7 +186,8 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
 
 
 def cities(lines: Iterable[str]) -> Matrix:
-    """Computed latencies between cities: `name,region,latitude,longitude`, degrees, a line a city.
+    """Compute latencies between cities from `name,region,latitude,longitude`, in degrees, one per
+    line.
 
     Lines that begin with `#` are comments. Raises BadScenario with the line.
     """
@@ -192,7 +195,7 @@ def cities(lines: Iterable[str]) -> Matrix:
     places: list[tuple[float, float]] = []
     for line, row in _rows_of(item for item in lines if not item.startswith("#")):
         if len(row) != 4:
-            raise BadScenario(f"{len(row)} values where 4 belong", line=line)
+            raise BadScenario(f"{len(row)} values, expected 4", line=line)
         _bounded(len(sites) + 1, line)
         sites.append(Site(row[0], row[1]))
         places.append((_degrees(row[2], 90, line), _degrees(row[3], 180, line)))
@@ -205,14 +208,18 @@ def _degrees(item: str, most: int, line: int) -> float:
     except ValueError:
         value = math.nan
     if not -most <= value <= most:
-        raise BadScenario(f"{item[:40]!r} is no number of degrees up to {most}", line=line)
+        raise BadScenario(
+            f"{item[:40]!r} is not a number of degrees from -{most} to {most}", line=line
+        )
     return value
 
 
 def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Milliseconds there and back between two places, in degrees of latitude and longitude."""
+    """Return the round trip in milliseconds between two places, in degrees of latitude and
+    longitude.
+    """
     (north_a, east_a), (north_b, east_b) = (map(math.radians, place) for place in (a, b))
-    # The haversine formula: exact for near places as well.
+    # The haversine formula is exact for near places as well.
     chord = math.sin((north_a - north_b) / 2) ** 2
     chord += math.cos(north_a) * math.cos(north_b) * math.sin((east_a - east_b) / 2) ** 2
     km = 2 * EARTH_KM * math.asin(math.sqrt(min(chord, 1.0)))
@@ -224,23 +231,23 @@ FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""Forms of a user's file. `WITH_UNIT` names those that take the unit of their values as well."""
+"""Formats of a user's file. `WITH_UNIT` names those that also take the unit of their values."""
 WITH_UNIT: Final = ("planetlab",)
 
 
 def names() -> list[str]:
-    """The matrices that come with the package."""
+    """Return the matrices of the package."""
     return ["core"]
 
 
 @cache
 def matrix(name: str = "core") -> Matrix:
-    """A matrix of the package by name. Raises BadScenario."""
+    """Return a matrix of the package by name. Raises BadScenario."""
     if name not in names():
         raise unknown("latency matrix", name, names())
     return cities(text("cities.csv").splitlines())
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the sorted `values` lies."""
+    """Return the value below which this share of the sorted `values` lies."""
     return values[min(len(values) - 1, math.floor(share * len(values)))]

@@ -1,6 +1,6 @@
-"""Who the volunteers are: classes of NATs and links by share, drawn and built into a world.
+"""Volunteers drawn from classes of NATs and links, and built into a world.
 
-Each volunteer is drawn from its own stream, so that a further one changes nobody.
+Each volunteer is drawn from its own stream, so that adding one changes no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ Choice = TypeVar("Choice")
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where volunteers are, the share of them, and their clock against UTC in hours."""
+    """A region: its share of the volunteers, and its clock against UTC in hours."""
 
     name: str
     share: float
@@ -34,8 +34,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of volunteers. `nat` and `carrier` are kinds of gateway, "" for none; `links` are
-    profiles by share; `punch` is what the class can do in theory (the data file says it)."""
+    """A class of volunteers.
+
+    `nat` and `carrier` are kinds of gateway, "" for none; `links` are profiles by share; `punch` is
+    the class's ability to punch holes in theory (explained in the data file).
+    """
 
     name: str
     share: float
@@ -50,7 +53,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Shares are of 1."""
+    """A mix of classes and regions. Shares are fractions of 1."""
 
     name: str
     regions: tuple[Region, ...]
@@ -61,7 +64,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One volunteer as it was drawn; `site` is a row of the latency matrix."""
+    """Drawn properties of one volunteer; `site` is a row of the latency matrix."""
 
     kind: Kind
     region: Region
@@ -94,20 +97,20 @@ class Volunteer:
 
 
 def names() -> list[str]:
-    """The populations that come with the package."""
+    """Return the populations of the package."""
     return [DEFAULT]
 
 
 @cache
 def load(name: str = DEFAULT) -> Population:
-    """A population of the package. Raises BadScenario with the nearest name."""
+    """Return a population of the package. Raises BadScenario with the nearest name."""
     if name not in names():
         raise unknown("population", name, names())
     return read(table(f"{name}.toml"))
 
 
 def read(entry: Mapping[str, Any]) -> Population:
-    """A population from its table. Raises BadScenario where shares or names do not fit."""
+    """Read a population from its table. Raises BadScenario if shares or names do not fit."""
     regions = tuple(
         Region(name, item["percent"] / 100, item["utc_hours"])
         for name, item in entry["regions"].items()
@@ -150,7 +153,7 @@ def _kind(item: Mapping[str, Any]) -> Kind:
 
 
 def draw(population: Population, random: Random, places: latency.Matrix) -> Draw:
-    """A volunteer; each takes the same number of draws, whatever comes out."""
+    """Draw a volunteer; every one takes the same number of draws, whatever the result."""
     kind = _choose(random, ((item, item.share) for item in population.kinds))
     region = _choose(random, ((item, item.share) for item in population.regions))
     link = _choose(random, kind.links.items())
@@ -176,10 +179,10 @@ def populate(
     prefix: str = "v",
     core: Callable[[str], Core] | None = None,
 ) -> list[Volunteer]:
-    """Draw volunteers and build them; with `core` (a name → a core) they are light hosts.
+    """Draw volunteers and build them; with `core` (from a name to a core) they are light hosts.
 
-    Their sites are rows of `places`, the package's matrix; `World(latency=latency.matrix())`
-    uses it.
+    Their sites are rows of `places`, the package's matrix; `World(latency=latency.matrix())` uses
+    it.
     """
     drawn = draws(world, count, population=population, places=places, prefix=prefix)
     return [
@@ -196,7 +199,7 @@ def draws(
     places: latency.Matrix | None = None,
     prefix: str = "v",
 ) -> dict[str, Draw]:
-    """Draw volunteers by their names, as `populate` builds them."""
+    """Draw volunteers by name, as `populate` builds them."""
     drawn_from = load(population) if isinstance(population, str) else population
     places = places or latency.matrix()
     names = [f"{prefix}{index}" for index in range(count)]
@@ -206,7 +209,7 @@ def draws(
 def build(
     world: World, name: str, drawn: Draw, core: Core | None = None, link: LinkSpec | None = None
 ) -> Volunteer:
-    """One volunteer: its gateways, with the access link at the outermost, and its host.
+    """Build one volunteer: its gateways, with the access link at the outermost, and its host.
 
     `link` replaces the access link that was drawn.
     """
@@ -224,7 +227,7 @@ def build(
             )
         )
     if kind.nat:
-        # The access link lies between the home and what the carrier has behind it.
+        # The access link is between the home and the carrier's network.
         gateways.append(
             world.gateway(
                 f"{name}-home",
@@ -247,8 +250,9 @@ def build(
 
 
 def punch_rate(population: Population) -> float:
-    """The share of pairs without a forward, both behind NATs, that can reach each other in theory
-    once each knows the other's outer endpoint and both probe at the same time."""
+    """Return the share of pairs without a forward, both behind NATs, that can reach each other in
+    theory, once each knows the other's outer endpoint and both probe at the same time.
+    """
     kinds = [kind for kind in population.kinds if kind.nat and not kind.forward]
     whole = sum(kind.share for kind in kinds)
     return sum(
@@ -257,7 +261,9 @@ def punch_rate(population: Population) -> float:
 
 
 def can_punch(a: str, b: str) -> bool:
-    """RFC 4787's mappings against its filters, in the words of `Kind.punch`."""
+    """Whether two volunteers can punch: RFC 4787's mappings against its filters, in terms of
+    `Kind.punch`.
+    """
     if "blocked" in (a, b):
         return False
     if "symmetric" not in (a, b):

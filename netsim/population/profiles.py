@@ -12,18 +12,18 @@ _FILE = "links.toml"
 
 
 def names() -> list[str]:
-    """The profiles that stand by themselves."""
+    """Return the profiles that can be used alone."""
     return [name for name, entry in table(_FILE).items() if not entry.get("overlay")]
 
 
 def overlays() -> list[str]:
-    """Those that are added to another, behind a `+`."""
+    """Return the profiles that are added to another one with a `+`."""
     return [name for name, entry in table(_FILE).items() if entry.get("overlay")]
 
 
 @cache
 def link(name: str) -> LinkSpec:
-    """An access link, as its host sees it. Raises BadScenario with the nearest name."""
+    """Return an access link as its host sees it. Raises BadScenario with the nearest name."""
     base, *above = name.split("+")
     if base not in names():
         raise unknown("link profile", base, names())
@@ -78,7 +78,7 @@ def _cycle(entry: dict[str, Any] | None) -> Cycle | None:
 
 
 def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
-    """Two links in a row as one: the slower rate and its buffer, the worse bursts."""
+    """Combine two links in a row into one: the slower rate and its buffer, the worse bursts."""
     assert base.rate is not None and over.rate is not None
     slower = over if over.rate < base.rate else base
     return replace(
@@ -98,7 +98,7 @@ def _weight(burst: Burst) -> float:
 
 @cache
 def overlay(name: str) -> LinkSpec:
-    """What an overlay does by itself: the Wi-Fi between a host and its gateway."""
+    """Return an overlay alone: the Wi-Fi between a host and its gateway."""
     if name not in overlays():
         raise unknown("link overlay", name, overlays())
     return _spec(table(_FILE)[name])

@@ -1,1 +1,1 @@
-"""A run as one HTML file: tables, and plots where matplotlib is there."""
+"""Report of a run as one HTML file: tables, and plots if matplotlib is installed."""

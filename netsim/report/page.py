@@ -1,4 +1,4 @@
-"""A result, as `dataclasses.asdict` makes it, becomes a page."""
+"""The HTML page of a result, which is given as `dataclasses.asdict` returns it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -37,9 +37,9 @@ PAIRS: Final = {
 
 
 def page(run: dict[str, Any], scenario: str = "") -> str:
-    """The whole HTML file, with the text of its scenario. Names in both are escaped.
+    """Return the whole HTML file, with the text of its scenario. Names in both are escaped.
 
-    Raises KeyError, TypeError, ValueError, AttributeError or IndexError for what is no result.
+    Raises KeyError, TypeError, ValueError, AttributeError or IndexError if `run` is not a result.
     """
     try:
         return _page(run, scenario)
@@ -70,7 +70,7 @@ def _page(run: dict[str, Any], scenario: str) -> str:
 
 
 def _headline(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a reader looks for first: a few figures, in words."""
+    """Yield the most important figures, each with a label."""
     for metric, words in HEADLINE.items():
         value = value_of(metric, metrics)
         if value is not None:
@@ -86,7 +86,7 @@ def _times(ratio: float) -> str:
 
 
 def _scalars(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Name, value and meaning of each figure that is no distribution."""
+    """Yield name, value and meaning of each figure that is not a distribution."""
     for name, value in sorted(metrics.items()):
         if name == "drops":
             for reason, count in value.items():
@@ -96,7 +96,7 @@ def _scalars(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _kinds(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Hosts and their counters, summed by the kind of their gateway."""
+    """Sum hosts and their counters by the kind of their gateway."""
     found: dict[str, Counter[str]] = {}
     for host in hosts:
         sums = found.setdefault(host["kind"], Counter())

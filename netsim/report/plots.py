@@ -1,6 +1,6 @@
-"""Plots of a run as SVG to be put into a page. matplotlib is optional and imported late.
+"""Plots of a run as SVG for the page of a report. matplotlib is optional and imported late.
 
-Legends stand beside the axes, and ticks show whole values: no offset, no power of ten.
+Legends are beside the axes, and ticks show whole values: no offset, no power of ten.
 """
 
 import io
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ..scenario.metrics import quantile
 
 WIDTH: Final = 9.0  # inches
-UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # else milliseconds
+UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # all others: milliseconds
 BLUE, RED, GREY, PALE = "#2b6cb0", "#b3261e", "#6b7785", "#e3e8ee"
 
 
@@ -28,7 +28,7 @@ def available() -> bool:
 
 
 def of(run: dict[str, Any]) -> dict[str, Any]:
-    """Every plot of a run; none without matplotlib."""
+    """Return every plot of a run; none without matplotlib."""
     if not available():
         return {
             "available": False, "distributions": [], "topology": "", "matrix": "", "timeline": "",
@@ -60,7 +60,7 @@ def _axes(height: float, width: float = WIDTH) -> tuple[Any, Any]:
 
 
 def _whole_values(*axes: Any) -> None:
-    """Ticks that show the value itself, as `1,500` or `97.5`."""
+    """Use ticks that show the value itself, as `1,500` or `97.5`."""
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     for axis in axes:
@@ -69,12 +69,12 @@ def _whole_values(*axes: Any) -> None:
 
 
 def _legend(axes: Any) -> None:
-    """To the right of the axes, where no data are."""
+    """Place the legend to the right of the axes, where it hides no data."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
 
 
 def _svg(figure: Any) -> Markup:
-    """The figure's SVG element: no date, no random ids, nothing fetched."""
+    """Return the figure's SVG element: no date, no random ids, no external resources."""
     from matplotlib import rc_context
 
     text = io.StringIO()
@@ -84,12 +84,14 @@ def _svg(figure: Any) -> Markup:
 
 
 def _plain(name: str) -> str:
-    """A name as matplotlib shall write it: `$` would start a formula."""
+    """Escape a name for matplotlib, where `$` would start a formula."""
     return name.replace("$", r"\$")
 
 
 def distribution(name: str, values: list[float]) -> Markup:
-    """The cumulative distribution of ascending samples, with its median and 95th percentile."""
+    """Plot the cumulative distribution of ascending samples, with its median and 95th
+    percentile.
+    """
     unit, factor = UNITS.get(name, ("ms", 1e3))
     figure, axes = _axes(2.6)
     shown = [value * factor for value in values]
@@ -109,7 +111,7 @@ def distribution(name: str, values: list[float]) -> Markup:
 
 
 def topology(hosts: list[dict[str, Any]]) -> Markup | str:
-    """A bar of hosts for each kind of gateway: those that are up, then those that are off."""
+    """Plot a bar of hosts for each kind of gateway: those that are up, then those that are off."""
     if not hosts:
         return ""
     from matplotlib.ticker import MaxNLocator
@@ -136,7 +138,7 @@ def topology(hosts: list[dict[str, Any]]) -> Markup | str:
 
 
 def matrix(pairs: dict[str, Any]) -> Markup | str:
-    """The share of pairs that met, by both kinds; grey where there was no such pair."""
+    """Plot the share of pairs that met, by both kinds; grey if there was no such pair."""
     classes, cells = pairs.get("classes", []), pairs.get("cells", [])
     if len(classes) < 2:
         return ""
@@ -153,7 +155,7 @@ def matrix(pairs: dict[str, Any]) -> Markup | str:
 
 
 def timeline(run: dict[str, Any]) -> Markup | str:
-    """Three rows over virtual time: the steps, packets per second, hosts that are up."""
+    """Plot three rows over virtual time: the steps, packets per second, hosts that are up."""
     series = run["series"]
     if not series.get("at"):
         return ""
@@ -191,7 +193,7 @@ def timeline(run: dict[str, Any]) -> Markup | str:
 
 
 def _rates(at: list[float], counts: list[float]) -> list[float]:
-    """Per second, between each sample and the one before."""
+    """Return the rates per second between successive samples."""
     before = [0.0, *counts]
     return [
         (after - before[number]) / max(at[number + 1] - at[number], 1e-9)
@@ -200,7 +202,7 @@ def _rates(at: list[float], counts: list[float]) -> list[float]:
 
 
 def _steps(axes: Any, steps: list[dict[str, Any]], rows: list[str], end: float) -> None:
-    """A row for each kind of step: a bar for as long as it lasts, a diamond where it is at once."""
+    """Plot a row for each kind of step: a bar for its duration, a diamond for an instant."""
     for item in steps:
         row = rows.index(item["what"])
         if item["until"] is None:

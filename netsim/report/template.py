@@ -1,4 +1,4 @@
-"""The HTML of a report. No scripts, nothing from the network."""
+"""The HTML template of a report. No scripts, no external resources."""
 
 from typing import Final
 
@@ -42,7 +42,7 @@ pre span:target { background: #ffe9a8; color: #1a1a1a; }
 · {{ "{:,}".format(run.records) }} records of packets
 · digest <code>{{ run.digest }}</code>{% endif %}</p>
 {% if run.ended != "done" %}
-<p class="failed">The run did not come to its end: {{ run.ended }}</p>
+<p class="failed">The run did not complete: {{ run.ended }}</p>
 {% endif %}
 
 {% if headline %}
@@ -97,8 +97,9 @@ table below.</p>
 {% endif %}
 
 <h2>Hosts by kind of gateway</h2>
-<p class="note">Volunteers of a population stand under their class, hosts without a gateway under
-“public”. Sent, received and dropped are packets at the hosts; gateways are not counted here.</p>
+<p class="note">Volunteers of a population are listed under their class, hosts without a gateway
+under “public”. Sent, received and dropped are packets at the hosts; gateways are not
+counted here.</p>
 {{ plots.topology or "" }}
 <table>
 <tr><th>gateway or class<th class="n">hosts<th class="n">sent<th class="n">received
@@ -110,7 +111,7 @@ table below.</p>
 </table>
 
 {% if run.pairs.classes %}
-<h2>Who reaches whom</h2>
+<h2>Pairs that reached each other</h2>
 <p class="note">Counts {{ pairs }}. In the table, 7/8 means 7 of 8, and · that there was no such
 pair{% if plots.matrix %}; in the plot, blue is all of them, red none, and grey that there was no
 such pair{% endif %}. Each pair counts in both of its places.</p>

@@ -1,1 +1,1 @@
-"""Scenarios: an experiment as a TOML file, checked word by word, and the run of it."""
+"""Scenarios: experiments as TOML files, which are validated strictly and run."""

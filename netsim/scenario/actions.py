@@ -1,4 +1,4 @@
-"""What a `[[step]]` can do: one dataclass for each action, by its name in the file."""
+"""The actions of a `[[step]]`: one dataclass for each, by its name in the file."""
 
 # ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
 
@@ -13,7 +13,9 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """No packet passes between the groups; hosts in no group talk with everybody."""
+    """Partition the hosts: no packet passes between the groups. Hosts in no group can talk to
+    all.
+    """
 
     groups: tuple[Names, ...] = knob(units.groups, says="who stays together")
     oneway: bool = knob(units.switch, False, says="only the first group's packets are lost")
@@ -26,7 +28,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Packets from the ones to the others are lost by chance, in this direction."""
+    """Lose packets in one direction at random."""
 
     origins: Names = knob(units.names, key="from", says="who sends")
     receivers: Names = knob(units.names, key="to", says="who would receive")
@@ -35,7 +37,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Packets from the ones to the others take longer, in this direction."""
+    """Delay packets in one direction."""
 
     origins: Names = knob(units.names, key="from", says="who sends")
     receivers: Names = knob(units.names, key="to", says="who receives")
@@ -44,42 +46,42 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Clog:
-    """What these hosts send or would receive is held back, and then all arrives."""
+    """Hold back all that these hosts send or would receive; then all of it arrives."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """A random part of the hosts is clogged one after the other, and freed in another order."""
+    """Clog a random subset of the hosts one after the other, and unclog them in another order."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Power off, with no goodbye."""
+    """Cut the power, without a goodbye."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Power on again, with the same disk; a host that runs is crashed first."""
+    """Switch the power on, with the same disk; a running host is crashed first."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Close the lid: nothing runs, nothing is received."""
+    """Suspend hosts, as when a lid is closed: nothing runs, nothing is received."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Open the lid again."""
+    """Wake suspended hosts up."""
 
     target: Names = knob(units.names, says="the hosts")
 
@@ -89,12 +91,12 @@ class Clock:
     """Set the wall clock forward or back."""
 
     target: Names = knob(units.names, says="the hosts")
-    step: float = knob(units.span, says="by so much; negative is back")
+    step: float = knob(units.span, says="seconds forward; negative is back")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The wall clock runs fast, or slow, from now on."""
+    """Let the wall clock run fast or slow from now on."""
 
     target: Names = knob(units.names, says="the hosts")
     rate: float = knob(units.number, says="seconds gained in a second; negative is slow")
@@ -102,21 +104,21 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class NatReboot:
-    """A gateway forgets every mapping."""
+    """Let a gateway forget all its mappings."""
 
     target: Names = knob(units.names, says="the gateways")
 
 
 @dataclass(frozen=True, slots=True)
 class Redial:
-    """A gateway comes back with another public address."""
+    """Give a gateway another public address."""
 
     target: Names = knob(units.names, says="the gateways")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """Pull the cable; of a gateway, the one to the outside."""
+    """Pull the cable; for a gateway, the one to the outside."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
 
@@ -130,37 +132,39 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One direction of a link is dead."""
+    """Cut one direction of a link."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
-    way: str = knob(units.text, says="`up`: what they send; `down`: what they would receive",
+    way: str = knob(units.text, says="`up`: packets that they send; `down`: packets to them",
                     known=lambda: ("up", "down"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFull:
-    """Nothing more fits on the disk of a daemon's host (ENOSPC)."""
+    """Fill the disk of a daemon's host, so that writes fail (ENOSPC)."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class DiskReadOnly:
-    """Nothing can be written to the disk of a daemon's host (EROFS)."""
+    """Make the disk of a daemon's host read-only (EROFS)."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLostSyncs:
-    """The disk of a daemon's host says that writes are safe before they are: a crash loses them."""
+    """Let the disk of a daemon's host confirm syncs that it has not done: a crash loses the
+    writes.
+    """
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """A daemon is asked for text."""
+    """Let a daemon generate text."""
 
     target: Names = knob(units.names, says="the daemons, one after the other")
     prompt: str = knob(units.text, "In the beginning", says="what to continue")
@@ -184,5 +188,5 @@ UNDO: Final = {
     "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",
     "disk.full": "disk.mend", "disk.read-only": "disk.mend", "disk.lost-syncs": "disk.mend",
 }  # fmt: skip
-"""What `for` ends each action with; the others last."""
+"""The action that ends each action with a `for`; other actions cannot be ended."""
 NEEDS_FOR: Final = (Clog, Swizzle)

@@ -1,6 +1,6 @@
-"""What a scenario asks of running daemons: their links, whom they know, text.
+"""A scenario's interface to running daemons: their links, the members they know, text.
 
-The daemon is imported when the first one is made: a scenario of the network alone needs none of it.
+The daemon is imported when the first one is made: a scenario of the network alone does not need it.
 """
 
 from typing import Any
@@ -13,7 +13,9 @@ from .programs.daemon import DaemonSettings
 
 
 class DaemonProgram:
-    """`Program`: the daemon, with its handle of this life, and how long each start took."""
+    """`Program` that runs a daemon. It has the handle of the current run, and the duration of each
+    start.
+    """
 
     def __init__(self, settings: DaemonSettings, bootstrap: list[str]) -> None:
         from ..daemons.daemon import Daemon
@@ -29,7 +31,7 @@ class DaemonProgram:
         self.boots: list[float] = []  # seconds
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
-        """One life of it."""
+        """Run the daemon until it ends."""
         self.handle = None
         try:
             await self._daemon.run(host, task_status=_Started(self, task_status))
@@ -38,7 +40,7 @@ class DaemonProgram:
 
 
 class _Started:
-    """Takes note of the handle, on its way to who has started the daemon."""
+    """Records the handle before passing it to the task that started the daemon."""
 
     def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[Any]") -> None:
         self._program = program
@@ -52,7 +54,7 @@ class _Started:
 
 
 def program_of(host: Host) -> DaemonProgram | None:
-    """The daemon of a host, once it has started."""
+    """Return the daemon of a host, once it has started."""
     program: Program | None = host.program
     if isinstance(program, DaemonProgram) and program.handle is not None:
         return program
@@ -60,13 +62,13 @@ def program_of(host: Host) -> DaemonProgram | None:
 
 
 def peer(host: Host) -> str:
-    """The peer id of a host's daemon; empty while it starts."""
+    """Return the peer id of a host's daemon; empty while it starts."""
     program = program_of(host)
     return str(program.handle.peer) if program is not None else ""
 
 
 def linked(host: Host) -> set[str]:
-    """The peers that a host's daemon has a link to."""
+    """Return the peers to which a host's daemon has a link."""
     program = program_of(host)
     if program is None:
         return set()
@@ -74,13 +76,13 @@ def linked(host: Host) -> set[str]:
 
 
 def known(host: Host) -> set[str]:
-    """The peers that a host's daemon knows to be alive, itself included."""
+    """Return the peers that a host's daemon considers alive, itself included."""
     program = program_of(host)
     return set(map(str, program.handle.node.directory.members())) if program is not None else set()
 
 
 async def generate(host: Host, action: actions.Generate) -> float | None:
-    """Have a daemon generate; virtual seconds that it took, None where it failed."""
+    """Let a daemon generate; return the virtual seconds that it took, None if it failed."""
     from ..daemons.asking import answer_time
 
     program = program_of(host)

@@ -1,4 +1,4 @@
-"""Expectations: figures compared at the end, invariants watched while the run goes on."""
+"""Expectations: metrics compared at the end, and invariants checked during the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Wait:
 
 
 class Watch:
-    """Looks at the invariants of a scenario at every sample."""
+    """Checks the invariants of a scenario at every sample."""
 
     def __init__(self, scenario: Scenario, topology: Topology) -> None:
         self._topology = topology
@@ -42,18 +42,18 @@ class Watch:
         ]
 
     def deadlines(self) -> list[float]:
-        """When an invariant has to hold at the latest."""
+        """Return the latest moments at which the invariants have to hold."""
         return [wait.deadline for wait in self.waits]
 
     def look(self, now: float) -> None:
-        """Take note of what holds now."""
+        """Record which invariants hold now."""
         for wait in self.waits:
             due = wait.reached is None and wait.since < now <= wait.deadline
             if due and INVARIANTS[wait.expect.invariant](self._topology, wait.since):
                 wait.reached = now - wait.since
 
     def verdict(self, expect: Expect) -> Verdict:
-        """The slowest of the moments decides."""
+        """Return the verdict on an invariant; the slowest of its moments decides."""
         mine = [wait.reached for wait in self.waits if wait.expect is expect]
         times = [reached for reached in mine if reached is not None]
         met = len(times) == len(mine)
@@ -62,7 +62,7 @@ class Watch:
 
 
 def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Verdict]:
-    """A verdict for each expectation, in the order of the file."""
+    """Return a verdict for each expectation, in the order of the file."""
     return [
         watch.verdict(expect) if expect.invariant else compare(expect, metrics)
         for expect in scenario.expects
@@ -70,7 +70,7 @@ def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Ver
 
 
 def compare(expect: Expect, metrics: dict[str, Any]) -> Verdict:
-    """The verdict on a metric; one of which nothing was measured fails."""
+    """Return the verdict on a metric; it fails if nothing was measured."""
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)
     return Verdict(str(expect), met, found, expect.line, expect.found(found))
@@ -90,14 +90,14 @@ def _answered(topology: Topology, since: float) -> bool:
 
 
 def _links(topology: Topology) -> dict[str, set[str]]:
-    """Of each running daemon: the other running ones that it has a link to."""
+    """Return, for each running daemon, the other running ones to which it has a link."""
     hosts = [member.host for member in topology.running("daemon")]
     peers = {daemons.peer(host): daemons.linked(host) for host in hosts}
     return {peer: linked & peers.keys() for peer, linked in peers.items()}
 
 
 def is_connected(links: Mapping[str, set[str]]) -> bool:
-    """Whether a graph is one piece; links are seen from both ends."""
+    """Whether a graph is connected; links are listed at both ends."""
     todo: list[str] = list(links)[:1]
     seen = set(todo)
     while todo:
@@ -109,7 +109,7 @@ def is_connected(links: Mapping[str, set[str]]) -> bool:
 
 
 def is_complete(links: Mapping[str, set[str]]) -> bool:
-    """Whether a graph has every link."""
+    """Whether a graph has every possible link."""
     return bool(links) and all(len(linked) == len(links) - 1 for linked in links.values())
 
 

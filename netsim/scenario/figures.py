@@ -1,4 +1,4 @@
-"""The metrics of a run, from what its hosts have measured."""
+"""Computation of a run's metrics from the measurements of its hosts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .run import Run
 
 Samples = dict[str, list[float]]
-Pair = tuple[str, str, bool]  # two classes, and whether two hosts of theirs met
+Pair = tuple[str, str, bool]  # two classes, and whether hosts of them met
 
 
 def figures(run: "Run") -> tuple[dict[str, Any], Samples]:
-    """Every metric, and the samples behind the distributions."""
+    """Return every metric, and the samples behind the distributions."""
     network = run.world.network
     topology = run.topology
     run.ledger.digest  # noqa: B018  counts what is pending
@@ -94,7 +94,9 @@ def _daemons(run: "Run", metrics: dict[str, Any], samples: Samples) -> None:
 
 
 def pairs(topology: Topology) -> tuple[str, list[Pair]]:
-    """Who reaches whom: links of daemons, else punched pairs, else answered echoes."""
+    """Return which pairs reached each other: links of daemons, else punched pairs, else answered
+    echoes.
+    """
     if topology.of("daemon"):
         return "linked", _linked_pairs(topology)
     if topology.of("punch"):

@@ -1,7 +1,7 @@
-"""`[[group]]`: names for some of the hosts, by their gateways, a share or a number.
+"""`[[group]]`: names for subsets of the hosts, selected by gateway, share or number.
 
-Which hosts these are is drawn by the seed. Each host has a stream of its own for each group, so
-that neither a further host nor a further group changes a draw.
+The seed draws the hosts. Each host has a stream of its own for each group, so that neither another
+host nor another group changes a draw.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ PUBLIC: Final = "public"  # the kind of a host without a gateway
 
 
 class Groups(Places):
-    """Reads the [[group]] tables of a document."""
+    """Reader of the [[group]] tables of a document."""
 
     def drawn_groups(self, world: WorldTable, links: tuple[Link, ...]) -> tuple[Group, ...]:
-        """Every [[group]], in the order of the file."""
+        """Read every [[group]], in the order of the file."""
         kinds = {PUBLIC, *vocabulary.kinds()}
         if world.hosts:
             kinds |= {kind.name for kind in mix.load(world.population).kinds}
@@ -55,18 +55,18 @@ class Groups(Places):
     def group_name(self, name: str, path: Path) -> None:
         if not all(character.isalnum() or character in "-_" for character in name):
             hint = "use letters, digits, - _"
-            self.source.refuse((*path, "name"), f"`{name}` is no name for a group", hint)
+            self.source.refuse((*path, "name"), f"`{name}` is not a valid name for a group", hint)
         if name in {*self.names, *self.groups, *self.gateways, "population"}:
-            self.source.refuse((*path, "name"), f"the name `{name}` is taken")
+            self.source.refuse((*path, "name"), f"the name `{name}` is already used")
 
     def size_of_group(self, group: Group, path: Path) -> None:
         if group.share is not None and group.count is not None:
             self.source.refuse((*path, "share"), "[[group]] has either a `share` or a `count`")
         if group.share == 0:
-            self.source.refuse((*path, "share"), "`0`: a share here is more than nothing")
+            self.source.refuse((*path, "share"), "`0`: a share here is greater than 0")
 
     def settings_of_group(self, group: Group, path: Path, data: dict[str, Any]) -> Any:
-        """Settings by field, of the one program that all of its hosts run."""
+        """Read settings by field, for the one program that all hosts of the group run."""
         if "settings" not in data:
             return None
         programs = sorted({self.programs[name] for name in self.groups[group.name]})
@@ -85,7 +85,7 @@ class Groups(Places):
         return given
 
     def groups_with_gateways(self) -> set[str]:
-        """Words for several hosts of which some have a gateway of their own."""
+        """Return the words for several hosts that include a host with a gateway of its own."""
         return {
             word
             for word in self.groups
@@ -104,7 +104,7 @@ class Groups(Places):
 
 
 def words_of(action: Any) -> set[str]:
-    """The words for hosts in an action."""
+    """Return the words for hosts in an action."""
     fields = ("target", "origins", "receivers")
     words = {word for name in fields for word in getattr(action, name, ())}
     return words | {word for group in getattr(action, "groups", ()) for word in group}
@@ -116,8 +116,10 @@ def draw(
     kinds: Mapping[str, frozenset[str]],
     streams: Streams,
 ) -> dict[str, list[str]]:
-    """The hosts of each group. `known` has the other words for several hosts, `kinds` the words
-    for each host. Raises BadScenario where there are too few.
+    """Draw the hosts of each group.
+
+    `known` has the other words for several hosts, `kinds` the words for each host. Raises
+    BadScenario if there are too few hosts.
     """
     found: dict[str, list[str]] = {}
 
@@ -156,7 +158,7 @@ def _some(table: Group, names: list[str], streams: Streams) -> list[str]:
 
 
 def check_partitions(scenario: Scenario, known: Mapping[str, list[str]]) -> None:
-    """Raises BadScenario where drawn groups put a host on two sides of a partition."""
+    """Check that drawn groups put no host on two sides of a partition. Raises BadScenario."""
     for step in scenario.steps:
         if not isinstance(step.action, actions.Partition):
             continue
@@ -165,7 +167,7 @@ def check_partitions(scenario: Scenario, known: Mapping[str, list[str]]) -> None
             side = {name for word in words for name in known.get(word, [word])}
             if twice := sorted(seen & side):
                 raise BadScenario(
-                    f"`{twice[0]}` is in the groups twice", line=step.line,
+                    f"`{twice[0]}` is in two groups of the partition", line=step.line,
                     hint="`without` of a [[group]] leaves the hosts of another one out",
                 )  # fmt: skip
             seen |= side

@@ -8,7 +8,7 @@ COUNTERS = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
 
 
 class Ledger(Trace):
-    """The records of a run, and their sums. Counting happens a batch at a time."""
+    """Records of a run, and their sums. Counting happens one batch at a time."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -34,6 +34,6 @@ class Ledger(Trace):
         super()._flush()
 
     def counters(self, host: str) -> dict[str, int]:
-        """What a host has sent, received and lost so far."""
+        """Return the counters of a host so far: packets and bytes sent, received and lost."""
         self._flush()
         return dict(zip(COUNTERS, self.hosts.get(host, (0,) * 5), strict=True))

@@ -1,4 +1,4 @@
-"""Links of a scenario as the simulator's specifications."""
+"""Conversion of a scenario's links into the simulator's specifications."""
 
 import dataclasses
 from typing import Any
@@ -12,9 +12,9 @@ _BURST = ("bad", "good", "loss_bad", "loss_good")
 
 
 def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
-    """One direction: the profile, then what holds for both, then its own.
+    """Return one direction: the profile, then the values for both directions, then its own.
 
-    Raises BadScenario naming the knob that cannot be so.
+    Raises BadScenario naming the knob with an impossible value.
     """
     spec: PipeSpec = getattr(vocabulary.profile(link.profile), way)
     for table in (link.both, own):
@@ -33,7 +33,7 @@ def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
                     hint=f"set `{needed}`, or leave `{needy}` out",
                 )
     if spec.mtu < 576:
-        raise BadScenario("`mtu` is at least 576 B", hint="RFC 791 has every host take 576 bytes")
+        raise BadScenario("`mtu` is at least 576 B", hint="RFC 791: every host accepts 576 bytes")
     return spec
 
 
@@ -48,12 +48,12 @@ def _burst(table: dict[str, Any]) -> Burst:
         if not {"bad", "good", "loss_bad"} <= set(shares):
             raise ValueError("it needs bad, good and loss_bad")
         if not shares["bad"] or not shares["good"]:
-            raise ValueError("bad and good are more than nothing")
+            raise ValueError("bad and good must be greater than 0")
     except ValueError as error:
         raise BadScenario(f"`burst`: {error}") from None
     return Burst(**shares)
 
 
 def link_spec(link: Link) -> LinkSpec:
-    """Both directions of a `[[link]]`."""
+    """Return both directions of a `[[link]]`."""
     return LinkSpec(up=pipe_spec(link, link.up, "up"), down=pipe_spec(link, link.down, "down"))

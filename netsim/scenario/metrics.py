@@ -1,4 +1,4 @@
-"""The names of what can be measured, their units, and the arithmetic of samples.
+"""The names of metrics, their units, and the statistics of samples.
 
 A name is a count or a share (`packets.sent`, `punch.success_rate`), or a distribution with a
 statistic (`rtt.p95`).
@@ -30,7 +30,7 @@ MEASURES: Final[dict[str, Measure]] = {
     "packets.dropped": Measure(units.whole, "packets lost for any reason"),
     "packets.loss": Measure(units.share, "share dropped, of the packets delivered or dropped"),
     "hosts.up": Measure(units.whole, "hosts switched on at the end"),
-    "rtt": Measure(units.duration, "time there and back of an echo", ("udp-echo",), True),
+    "rtt": Measure(units.duration, "round trip of an echo", ("udp-echo",), True),
     "echo.sent": Measure(units.whole, "datagrams to be echoed", ("udp-echo",)),
     "echo.answered": Measure(units.whole, "echoes that came back", ("udp-echo",)),
     "echo.answered_rate": Measure(
@@ -45,21 +45,23 @@ MEASURES: Final[dict[str, Measure]] = {
     ),
     "punch.time": Measure(units.duration, "time until a pair hears each other", ("punch",), True),
     "boot": Measure(units.duration, "time until a daemon serves its socket", _DAEMON, True),
-    "links.count": Measure(units.whole, "pairs linked at the end", _DAEMON),
+    "links.count": Measure(units.whole, "pairs of daemons with a link at the end", _DAEMON),
     "links.pairs": Measure(
         units.share, "share of the pairs of running daemons that are linked", _DAEMON
     ),
     "members.known": Measure(
         units.share, "share of the other running daemons that each one knows", _DAEMON
     ),
-    "generate.latency": Measure(units.duration, "time of a whole answer", _DAEMON, True),
+    "generate.latency": Measure(
+        units.duration, "time until a whole answer is generated", _DAEMON, True
+    ),
     "generate.success_rate": Measure(
         units.share, "share of the requests that were answered", _DAEMON
     ),
 }
-INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # what it says, which program it is of
+INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # description, and the program that it applies to
     "answered": ("every running udp-echo host hears its targets again", "udp-echo"),
-    "connected": ("the running daemons' links make one piece", "daemon"),
+    "connected": ("the running daemons' links form one connected graph", "daemon"),
     "linked": ("every running daemon has a link to every other", "daemon"),
     "members": ("every running daemon knows every other", "daemon"),
 }
@@ -73,12 +75,12 @@ REASONS: Final = {
     "queue": "the queue of a link was full",
     "mtu": "too large for a link",
     "cut": "by a partition or another fault, or a link that was cut",
-    "no-route": "for an address that nothing has",
+    "no-route": "for an address that no host has",
     "down": "for a host that was off",
     "buffer": "the buffer of the socket was full",
     "ttl": "passed too many gateways",
     "nat": "a NAT had no mapping for it, or does not let it in",
-    "nat-full": "a NAT had no room for another mapping",
+    "nat-full": "a NAT's table of mappings was full",
     "firewall": "a firewall does not let it pass",
     "closed": "for a port of the gateway that is closed",
 }
@@ -86,7 +88,7 @@ REASONS: Final = {
 
 
 def meaning(metric: str) -> str:
-    """The meaning of a figure in words; empty for one that is not known."""
+    """Return the meaning of a figure in words; empty for an unknown one."""
     if metric.startswith("drops."):
         return f"packets dropped: {REASONS.get(metric.removeprefix('drops.'), 'another reason')}"
     measure = MEASURES.get(metric)
@@ -94,7 +96,7 @@ def meaning(metric: str) -> str:
 
 
 def known_metrics() -> list[str]:
-    """Every name that an expectation can use."""
+    """Return every name that an expectation can use."""
     found = [f"drops.{reason}" for reason in REASONS]
     for name, measure in MEASURES.items():
         found += [f"{name}.{stat}" for stat in STATISTICS] if measure.spread else [name]
@@ -102,7 +104,7 @@ def known_metrics() -> list[str]:
 
 
 def measure_of(metric: str) -> Measure | None:
-    """What a metric's name means; None for one that is not known."""
+    """Return the measure of a metric's name; None for an unknown one."""
     if metric in MEASURES:
         return None if MEASURES[metric].spread else MEASURES[metric]
     name, _, last = metric.rpartition(".")
@@ -115,7 +117,7 @@ def measure_of(metric: str) -> Measure | None:
 
 
 def value_of(metric: str, metrics: Mapping[str, Any]) -> float | None:
-    """A metric by its name; None where nothing was measured."""
+    """Return a metric by its name; None if nothing was measured."""
     if metric in metrics:
         value = metrics[metric]
         return None if value is None else float(value)
@@ -127,7 +129,7 @@ def value_of(metric: str, metrics: Mapping[str, Any]) -> float | None:
 
 
 def shown(metric: str, value: float | None) -> str:
-    """A figure for a person, with its unit: `41.2 ms`, `3.7 Mbit/s`, `70 %`."""
+    """Format a figure with its unit for a person: `41.2 ms`, `3.7 Mbit/s`, `70 %`."""
     if value is None:
         return "-"
     measure = measure_of(metric)
@@ -142,26 +144,26 @@ def shown(metric: str, value: float | None) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """The unit of a figure as it is kept: `s`, `B/s`, `share` (of one) or `count`."""
+    """Return the unit of a stored figure: `s`, `B/s`, `share` (of one) or `count`."""
     measure = measure_of(metric)
     words: dict[Any, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
     return words.get(measure.read, "count") if measure is not None else ""
 
 
 def seconds(value: float) -> str:
-    """A time for a person: `1.5 s`, `41.2 ms`."""
+    """Format a time for a person: `1.5 s`, `41.2 ms`."""
     return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)))
 
 
 def _scaled(value: float, steps: Sequence[tuple[str, float]]) -> str:
-    """In the largest unit that is not larger than the value."""
+    """Format in the largest unit that is not larger than the value."""
     fits = ((unit, one) for unit, one in steps if abs(value) >= one)
     unit, one = next(fits, steps[0] if not value else steps[-1])
     return f"{value / one:.4g} {unit}"
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of ascending values, with linear interpolation between neighbours."""
+    """Return a quantile of ascending values, interpolating linearly between neighbours."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -169,7 +171,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summary(values: Collection[float]) -> dict[str, float]:
-    """The statistics of a distribution; of none, only that there is none."""
+    """Return the statistics of a distribution; only the count if it is empty."""
     if not values:
         return {"count": 0}
     ordered = sorted(values)

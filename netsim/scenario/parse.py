@@ -1,6 +1,6 @@
-"""A scenario's text, checked word by word: `parse(text) -> Scenario`. No I/O.
+"""Parser of scenarios: `parse(text) -> Scenario`, with every key and value checked. No I/O.
 
-Raises BadScenario with the line of whatever is unknown, of the wrong form, or without effect.
+Raises BadScenario with the line of anything that is unknown, malformed or without effect.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ TOP = ("sim", "world", "nat", "host", "group", "link", "step", "churn", "expect"
 
 
 def nothing_beside(name: str) -> str:
-    """A scenario without a folder."""
+    """Refuse to read any file, for a scenario without a folder."""
     raise BadScenario(f"there is no file `{name}`")
 
 
 def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_beside) -> Scenario:
-    """The scenario that a file's text describes; `hosts` in the place of [world]'s."""
+    """Return the scenario that a file's text describes; `hosts` replaces that of [world]."""
     source = Source.parse(text)
     if hosts is not None:
         if "hosts" not in source.table(("world",), source.data.get("world", {})):
@@ -81,7 +81,9 @@ class _Parser(Groups):
                     self.source.refuse((kind, number), message, hint)
 
     def starts(self, sim: Sim, world: WorldTable, hosts: tuple[HostTable, ...]) -> None:
-        """Programs start before the end; what delays none of them is refused."""
+        """Check that programs start before the end, and that `spread` delays at least one of
+        them.
+        """
         self.before_the_end(("world", "spread"), world.spread, sim)
         for number, host in enumerate(hosts):
             self.before_the_end(("host", number, "start"), host.start, sim)
@@ -138,7 +140,7 @@ class _Parser(Groups):
             self.source.choice(path, "host", word, known)
             for name in [word] if word in self.drawn else self.members_of(word):
                 if name in seen:
-                    self.source.refuse(path, f"`{name}` is in the groups twice")
+                    self.source.refuse(path, f"`{name}` is in two groups of the partition")
                 seen.add(name)
 
     def daemons(self, words: tuple[str, ...], path: Path) -> None:
@@ -146,7 +148,7 @@ class _Parser(Groups):
             for name in self.members_of(word):
                 if self.programs.get(name, "daemon") != "daemon":
                     hint = 'a host with `program = "daemon"` has a disk, and can generate'
-                    self.source.refuse(path, f"`{name}` runs no daemon", hint)
+                    self.source.refuse(path, f"`{name}` does not run a daemon", hint)
 
     def churn(self, world: WorldTable) -> Churn | None:
         if "churn" not in self.source.data:
@@ -155,7 +157,7 @@ class _Parser(Groups):
         self.source.choice(("churn", "model"), "churn model", churn.model, vocabulary.churns())
         if not world.hosts:
             self.source.refuse(
-                ("churn",), "[churn] has no effect here: it is of a population",
+                ("churn",), "[churn] has no effect here: it needs a population",
                 "add `hosts` and `population` to [world]",
             )  # fmt: skip
         return churn
@@ -227,12 +229,12 @@ class _Parser(Groups):
 
 
 def events_of(step: Step) -> list[str]:
-    """The words for what a step does: its action, and what ends it."""
+    """Return the words for what a step does: its action, and the action that ends it."""
     return [step.name] if step.lasts is None else [step.name, actions.UNDO[step.name]]
 
 
 def moments_after(steps: tuple[Step, ...], word: str) -> list[float]:
-    """When `word` happens, in seconds."""
+    """Return when `word` happens, in seconds."""
     found = [step.at for step in steps if step.name == word]
     found += [
         step.at + step.lasts

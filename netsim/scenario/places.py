@@ -1,6 +1,6 @@
-"""The part of a scenario that stands still: the run, the world, links, gateways, hosts.
+"""Reader of a scenario's static part: the run, the world, links, gateways, hosts.
 
-Raises BadScenario with the line of whatever is unknown, of the wrong form, or without effect.
+Raises BadScenario with the line of anything that is unknown, malformed or without effect.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from .source import Source, knobs
 from .tables import Direction, HostTable, Link, Nat, Sim, WorldTable
 
 Beside = Callable[[str], str]
-"""The text of a file beside the scenario, by its name. Raises BadScenario."""
-_FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no way out of the folder
+"""Returns the text of a file in the scenario's folder, by name. Raises BadScenario."""
+_FILE = re.compile(r"\w[\w.+ -]{0,200}")  # cannot name a file outside the folder
 MOST_HOSTS = 100_000
 MOST_DAEMONS = 2000
 """A whole daemon takes about 5 MiB of memory (bench/netsim_capacity.py), any other host 30 KiB."""
@@ -29,19 +29,19 @@ MOST_SAMPLES = 100_000
 
 
 class Places:
-    """Reads the tables of one document, and knows the names that stand in them."""
+    """Reader of one document's tables, which collects the names defined in them."""
 
     def __init__(self, source: Source, beside: Beside) -> None:
         self.source = source
         self.beside = beside
-        self.files: dict[str, str] = {}  # what was read beside it
+        self.files: dict[str, str] = {}  # files read from the scenario's folder
         self.matrix: Matrix | None = None
         self.names: dict[str, Path] = {}  # of hosts
         self.programs: dict[str, str] = {}  # by host
         self.groups: dict[str, list[str]] = {"all": []}  # words that mean several hosts
         self.gateways: set[str] = set()
-        self.sites = 0  # rows of the latency matrix; without one there are none
-        self.drawn: set[str] = set()  # of the groups, those that the seed draws
+        self.sites = 0  # rows of the latency matrix; 0 without a matrix
+        self.drawn: set[str] = set()  # the groups that the seed draws
         self.told: list[tuple[Path, str, Any]] = []  # settings: where, of which program
 
     def one(self, name: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Places:
         self.latency(world)
         form = world.latency.partition(":")[0]
         if world.latency_unit and form not in WITH_UNIT:
-            why = "is of a `planetlab:FILE`; the other forms say their unit"
+            why = "is for a `planetlab:FILE`; the other formats have a fixed unit"
             self.without_effect(("world", "latency_unit"), why, "leave it out")
         for key in ("hosts", "relays"):
             if getattr(world, key) > MOST_HOSTS:
@@ -100,15 +100,15 @@ class Places:
             self.sites = len(self.matrix)
 
     def matrix_of(self, latency: str, unit: str) -> Matrix:
-        """One of the package by name, or `FORM:FILE` with a file beside the scenario."""
+        """Return a matrix of the package by name, or of `FORM:FILE` in the scenario's folder."""
         form, colon, name = latency.partition(":")
         if not colon:
             return vocabulary.latency(latency)
         if form not in FORMATS:
             raise unknown("form of latencies", form, FORMATS)
         if not _FILE.fullmatch(name):
-            hint = "put it beside the scenario, and write its name alone"
-            raise BadScenario(f"`{name}` is no name of a file beside this one", hint=hint)
+            hint = "put it into the scenario's folder, and write only its name"
+            raise BadScenario(f"`{name}` is not the name of a file in this folder", hint=hint)
         text = self.beside(name)
         self.files[name] = text
         try:
@@ -118,7 +118,7 @@ class Places:
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
 
     def site(self, path: Path, data: dict[str, Any], site: int) -> None:
-        """A site is a row of a matrix, and there has to be one."""
+        """Check that a site is a row of the latency matrix, and that there is a matrix."""
         if "site" not in data:
             return
         if not self.sites:
@@ -140,7 +140,7 @@ class Places:
             )
 
     def sizes(self, world: WorldTable) -> None:
-        """All together have to fit into a machine."""
+        """Check that all hosts together fit into a machine's memory."""
         named = {name: program for name, program in self.programs.items() if name in self.names}
         programs = Counter(named.values())
         programs[world.program] += world.hosts
@@ -152,7 +152,7 @@ class Places:
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
-        """Refuse what would silently do nothing."""
+        """Refuse a key that would silently do nothing."""
         self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
 
     def links(self) -> tuple[Link, ...]:
@@ -160,7 +160,7 @@ class Places:
         for path, data in self.source.tables("link"):
             link = self.link(path, data)
             if link.id in found or link.id in vocabulary.profiles():
-                self.source.refuse((*path, "id"), f"there is a link `{link.id}` already")
+                self.source.refuse((*path, "id"), f"the link `{link.id}` already exists")
             found[link.id] = link
         return tuple(found.values())
 
@@ -168,7 +168,9 @@ class Places:
         beside = ("id", "profile", "up", "down")
         both = self.source.read(Direction, path, data, "[[link]]", beside=beside)
         if "id" not in data:
-            self.source.refuse(path, "[[link]] needs `id`", "its name, for `link` of a host")
+            self.source.refuse(
+                path, "[[link]] needs `id`", "`id` is its name, which a host's `link` uses"
+            )
         name = self.source.value((*path, "id"), data["id"], units.text)
         profile = ""
         if "profile" in data:
@@ -184,7 +186,7 @@ class Places:
         return found
 
     def check_link(self, link: Link, path: Path, data: dict[str, Any]) -> None:
-        """What one direction ends up with has to make sense together."""
+        """Check that the resulting values of each direction fit together."""
         for key, own in (("up", link.up), ("down", link.down)):
             try:
                 pipe_spec(link, own, key)
@@ -199,7 +201,7 @@ class Places:
         for path, data in self.source.tables("nat"):
             nat = self.nat(path, data)
             if nat.id in found or nat.id in vocabulary.kinds():
-                self.source.refuse((*path, "id"), f"there is a gateway `{nat.id}` already")
+                self.source.refuse((*path, "id"), f"the gateway `{nat.id}` already exists")
             if nat.behind:
                 self.source.choice((*path, "behind"), "earlier [[nat]]", nat.behind, found)
             self.known_link((*path, "link"), nat.link, links)
@@ -257,7 +259,7 @@ class Places:
         if host.behind:
             self.source.choice((*path, "behind"), "[[nat]]", host.behind, shared)
             if host.nat not in vocabulary.kinds():
-                hint = f'to stand directly behind it, write `nat = "{host.behind}"`'
+                hint = f'to put the host directly behind it, write `nat = "{host.behind}"`'
                 self.without_effect(
                     (*path, "behind"), "is for a host with a gateway of its own", hint
                 )
@@ -271,13 +273,15 @@ class Places:
             self.source.refuse((*path, "count"), f"at most {MOST_HOSTS} hosts")
         if not all(character.isalnum() or character in "-_" for character in host.name):
             self.source.refuse(
-                (*path, "name"), f"`{host.name}` is no name for a host", "use letters, digits, - _"
+                (*path, "name"),
+                f"`{host.name}` is not a valid name for a host",
+                "use letters, digits, - _",
             )
         if host.count > 1:
             self.groups[host.name] = host.names()
         for name in host.names():
             if name in self.names or name in self.gateways or name in ("all", "population"):
-                self.source.refuse((*path, "name"), f"the name `{name}` is taken")
+                self.source.refuse((*path, "name"), f"the name `{name}` is already used")
             self.names[name] = path
             self.programs[name] = host.program
         if host.nat in vocabulary.kinds():
@@ -290,18 +294,18 @@ class Places:
             for key in ("tokens", "model", "layers", "dtype"):
                 if key in inner:
                     at = (*path, "settings", key)
-                    self.without_effect(at, "is the engine's", "leave out `engine = false`")
+                    self.without_effect(at, "is for the engine", "leave out `engine = false`")
         return self.source.read(SETTINGS[program], (*path, "settings"), inner, what)
 
     def members_of(self, word: str) -> list[str]:
-        """The hosts that a word means, those of a population as one."""
+        """Return the hosts that a word means; a population counts as one."""
         if word == "all":
             population = ["population"] if "population" in self.groups else []
             return [*self.names, *population]
         return self.groups.get(word, [word])
 
     def targets_of_settings(self) -> None:
-        """Refuse hosts as targets of a program that run another program."""
+        """Refuse targets of a program that run another program."""
         known: dict[str, set[str]] = {}
         for name in self.names:
             known.setdefault(self.programs[name], set()).add(name)

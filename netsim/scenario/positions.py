@@ -1,7 +1,7 @@
-"""On which line of a TOML document each key stands, which `tomllib` does not tell.
+"""The line of each key in a TOML document, which `tomllib` does not report.
 
-Reads documents that `tomllib` has accepted, so it can trust the grammar. A path is a tuple of
-keys and, in arrays, of numbers: `("host", 0, "nat")`.
+Reads documents that `tomllib` has accepted, so it can trust the grammar. A path is a tuple of keys
+and, in arrays, of numbers: `("host", 0, "nat")`.
 """
 
 import re
@@ -70,12 +70,14 @@ class _Reader:
         return path
 
     def inside(self, path: Path) -> Path:
-        """A header's key that names an array of tables means the last table of it."""
+        """Return the path for a header's key; the name of an array of tables means its last
+        table.
+        """
         number = self._arrays.get(path, 0)
         return (*path, number - 1) if number else path
 
     def keys(self) -> list[str]:
-        """A dotted key."""
+        """Read a dotted key."""
         found = []
         while True:
             self.skip(_BLANK)
@@ -150,7 +152,7 @@ class _Reader:
 
 
 def _unescaped(inner: str) -> str:
-    """The characters of a quoted key."""
+    """Return the characters of a quoted key."""
     short = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 
     def character(found: re.Match[str]) -> str:
@@ -161,7 +163,7 @@ def _unescaped(inner: str) -> str:
 
 
 def positions(text: str) -> dict[Path, int]:
-    """The line, from 1, of every key and array element of a valid TOML document."""
+    """Return the line, from 1, of every key and array element of a valid TOML document."""
     reader = _Reader(text)
     reader.document()
     return reader.lines

@@ -1,7 +1,7 @@
-"""Writes docs/spec/scenario.md from the tables themselves:
-`python -m shoal.netsim.scenario.reference > docs/spec/scenario.md`.
+"""Generator of docs/spec/scenario.md from the tables: `python -m shoal.netsim.scenario.reference >
+docs/spec/scenario.md`.
 
-A test compares the file with what this prints, so that it cannot go stale.
+A test compares the file with this output, so that it cannot go stale.
 """
 
 import inspect
@@ -63,7 +63,9 @@ def _section(title: str, table: type, *more: str) -> str:
 
 
 def reference() -> str:
-    """docs/spec/scenario.md. Defaults are in seconds, bytes per second, and shares of one."""
+    """Return docs/spec/scenario.md. Defaults are in seconds, bytes per second, and shares of
+    one.
+    """
     introduction = INTRODUCTION.format(
         times=_listed(units.TIMES), rates=_listed(units.RATES), sizes=_listed(units.SIZES)
     )
@@ -85,7 +87,7 @@ def _places() -> Iterator[str]:
     yield _section("[world]", WorldTable, world, latencies.rstrip())
     profiles, over = profiles_module.names(), profiles_module.overlays()
     link = (
-        "`id` (needed) is its name; `profile` is what it starts from, one of "
+        "`id` (needed) is its name; `profile` is its base, one of "
         f"{_listed(profiles)}, each also with {_listed('+' + name for name in over)}. `up` and "
         "`down` are tables with the same keys, for one direction. `queue` needs a `rate`, "
         "`reorder_delay` a `reorder`."
@@ -113,7 +115,8 @@ def _programs() -> Iterator[str]:
 
 
 def _steps() -> Iterator[str]:
-    yield "\n# Steps\n\n`at` (needed) is when, `action` what; `for` ends it after so long.\n"
+    yield "\n# Steps\n\n`at` (needed) is the time, `action` what to do; `for` is how long it "
+    yield "lasts.\n"
     for name, table in ACTIONS.items():
         yield f"\n## {name}\n\n{inspect.getdoc(table)}"
         if table in NEEDS_FOR:
@@ -129,7 +132,7 @@ def _expectations() -> Iterator[str]:
     yield (
         "\n# Expectations\n\nEither a `metric` with `op` and `value`, compared at the end: "
         f"{_listed(OPERATORS)}. Of a distribution name a statistic: {_listed(STATISTICS)}, as in "
-        "`rtt.p95`. A metric of which nothing was measured fails.\n\n"
+        "`rtt.p95`. An expectation fails if nothing was measured for its metric.\n\n"
         "| metric | | of |\n|---|---|---|\n"
     )
     for name, measure in MEASURES.items():

@@ -1,4 +1,4 @@
-"""A scenario and a seed become a world, and the world a result.
+"""A run: makes a world from a scenario and a seed, and a result from the world.
 
 run = Run(scenario, seed=7)
 result = run.go()
@@ -26,21 +26,21 @@ from .tables import Scenario
 from .topology import Member, Topology, latency, relay_program
 
 Measured = tuple[dict[str, Any], dict[str, list[float]], dict[str, Any], list[HostFigures]]
-"""Metrics, samples, the matrix of pairs, hosts: as they are at one moment."""
+"""Metrics, samples, the matrix of pairs and hosts at one moment."""
 Progress = Callable[[float], None]
-"""Told the virtual time, at every sample."""
+"""Called with the virtual time at every sample."""
 
 
 def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
-    """The first error of a group, out of the groups around it."""
+    """Return the first error of a group, taken out of nested groups."""
     first = group.exceptions[0]
     return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 class Run:
-    """One run. `trace_file` gets the records; `keep` holds them in memory too.
+    """One run. `trace_file` gets the records; `keep` also stores them in memory.
 
-    `clock` is the real time in seconds (netsim itself knows none).
+    `clock` returns the real time in seconds (netsim itself never reads it).
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class Run:
         self._final: Measured | None = None
 
     def go(self) -> Result:
-        """Run to the end. Raises what a program raises; then `result` tells how far it came."""
+        """Run to the end. Raises what a program raises; `result` then has the figures until that
+        moment.
+        """
         self._began = self._clock()
         try:
             self.world.run(self._main)
@@ -82,7 +84,7 @@ class Run:
             refused = group.subgroup(SimError)
             if refused is not None:
                 raise _innermost(refused) from None
-            # What goes wrong while all is taken down (a full disk, say) is no part of the run.
+            # Errors during the shutdown (a full disk, for example) are not part of the run.
             if self._final is None or group.split(OSError)[1] is not None:
                 raise
         return self.result()
@@ -99,7 +101,7 @@ class Run:
             nursery.cancel_scope.cancel()
 
     def _start_all(self, nursery: trio.Nursery) -> None:
-        """Programs start at their times; those of volunteers that churn, with their sessions."""
+        """Start programs at their times; the sessions of churn start those of their volunteers."""
         table = self.scenario.churn
         ours = set(self.topology.groups["population"]) if table is not None else set()
         for member in self.topology.members.values():
@@ -130,7 +132,9 @@ class Run:
     # Samples.
 
     def _moments(self) -> Iterator[float]:
-        """When to look: every `sample`, when an invariant has to hold, and at the end."""
+        """Yield when to sample: every `sample` seconds, at the deadlines of invariants, and at the
+        end.
+        """
         every = self.scenario.sim.sample
         count = int(self._until / every)
         moments = {number * every for number in range(1, count + 1)}
@@ -161,7 +165,7 @@ class Run:
     # The result.
 
     def result(self) -> Result:
-        """What there is so far."""
+        """Return the result so far."""
         metrics, samples, matrix, hosts = self._final or self._measure()
         return Result(
             name=self.scenario.sim.name,

@@ -1,7 +1,7 @@
-"""A TOML document and the reading of its tables into dataclasses, each word of it checked.
+"""A TOML document, and a strict reader of its tables into dataclasses.
 
-A dataclass says what a table may hold by `knob(...)` fields; `Source.read` refuses everything
-else with the line where it stands and the nearest word that is known.
+A dataclass declares the keys of a table with `knob(...)` fields. `Source.read` refuses everything
+else, with its line and the nearest known word.
 """
 
 import re
@@ -14,8 +14,8 @@ from ..errors import BadScenario, nearest
 from .positions import Path, positions
 
 MOST_BYTES: Final = 1 << 20
-"""A larger file is no scenario, and would take minutes to read."""
-MOST_DEEP: Final = 30  # dots of one key
+"""Maximum size: a larger file would take minutes to read."""
+MOST_DEEP: Final = 30  # maximum of dots in one key
 _DEEP: Final = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){""" + f"{MOST_DEEP}}}",
     re.ASCII,
@@ -34,22 +34,22 @@ def knob(
     key: str = "",
     known: Callable[[], Collection[str]] | None = None,
 ) -> Any:
-    """A field read from a table. Without a default it has to be there.
+    """Declare a field that is read from a table. Without a default it is required.
 
-    `key` is its name in the file where that is no Python name; `known` gives the words that
-    its value is one of.
+    `key` is its name in the file if that is not a valid Python name; `known` returns the words that
+    its value has to be one of.
     """
     about = {"read": read, "says": says, "key": key, "known": known}
     return field(default=default, metadata=about)
 
 
 def key_of(item: "Field[Any]") -> str:
-    """The name of a field in the file."""
+    """Return the name of a field in the file."""
     return str(item.metadata["key"] or item.name)
 
 
 def knobs(table: type) -> dict[str, "Field[Any]"]:
-    """The fields of a table that are read from the file, by their names there."""
+    """Return the fields of a table that are read from the file, by their names there."""
     return {key_of(item): item for item in fields(table) if "read" in item.metadata}
 
 
@@ -62,7 +62,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Raises BadScenario where the text is no TOML."""
+        """Parse a text. Raises BadScenario if it is not valid TOML."""
         if len(text) > MOST_BYTES:
             raise BadScenario(
                 f"a scenario has at most {MOST_BYTES >> 20} MiB",
@@ -80,45 +80,47 @@ class Source:
             raise BadScenario("the file is nested too deeply") from None
 
     def line(self, path: Path) -> int:
-        """The line of a key, or of the nearest table around it."""
+        """Return the line of a key, or of the nearest table around it."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
     def refuse(self, path: Path, message: str, hint: str = "") -> NoReturn:
-        """Raises BadScenario about what stands at `path`."""
+        """Raise BadScenario about the item at `path`."""
         raise BadScenario(message, line=self.line(path), hint=hint)
 
     def unknown(self, path: Path, what: str, word: str, known: Collection[str]) -> NoReturn:
-        """Refuse a word, naming the nearest that is known."""
-        self.refuse(path, f"no {what} `{word}`", nearest(word, known))
+        """Refuse a word, naming the nearest known one."""
+        self.refuse(path, f"there is no {what} `{word}`", nearest(word, known))
 
     def choice(self, path: Path, what: str, word: str, known: Collection[str]) -> None:
-        """Refuse a word that is not one of those."""
+        """Refuse a word that is not one of `known`."""
         if word not in known:
             self.unknown(path, what, word, known)
 
     def table(self, path: Path, value: Any) -> dict[str, Any]:
-        """The value as a table."""
+        """Return the value as a table, or refuse it."""
         if not isinstance(value, dict):
-            self.refuse(path, f"`{path[-1]}` is a table", f"write it as `[{path[-1]}]`")
+            self.refuse(path, f"`{path[-1]}` has to be a table", f"write it as `[{path[-1]}]`")
         return value
 
     def tables(self, name: str) -> list[tuple[Path, dict[str, Any]]]:
-        """The tables of an array of tables, with their paths; none where it is absent."""
+        """Return the tables of an array of tables, with their paths; none if it is absent."""
         found = self.data.get(name, [])
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-            self.refuse((name,), f"`{name}` is an array of tables", f"write it as `[[{name}]]`")
+            self.refuse(
+                (name,), f"`{name}` has to be an array of tables", f"write it as `[[{name}]]`"
+            )
         return [((name, number), item) for number, item in enumerate(found)]
 
     def keys(self, path: Path, table: dict[str, Any], known: Collection[str], what: str) -> None:
-        """Refuse the first key that is not known."""
+        """Refuse the first unknown key."""
         for key in table:
             if key not in known:
                 self.refuse((*path, key), f"{what} has no key `{key}`", nearest(key, known))
 
     def value(self, path: Path, value: Any, read: Reader) -> Any:
-        """A value through its reader."""
+        """Pass a value through its reader; refuse it if the reader does."""
         try:
             return read(value)
         except ValueError as error:
@@ -133,7 +135,7 @@ class Source:
         *,
         beside: Iterable[str] = (),
     ) -> Table:
-        """A table as its dataclass. Keys in `beside` are left to the caller."""
+        """Read a table into its dataclass. Keys in `beside` are left to the caller."""
         wanted = knobs(table)
         self.keys(path, data, {*wanted, *beside}, what)
         values: dict[str, Any] = {}
@@ -159,5 +161,5 @@ def _toml_error(message: str, text: str) -> BadScenario:
     line = int(found[1]) if found and found[1] else text.count("\n") + 1
     if twice := re.fullmatch(r"Cannot declare \((.*)\) twice", said):
         name = ".".join(re.findall(r"'([^']*)'", twice[1]))
-        return BadScenario(f"there is a [{name}] already", line=line, hint=_ONCE)
-    return BadScenario(f"this is no TOML: {said[:1].lower()}{said[1:]}", line=line)
+        return BadScenario(f"[{name}] is declared twice", line=line, hint=_ONCE)
+    return BadScenario(f"not valid TOML: {said[:1].lower()}{said[1:]}", line=line)

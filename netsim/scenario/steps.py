@@ -1,4 +1,4 @@
-"""The steps of a scenario, carried out in virtual time."""
+"""Execution of a scenario's steps in virtual time."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ Generate = Callable[[Member, actions.Generate], Awaitable[None]]
 
 
 class Steps:
-    """Carries out the steps; `happenings` tells what was done."""
+    """Executor of the steps; `happenings` records what was done."""
 
     def __init__(self, topology: Topology, faults: Faults, generate: Generate) -> None:
         self.topology = topology
@@ -28,7 +28,7 @@ class Steps:
         self._capacities: dict[str, int] = {}  # of disks that are full, by host
 
     async def run(self, steps: tuple[Step, ...]) -> None:
-        """All of them, each at its time; those of one instant in the order of the file."""
+        """Execute all steps, each at its time; steps of one instant in the order of the file."""
         async with trio.open_nursery() as nursery:
             for step in sorted(steps, key=lambda step: step.at):
                 await trio.sleep_until(step.at)
@@ -58,7 +58,9 @@ class Steps:
         return [member.host.name for member in self.topology.hosts_of(words)]
 
     def _plugs(self, words: tuple[str, ...]) -> list[Any]:
-        """Hosts and gateways; the gateway of a host with its own is found by the host's name."""
+        """Return hosts and gateways; the name of a host with its own gateway also stands for that
+        gateway.
+        """
         groups = self.topology.groups
         found: list[Any] = []
         for word in words:
@@ -69,7 +71,9 @@ class Steps:
         return found
 
     def _gateways(self, words: tuple[str, ...]) -> list[Any]:
-        """The gateways of these names, and of the hosts of these groups that have their own."""
+        """Return the gateways of these names, and of the hosts of these groups that have
+        their own.
+        """
         gateways, groups = self.topology.gateways, self.topology.groups
         found: dict[str, Any] = {}
         for word in words:
@@ -166,7 +170,7 @@ class Steps:
                 disk.lost_syncs = False
 
     def _disks(self, action: Any) -> Iterator[tuple[str, Disk]]:
-        """The disks of the hosts; a daemon that has never started has none."""
+        """Return the disks of the hosts. Raises SimError for a daemon that has never started."""
         for member in self.topology.hosts_of(action.target):
             if member.host.disk is None:
                 raise SimError(f"{member.host.name} has no disk before its daemon starts")

@@ -1,6 +1,6 @@
-"""What a scenario holds: one frozen dataclass for each table of the file.
+"""The content of a scenario: one frozen dataclass for each table of the file.
 
-Seconds, bytes per second, bytes and shares of one, whatever unit the file had.
+Values are in seconds, bytes per second, bytes, or shares of one, whatever the unit in the file.
 docs/spec/scenario.md is the format for people; a test compares the two.
 """
 
@@ -22,9 +22,9 @@ class Sim:
     """`[sim]`: the run."""
 
     name: str = knob(units.text, says="the name of the experiment")
-    duration: float = knob(units.period, says="how long, in virtual time")
+    duration: float = knob(units.period, says="length of the run, in virtual time")
     seeds: tuple[int, ...] = knob(
-        units.seeds, (1,), says='which seeds: 7, "1..50" or a list; `run` takes the first'
+        units.seeds, (1,), says='the seeds: 7, "1..50" or a list; `run` takes the first'
     )
     strict: bool = knob(
         units.switch, False, says="run with fixed hash seeds and addresses, in a fresh process"
@@ -48,7 +48,7 @@ class WorldTable:
     )  # fmt: skip
     relays: int = knob(units.whole, 0, says="public hosts where `punch` hosts meet")
     program: str = knob(
-        units.text, "daemon", says="what the population's hosts run", known=lambda: PROGRAMS
+        units.text, "daemon", says="the program of the population's hosts", known=lambda: PROGRAMS
     )
     settings: Any = knob(dict, None, says="settings of that program")
     spread: float = knob(
@@ -57,18 +57,20 @@ class WorldTable:
 
     @property
     def latency_seconds(self) -> float | None:
-        """One way between any two sites; None where a matrix says it."""
+        """One-way seconds between any two sites; None if a matrix gives them."""
         return units.duration(self.latency) if self.latency[:1].isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """What `[[link]]` says of both directions, and its `up` and `down` of one."""
+    """Keys of `[[link]]` for both directions, and of its `up` and `down` for one."""
 
     delay: float | None = knob(units.duration, None, says="one way")
-    jitter: float | None = knob(units.duration, None, says="up to so much is added, per packet")
+    jitter: float | None = knob(units.duration, None, says="up to this much is added, per packet")
     rate: float | None = knob(units.rate, None, says="bits or bytes per second")
-    queue: float | None = knob(units.duration, None, says="so much of `rate` waits; more is lost")
+    queue: float | None = knob(
+        units.duration, None, says="maximum that waits, as a time at `rate`; the excess is lost"
+    )
     loss: float | None = knob(units.share, None, says="share of packets lost")
     burst: dict[str, Any] | None = knob(
         dict, None, says="loss that comes in bursts: {bad, good, loss_bad, loss_good}, below"
@@ -95,11 +97,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """`[[nat]]`: a gateway that several hosts can stand behind."""
+    """`[[nat]]`: a gateway that several hosts can share."""
 
     id: str = knob(units.text, says="its name")
     kind: str = knob(units.text, says="the kind of gateway")
-    behind: str = knob(units.text, "", says="another [[nat]] that it stands behind")
+    behind: str = knob(units.text, "", says="another [[nat]] that it is behind")
     link: str = knob(units.text, "", says="its access link: a profile or a [[link]]")
     site: int = knob(units.whole, 0, says="its row of the latency matrix")
     extra: dict[str, Any] = field(default_factory=dict)  # knobs of the kind
@@ -108,10 +110,10 @@ class Nat:
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """`[[host]]`: a host of its own, or several of a kind."""
+    """`[[host]]`: a host, or several equal hosts."""
 
     name: str = knob(units.text, says="its name; with `count`, a number is added")
-    count: int = knob(units.positive, 1, says="so many of them")
+    count: int = knob(units.positive, 1, says="how many of them")
     nat: str = knob(units.text, "", says="a kind of gateway for itself, or a [[nat]] to share")
     behind: str = knob(units.text, "", says="a [[nat]] in front of its own gateway")
     link: str = knob(units.text, "", says="its access link: a profile or a [[link]]")
@@ -124,7 +126,7 @@ class HostTable:
     line: int = 0
 
     def names(self) -> list[str]:
-        """The hosts that this table makes."""
+        """Return the names of the hosts that this table makes."""
         if self.count == 1:
             return [self.name]
         return [f"{self.name}{number}" for number in range(1, self.count + 1)]
@@ -149,7 +151,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`[[step]]`: something that happens. `action` is a dataclass of `actions.py`."""
+    """`[[step]]`: an action at a time. `action` is a dataclass of `actions.py`."""
 
     at: float
     name: str
@@ -167,7 +169,7 @@ class Churn:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """`[[expect]]`: a figure, or a state that has to be reached."""
+    """`[[expect]]`: a metric to compare, or a state to reach."""
 
     metric: str = ""
     op: str = ""
@@ -184,7 +186,7 @@ class Expect:
         return f"{self.invariant} within {metrics.seconds(self.within)}{after}"
 
     def found(self, value: float | None) -> str:
-        """What was found, for a person."""
+        """Format the value found, for a person."""
         if value is None:
             return "nothing measured" if self.metric else "never"
         return metrics.shown(self.metric, value) if self.metric else metrics.seconds(value)
@@ -192,7 +194,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole file."""
+    """The content of a whole file."""
 
     sim: Sim
     world: WorldTable
@@ -204,5 +206,5 @@ class Scenario:
     churn: Churn | None
     expects: tuple[Expect, ...]
     text: str
-    matrix: Matrix | None = None  # of latencies, where [world] names one
-    files: dict[str, str] = field(default_factory=dict)  # what it has read beside itself
+    matrix: Matrix | None = None  # latency matrix, if [world] names one
+    files: dict[str, str] = field(default_factory=dict)  # files read from its folder

@@ -1,4 +1,4 @@
-"""The hosts and gateways of a scenario in a world, and what each of them will run."""
+"""The hosts and gateways of a scenario, built into a world, with their programs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ class Member:
     """One host of the run."""
 
     host: Host
-    kind: str  # of its gateway, as the report groups hosts
+    kind: str  # of its gateway, by which the report groups hosts
     gateway: Gateway | None
     program_name: str
     settings: Any
@@ -35,7 +35,9 @@ class Member:
 
 
 class Topology:
-    """Everybody in a world. `groups` are the words that a step can use for several hosts."""
+    """All hosts and gateways of a scenario. `groups` are the words that a step can use for several
+    hosts.
+    """
 
     def __init__(self, scenario: Scenario, world: World) -> None:
         self.scenario = scenario
@@ -50,17 +52,17 @@ class Topology:
         self._build()
 
     def running(self, program: str) -> Iterator[Member]:
-        """The hosts whose program of that name runs now."""
+        """Yield the hosts whose program of that name is running now."""
         for member in self.members.values():
             if member.program_name == program and member.host.up and member.host.running:
                 yield member
 
     def of(self, program: str) -> list[Member]:
-        """Every host with a program of that name."""
+        """Return every host with a program of that name."""
         return [item for item in self.members.values() if item.program_name == program]
 
     def hosts_of(self, words: tuple[str, ...]) -> list[Member]:
-        """The hosts that a step's words mean, each once."""
+        """Return the hosts that a step's words mean, each once."""
         names = {name: None for word in words for name in self.groups.get(word, [word])}
         return [self.members[name] for name in names]
 
@@ -127,7 +129,7 @@ class Topology:
         if gateway is None:
             host = self.world.host(name, link=link, site=table.site)
         else:
-            own = table.nat in vocabulary.kinds()  # its access link is the gateway's
+            own = table.nat in vocabulary.kinds()  # then the access link is the gateway's
             host = self.world.host(name, behind=gateway, link=None if own else link)
         host.wall_offset, host.wall_drift = table.clock, table.drift
         start = table.start or self._spread(name)
@@ -178,13 +180,15 @@ class Topology:
                 member.program = build(self, member)
         self._pair_up()
         for member in self.members.values():
-            member.host.program = member.program  # for a restart before its start
+            member.host.program = member.program  # for a restart before its first start
 
     def _where(self, name: str) -> str:
         return self.world.hosts[name].addresses()[0]
 
     def _targets(self, member: Member) -> list[str]:
-        """Whom a measuring program talks to: as told, or the next host that runs the same."""
+        """Return the targets of a measuring program: the given ones, or the next host with the same
+        program.
+        """
         if member.settings.to is not None:
             return list(member.settings.to)
         names = [item.host.name for item in self.of(member.program_name)]
@@ -209,12 +213,12 @@ class Topology:
             if member.gateway is None:
                 return [member.host.name]
         raise BadScenario(
-            "no daemon has a public address, so that none can learn of the others",
+            "no daemon has a public address, so none can learn of the others",
             hint="add a [[host]] without `nat`, or set `bootstrap`",
         )
 
     def _pair_up(self) -> None:
-        """Give hosts behind gateways partners to punch to."""
+        """Give hosts behind gateways partners for punching."""
         members = self.of("punch")
         names = [member.host.name for member in members]
         natted = [number for number, item in enumerate(members) if item.gateway is not None]
@@ -236,12 +240,12 @@ _PROGRAMS: Final[dict[str, Callable[[Topology, Member], Program]]] = {
 
 
 def relay_program() -> Program:
-    """What the relays run."""
+    """Return the program of the relays."""
     return Relay()
 
 
 def latency(scenario: Scenario) -> Latency:
-    """Between two sites, as `World` takes it."""
+    """Return the latency between two sites, as `World` takes it."""
     seconds = scenario.world.latency_seconds
     if seconds is not None:
         return seconds

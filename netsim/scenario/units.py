@@ -1,8 +1,8 @@
-"""Quantities as people write them: `10m`, `150ms`, `40Mbit/s`, `1MiB`, `2%`.
+"""Readers of quantities as people write them: `10m`, `150ms`, `40Mbit/s`, `1MiB`, `2%`.
 
-Each reader takes a value as TOML has it and returns the number in the unit of the simulator
-(seconds, bytes per second, bytes, a share of one). It raises ValueError with a sentence about what
-is wrong, and what would be right.
+Each reader takes a value from TOML and returns the number in the unit of the simulator (seconds,
+bytes per second, bytes, a share of one). It raises ValueError with a message that says what is
+wrong and what would be right.
 """
 
 import math
@@ -20,18 +20,18 @@ SIZES: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9,
 
 SHORTEST: Final = 1e-6
 LONGEST: Final = 3650 * TIMES["d"]
-"""Beyond these a time is lost in the rounding of the clock."""
+"""Outside these bounds a time is lost in the rounding of the clock."""
 
 _QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) *([A-Za-z/%]*)")
 
 
 def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> float:
-    """A number with a unit, in the base unit."""
+    """Return a number with a unit, in the base unit."""
     if not isinstance(value, str):
-        raise ValueError(f'a {what} is written with its unit, as "{example}"')
+        raise ValueError(f'a {what} needs a unit, as "{example}"')
     found = _QUANTITY.fullmatch(value.strip())
     if found is None:
-        raise ValueError(f'`{value}` is no {what}; write it as "{example}"')
+        raise ValueError(f'`{value}` is not a {what}; write it as "{example}"')
     number, unit = found.groups()
     if unit not in units:
         known = ", ".join(units)
@@ -40,7 +40,7 @@ def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> flo
 
 
 def span(value: Any) -> float:
-    """A stretch of time, either way: seconds."""
+    """Read a time, positive or negative, in seconds."""
     seconds = _quantity(value, TIMES, "time", "10s")
     if abs(seconds) > LONGEST:
         raise ValueError(f"`{str(value)[:40]}`: a time here is at most ten years")
@@ -48,33 +48,33 @@ def span(value: Any) -> float:
 
 
 def duration(value: Any) -> float:
-    """Seconds, not negative."""
+    """Read a time of 0 or more seconds."""
     seconds = span(value)
     if seconds < 0:
-        raise ValueError(f"`{value}`: a time here is not negative")
+        raise ValueError(f"`{value}`: a time here cannot be negative")
     return seconds
 
 
 def period(value: Any) -> float:
-    """Seconds, more than none."""
+    """Read a time greater than 0, in seconds."""
     seconds = duration(value)
     if seconds <= 0:
-        raise ValueError(f"`{value}`: a time here is longer than nothing")
+        raise ValueError(f"`{value}`: a time here has to be greater than 0")
     if seconds < SHORTEST:
         raise ValueError(f"`{value}`: a time here is at least 1us")
     return seconds
 
 
 def rate(value: Any) -> float:
-    """Bytes per second, more than none."""
+    """Read a rate greater than 0, in bytes per second."""
     found = _quantity(value, RATES, "rate", "40Mbit/s")
     if found <= 0:
-        raise ValueError(f"`{value}`: a rate is more than nothing")
+        raise ValueError(f"`{value}`: a rate has to be greater than 0")
     return found
 
 
 def size(value: Any) -> int:
-    """Bytes."""
+    """Read a size in bytes."""
     found = _quantity(value, SIZES, "size", "1MiB")
     if found < 0 or not found.is_integer():
         raise ValueError(f"`{value}`: a size is a whole number of bytes")
@@ -82,38 +82,38 @@ def size(value: Any) -> int:
 
 
 def share(value: Any) -> float:
-    """A probability or proportion: `"2%"` or `0.02`."""
+    """Read a probability or proportion: `"2%"` or `0.02`."""
     if isinstance(value, str):
         found = _quantity(value, {"%": 0.01}, "share", "2%")
     else:
         found = number(value)
     if not 0 <= found <= 1:
-        raise ValueError(f"`{value}`: a share lies between 0 and 1 (0% and 100%)")
+        raise ValueError(f"`{value}`: a share has to be from 0 to 1 (0% to 100%)")
     return found
 
 
 def number(value: Any) -> float:
-    """A finite number."""
+    """Read a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"`{value}` is no number")
+        raise ValueError(f"`{value}` is not a number")
     if not math.isfinite(value):
-        raise ValueError(f"`{value}`: a number here is finite")
+        raise ValueError(f"`{value}`: a number here has to be finite")
     return float(value)
 
 
 def whole(value: Any) -> int:
-    """A whole number, not negative."""
+    """Read a whole number of 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"`{value}` is no whole number")
+        raise ValueError(f"`{value}` is not a whole number")
     if value < 0:
-        raise ValueError(f"`{value}`: a number here is not negative")
+        raise ValueError(f"`{value}`: a number here cannot be negative")
     if value >= 1 << 63:
         raise ValueError("a number here has at most 63 bits")
     return value
 
 
 def positive(value: Any) -> int:
-    """A whole number from 1."""
+    """Read a whole number of 1 or more."""
     found = whole(value)
     if not found:
         raise ValueError("a number here is at least 1")
@@ -122,7 +122,7 @@ def positive(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Reads a whole number from 1 to `most`."""
+    """Reader of a whole number from 1 to `most`."""
 
     most: int
 
@@ -134,46 +134,46 @@ class Count:
 
 
 def switch(value: Any) -> bool:
-    """true or false."""
+    """Read true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"`{value}` is neither true nor false")
     return value
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """Read a text that is not empty."""
     if not isinstance(value, str):
-        raise ValueError(f"`{value}` is no text; write it in quotes")
+        raise ValueError(f"`{value}` is not a text; write it in quotes")
     if not value.strip():
-        raise ValueError("a text here is not empty")
+        raise ValueError("a text here cannot be empty")
     return value
 
 
 def seeds(value: Any) -> tuple[int, ...]:
-    """`7`, `"1..50"` (both ends included), or a list of numbers."""
+    """Read seeds: `7`, `"1..50"` (both ends included), or a list of numbers."""
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", value.strip())
         if found is None:
-            raise ValueError(f'`{value}` are no seeds; write a number or "1..50"')
+            raise ValueError(f'`{value}` is not a seed; write a number or "1..50"')
         first = int(found[1])
         last = int(found[2]) if found[2] is not None else first
         if last < first:
-            raise ValueError(f"`{value}`: the first seed is not after the last")
+            raise ValueError(f"`{value}`: the first seed cannot be after the last")
         if last - first >= 10**6:
             raise ValueError(f"`{value}`: at most a million seeds at a time")
         return tuple(range(first, last + 1))
     if isinstance(value, list):
         if not value:
-            raise ValueError("a list of seeds has at least one")
+            raise ValueError("a list of seeds needs at least one")
         numbers = tuple(whole(item) for item in value)
         if len(set(numbers)) < len(numbers):
-            raise ValueError("a seed stands in the list twice")
+            raise ValueError("the list contains a seed twice")
         return numbers
     return (whole(value),)
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """One text, or a list of them."""
+    """Read one text, or a list of them."""
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list) or not value:
@@ -182,12 +182,12 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def names_or_none(value: Any) -> tuple[str, ...]:
-    """As `names`, and an empty list means nobody."""
+    """Read names; an empty list means none."""
     return () if value == [] else names(value)
 
 
 def groups(value: Any) -> tuple[tuple[str, ...], ...]:
-    """A list of lists of names."""
+    """Read a list of lists of names."""
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError('groups are two or more lists of names: [["a"], ["b", "c"]]')
     return tuple(names(item) for item in value)

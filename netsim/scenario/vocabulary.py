@@ -20,18 +20,18 @@ Reader = Callable[[Any], Any]
 
 
 def one_of(*words: str) -> Reader:
-    """Reads one of those words."""
+    """Return a reader that accepts only the given words."""
 
     def read(value: Any) -> str:
         if value not in words:
-            raise ValueError(f"`{value}` is none of {', '.join(words)}")
+            raise ValueError(f"`{value}` is not one of {', '.join(words)}")
         return str(value)
 
     return read
 
 
 def switch_or_names(value: Any) -> bool | tuple[str, ...]:
-    """Reads true, false, or a list of words."""
+    """Read true, false, or a list of words."""
     return value if isinstance(value, bool) else units.names(value)
 
 
@@ -44,7 +44,7 @@ KNOBS: Final[dict[str, Reader]] = {
     "mapping": _BEHAVIOUR,
     "filtering": _BEHAVIOUR,
     "refresh_in": units.switch,
-    "hairpin": units.switch,  # of Linux; of others see nat_knobs
+    "hairpin": units.switch,  # for Linux; for other kinds see nat_knobs
     "ports": one_of("preserve", "random", "sequential", "block"),
     "block_size": units.positive,
     "per_host": units.positive,
@@ -69,9 +69,9 @@ KNOBS: Final[dict[str, Reader]] = {
     "unsolicited6": one_of("drop", "admin"),
     **dict.fromkeys(_TIMERS, units.duration),
 }  # fmt: skip
-"""What can be set on a `[[nat]]`: names and readers. Seconds, except that `ipv6` is the world's."""
+"""Keys of a `[[nat]]`: names and readers. Times are seconds. `ipv6` belongs to the world."""
 NOT_OFFERED: Final = {"addresses", "allow", "prefix", "timers", "pooling"}
-"""Knobs of gateways whose values a file has no words for."""
+"""Knobs of gateways whose values cannot be written in a file."""
 
 _NEEDS: Final[dict[str, Callable[[Mapping[str, Any]], bool]]] = {
     "overlay_s": lambda has: has.get("overlay") is not None,
@@ -84,12 +84,12 @@ _NEEDS: Final[dict[str, Callable[[Mapping[str, Any]], bool]]] = {
 
 
 def kinds() -> Collection[str]:
-    """Kinds of gateway."""
+    """Return the kinds of gateway."""
     return KINDS.keys()
 
 
 def nat_knobs(kind: str) -> Mapping[str, Reader]:
-    """What can be set on a gateway of that kind: names and readers."""
+    """Return the keys of a gateway of that kind: names and readers."""
     known = {*knobs_of(kind), "ipv6"}
     found = {name: read for name, read in KNOBS.items() if name in known}
     if "hairpin" in known and "input" not in known:
@@ -98,7 +98,7 @@ def nat_knobs(kind: str) -> Mapping[str, Reader]:
 
 
 def check_nat(kind: str, values: Mapping[str, Any]) -> None:
-    """Raises ValueError where settings of a gateway do not go together."""
+    """Check that settings of a gateway fit together. Raises ValueError."""
     for name, has in _NEEDS.items():
         if name in values and not has({**_of_kind(kind), **values}):
             what = {"o": "overlay", "i": "igd"}.get(name[0], "ipv6")
@@ -113,44 +113,44 @@ def check_nat(kind: str, values: Mapping[str, Any]) -> None:
 
 
 def _of_kind(kind: str) -> Mapping[str, Any]:
-    """What a kind sets by itself."""
+    """Return the knobs that a kind sets by default."""
     return getattr(KINDS[kind], "keywords", {})
 
 
 def profiles() -> Collection[str]:
-    """Access links by name; overlays are added as `dsl+bad-wifi`."""
+    """Return access links by name; overlays are added as `dsl+bad-wifi`."""
     single = link_profiles.names()
     return [*single, *(f"{one}+{over}" for one in single for over in link_profiles.overlays())]
 
 
 def profile(name: str) -> LinkSpec:
-    """An access link; the perfect one where no name is given."""
+    """Return an access link; the perfect one if the name is empty."""
     return link_profiles.link(name) if name else LinkSpec()
 
 
 def populations() -> Sequence[str]:
-    """Populations by name."""
+    """Return populations by name."""
     return mix.names()
 
 
 def latencies() -> Collection[str]:
-    """Latency matrices: by name, or what reads a file."""
+    """Return latency matrices: names, and formats that read a file."""
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
 def latency(name: str) -> matrices.Matrix:
-    """A latency matrix of the package. Raises BadScenario."""
+    """Return a latency matrix of the package. Raises BadScenario."""
     if name not in matrices.names():
         raise unknown("latency matrix", name, latencies())
     return matrices.matrix(name)
 
 
 def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
-    """A latency matrix from a file's text. Raises BadScenario with the file's line."""
+    """Return a latency matrix from a file's text. Raises BadScenario with the file's line."""
     units = (unit,) if form in matrices.WITH_UNIT else ()
     return matrices.FORMATS[form](text.splitlines(), *units)
 
 
 def churns() -> Collection[str]:
-    """Models of churn."""
+    """Return the models of churn."""
     return churn_models.names()

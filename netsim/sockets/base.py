@@ -1,4 +1,4 @@
-"""What every simulated socket has in common: life, options, waiting; and what streams share."""
+"""The common part of simulated sockets: life cycle, options, waiting; and that of streams."""
 
 import errno
 import socket as stdlib
@@ -29,7 +29,7 @@ COMMON: dict[Option, int] = {
     (stdlib.SOL_SOCKET, stdlib.SO_RCVBUF): defaults.RECEIVE_BUFFER_BYTES,
     (stdlib.SOL_SOCKET, stdlib.SO_SNDBUF): defaults.RECEIVE_BUFFER_BYTES,
 }
-"""Options of SOL_SOCKET that every socket takes, and their values at birth."""
+"""Options of SOL_SOCKET that every socket takes, and their initial values."""
 _SMALLEST_BUFFER = {stdlib.SO_RCVBUF: 2304, stdlib.SO_SNDBUF: 4608}  # socket(7)
 _FLAGS = frozenset(
     {
@@ -43,7 +43,7 @@ _FLAGS = frozenset(
 
 
 class Waiters:
-    """The task that waits for one thing; a second one is an error, as in trio itself."""
+    """The task that waits for one event; a second one is an error, as in trio itself."""
 
     __slots__ = ("task",)
 
@@ -54,7 +54,7 @@ class Waiters:
         return self.task is not None
 
     def wait(self) -> Awaitable[Any]:
-        """Await it to sleep until woken; gives what the waker hands over.
+        """Return an awaitable that sleeps until woken, and returns the waker's value.
 
         Raises BusyResourceError.
         """
@@ -72,7 +72,7 @@ class Waiters:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self, value: Any = None) -> bool:
-        """Wake the task that waits; False where none does."""
+        """Wake the waiting task; return False if there is none."""
         task = self.task
         if task is None:
             return False
@@ -81,14 +81,14 @@ class Waiters:
         return True
 
     def fail(self, problem: BaseException) -> None:
-        """Let the task that waits raise."""
+        """Let the waiting task raise `problem`."""
         task, self.task = self.task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Error(problem))
 
 
 class SimSocket(tsocket.SocketType):
-    """A socket without a descriptor (`fileno()` is negative)."""
+    """Socket without a descriptor (`fileno()` is negative)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = COMMON
 
@@ -97,7 +97,7 @@ class SimSocket(tsocket.SocketType):
         self._family = stdlib.AddressFamily(family)
         self._kind = stdlib.SocketKind(kind)
         self._proto = proto
-        self._options: dict[Option, Any] = {}  # those that were set
+        self._options: dict[Option, Any] = {}  # options that were set
         self._closed = False
         self._turns = 0
 
@@ -144,13 +144,13 @@ class SimSocket(tsocket.SocketType):
         return f"<{type(self).__name__} of {self.host.name}, {state}>"
 
     def close(self) -> None:
-        """Close; who waits gets ClosedResourceError."""
+        """Close; waiting tasks get ClosedResourceError."""
         self._closed = True
 
     # Options.
 
     def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
-        """Set an option. Raises OSError (ENOPROTOOPT where this socket has none such)."""
+        """Set an option. Raises OSError (ENOPROTOOPT if this socket does not have it)."""
         self._check()
         if (level, option) not in self.OPTIONS:
             raise error(errno.ENOPROTOOPT)
@@ -160,7 +160,7 @@ class SimSocket(tsocket.SocketType):
         self._options[level, option] = number
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
-        """An int, or with `buflen` bytes. Raises OSError (ENOPROTOOPT)."""
+        """Return an option as an int, or as bytes with `buflen`. Raises OSError (ENOPROTOOPT)."""
         self._check()
         value = self._get(level, option)
         if not buflen:
@@ -178,7 +178,7 @@ class SimSocket(tsocket.SocketType):
         return self._options.get(key, self.OPTIONS[key])
 
     def _fixed(self, option: int) -> int | None:
-        """Options of SOL_SOCKET that only tell."""
+        """Return the value of a read-only option of SOL_SOCKET."""
         match option:
             case stdlib.SO_TYPE:
                 return int(self._kind)
@@ -196,13 +196,15 @@ class SimSocket(tsocket.SocketType):
         return False
 
     def _take_error(self) -> int:
-        """The pending error's number, which is then forgotten; 0 for none."""
+        """Return the number of the pending error and clear it; 0 for none."""
         return 0
 
-    # Names and turns.
+    # Names and checkpoints.
 
     async def _resolve(self, address: Any, *, local: bool) -> Any:
-        """An address with its names looked up, by trio's own rules. Raises OSError, ValueError."""
+        """Return an address with its names looked up, by trio's own rules. Raises OSError,
+        ValueError.
+        """
         only6 = self._family == stdlib.AF_INET6 and self._get(
             stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY
         )
@@ -215,15 +217,17 @@ class SimSocket(tsocket.SocketType):
             raise error(errno.EBADF)
 
     async def _turn(self) -> None:
-        """A checkpoint that gives way to other tasks only now and then.
+        """Run a checkpoint that lets other tasks run only now and then.
 
-        A program that never waits must not keep everybody else, and time itself, from going on.
+        A program that never waits must not stop the other tasks and time itself.
         """
         if self._is_turn():
             await trio.lowlevel.checkpoint()
 
     def _is_turn(self) -> bool:
-        """Whether a checkpoint is due: others have waited long enough, or who asks is cancelled."""
+        """Whether a checkpoint is due: other tasks have waited long enough, or the caller is
+        cancelled.
+        """
         self._turns += 1
         return (
             self._turns % defaults.TURN == 0
@@ -232,26 +236,30 @@ class SimSocket(tsocket.SocketType):
 
 
 class StreamSocket(SimSocket):
-    """What trio's stream methods are made of: the four non-blocking ones of a subclass.
+    """Base of trio's stream methods, built on four methods of a subclass.
 
-    `take_ready` and `write_ready` do at once what can be done or raise BlockingIOError;
-    `wait_readable` and `wait_writable` return when trying again is worth it, and raise
-    ClosedResourceError when the socket is closed under the one that waits.
+    `take_ready` and `write_ready` do at once what is possible, or raise BlockingIOError.
+    `wait_readable` and `wait_writable` return when another attempt makes sense, and raise
+    ClosedResourceError if the socket is closed in the meantime.
     """
 
     def take_ready(self, size: int, *, peek: bool = False) -> bytes:
-        """What has come, up to `size` bytes; b"" at the end. `peek` leaves it there."""
+        """Return up to `size` bytes that have arrived; b"" at the end. `peek` leaves them in the
+        buffer.
+        """
         raise NotImplementedError
 
     def write_ready(self, data: Any) -> int:
-        """Bytes taken, at least one of a non-empty `data`."""
+        """Write without waiting; return the number of bytes taken, at least one of a non-empty
+        `data`.
+        """
         raise NotImplementedError
 
     async def wait_readable(self) -> None:
         raise NotImplementedError
 
     def read_ready(self, size: int) -> bytes:
-        """As `take_ready`."""
+        """Return the same as `take_ready`."""
         return self.take_ready(size)
 
     async def recv(self, buflen: int, flags: int = 0) -> bytes:
@@ -289,7 +297,7 @@ class StreamSocket(SimSocket):
         return await self._until(lambda: self.write_ready(data), self.wait_writable)
 
     async def sendto(self, data: Any, *args: Any) -> int:
-        return await self.send(data)  # the address of a connected stream is not looked at
+        return await self.send(data)  # the address is ignored on a connected stream
 
     async def sendmsg(
         self,
@@ -314,7 +322,7 @@ class StreamSocket(SimSocket):
 
 
 def number_of(value: Any) -> int:
-    """The int that an option's value stands for. Raises OSError (EINVAL), TypeError."""
+    """Return the int that an option's value stands for. Raises OSError (EINVAL), TypeError."""
     if isinstance(value, int):
         return int(value)
     if value is None:
@@ -334,7 +342,9 @@ def scatter(data: bytes, views: Iterable[memoryview]) -> None:
 
 
 def _as_linux_keeps(option: int, number: int) -> int:
-    """Flags are 0 or 1; buffers are doubled for the kernel's own use (socket(7))."""
+    """Return an option's value as Linux stores it: flags are 0 or 1; buffers are doubled for the
+    kernel's own use (socket(7)).
+    """
     if option in _FLAGS:
         return int(bool(number))
     if option in _SMALLEST_BUFFER:

@@ -1,4 +1,4 @@
-"""Where trio asks for sockets, while a simulation runs; and what a host is equipped with."""
+"""The socket factory of trio during a simulation, and the protocol stack of a new host."""
 
 import socket as stdlib
 
@@ -17,15 +17,15 @@ from .udpstack import UdpStack
 
 
 def current_host() -> Host:
-    """The host of the task that runs. Raises NoHost."""
+    """Return the host of the running task. Raises NoHost."""
     try:
         return CURRENT.get()
     except LookupError:
-        raise NoHost("a socket was asked for outside every simulated host") from None
+        raise NoHost("a task outside every simulated host asked for a socket") from None
 
 
 def equip(host: Host) -> None:
-    """Give a host its stack."""
+    """Give a host its protocol stack."""
     icmp = IcmpStack(host)
     udp = UdpStack(host, icmp)
     host.protocols[ICMP], host.protocols[UDP] = icmp, udp
@@ -36,7 +36,7 @@ def equip(host: Host) -> None:
 
 
 class SocketFactory(trio.abc.SocketFactory):
-    """Sockets of the current host."""
+    """Creates sockets of the current host."""
 
     def socket(self, family: int = 0, type: int = 0, proto: int = 0) -> SimSocket:
         host = current_host()

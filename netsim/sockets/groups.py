@@ -1,7 +1,7 @@
-"""Multicast and broadcast of one host: who joined what, and how it is sent.
+"""Multicast and broadcast of one host: the groups that its sockets joined, and sending to groups.
 
-Copies go to everybody on the segment who joined; routers do not pass them on. The public
-internet carries none.
+Each member on the segment gets a copy; routers do not forward them. The public internet carries
+none.
 """
 
 import errno
@@ -42,7 +42,7 @@ _FOUR: Final = frozenset(str(first) for first in range(224, 240))
 
 
 def is_group(address: str) -> bool:
-    """Whether an address means many: multicast, or broadcast."""
+    """Whether an address is that of a multicast group or the broadcast."""
     if ":" in address:
         return address.startswith("ff")
     return address[:3] in _FOUR or address == BROADCAST
@@ -55,10 +55,10 @@ class Memberships:
         self._host = host
         self._joined: dict[UdpSocket, dict[tuple[str, Attachment], None]] = {}
         self._interfaces: dict[UdpSocket, Attachment] = {}  # chosen for sending
-        self.groups: set[str] = {BROADCAST}  # what the host listens to
+        self.groups: set[str] = {BROADCAST}  # groups that the host listens to
 
     def option(self, socket: "UdpSocket", level: int, option: int, value: Any) -> bool:
-        """Do what an option about groups asks; False where it is none. Raises OSError."""
+        """Set an option about groups; return False for another option. Raises OSError."""
         match level, option:
             case (stdlib.IPPROTO_IP, stdlib.IP_ADD_MEMBERSHIP | stdlib.IP_DROP_MEMBERSHIP):
                 group, at = self._four(value)
@@ -78,7 +78,7 @@ class Memberships:
         return True
 
     def _four(self, value: Any) -> tuple[str, Attachment]:
-        """`struct ip_mreq`, or `ip_mreqn` with the number of the interface."""
+        """Read a `struct ip_mreq`, or an `ip_mreqn` with the number of the interface."""
         data = bytes(value)
         if len(data) < 8:
             raise error(errno.EINVAL)
@@ -89,7 +89,7 @@ class Memberships:
         return group, self._by_address(stdlib.inet_ntop(stdlib.AF_INET, data[4:8]))
 
     def _six(self, value: Any) -> tuple[str, Attachment]:
-        """`struct ipv6_mreq`."""
+        """Read a `struct ipv6_mreq`."""
         data = bytes(value)
         if len(data) < 20:
             raise error(errno.EINVAL)
@@ -130,7 +130,7 @@ class Memberships:
             self.groups.discard(group)
 
     def closed(self, socket: "UdpSocket") -> None:
-        """A socket that closes leaves its groups."""
+        """Let a socket that closes leave its groups."""
         for group, at in list(self._joined.get(socket, ())):
             self._leave(socket, group, at)
         self._joined.pop(socket, None)
@@ -139,7 +139,7 @@ class Memberships:
     # Sending.
 
     def source(self, socket: "UdpSocket", group: str) -> tuple[Attachment, str]:
-        """The interface and source address for a group. Raises OSError (ENETUNREACH)."""
+        """Return the interface and source address for a group. Raises OSError (ENETUNREACH)."""
         chosen = self._interfaces.get(socket)
         for item in [chosen] if chosen is not None else self._host.attachments:
             for address in item.addresses:
@@ -148,7 +148,7 @@ class Memberships:
         raise error(errno.ENETUNREACH)
 
     def send(self, socket: "UdpSocket", packet: Packet, via: Attachment | None) -> None:
-        """Put a packet for many on the wire, and on the loopback where that is wanted."""
+        """Send a packet to a group, and to the loopback if the options ask for it."""
         assert via is not None
         group = packet.dst[0]
         if group == BROADCAST:
@@ -168,7 +168,7 @@ class Memberships:
 
 
 def _interface_address(value: Any) -> str:
-    """Of `struct in_addr`, `ip_mreq` or `ip_mreqn`."""
+    """Return the address in a `struct in_addr`, `ip_mreq` or `ip_mreqn`."""
     data = bytes(value) if not isinstance(value, int) else value.to_bytes(4, "big")
     if len(data) < 4:
         raise error(errno.EINVAL)

@@ -1,4 +1,4 @@
-"""ICMP errors: told to those who send to closed ports, heard from routers and other hosts."""
+"""ICMP errors: sent for datagrams to closed ports, received from routers and other hosts."""
 
 import errno
 from typing import Final, Protocol
@@ -9,37 +9,39 @@ from ..packet import ICMP, IP4_HEADER, IP6_HEADER, Icmp, Packet
 from .groups import is_group
 
 _HEADER: Final = 8
-_LARGEST: Final = {False: 576, True: 1280}  # bytes of an error, with what it quotes; by IPv6
+# maximum bytes of an error, with the packet that it quotes; by IPv6
+_LARGEST: Final = {False: 576, True: 1280}
 _BURST: Final = 6
 _EVERY_S: Final = 1.0
-"""Linux sends one host six errors at once, then one a second (icmp_ratelimit)."""
-_HOSTS: Final = 1024  # whose rate is remembered
+"""Linux sends one host six errors at once, then one per second (icmp_ratelimit)."""
+_HOSTS: Final = 1024  # number of hosts whose rate is remembered
 
 UDP_ERRORS: Final[dict[bool, dict[str, int]]] = {
     False: {"port": errno.ECONNREFUSED, "admin": errno.EHOSTUNREACH},
     True: {"port": errno.ECONNREFUSED, "admin": errno.EACCES},
 }
-"""What a connected datagram socket hears, for IPv4 and IPv6. Linux keeps the passing ones
-(host unreachable, too big, time exceeded) from sockets that did not ask for them."""
+"""Errors that a connected datagram socket gets, for IPv4 and IPv6. Linux hides transient errors
+(host unreachable, too big, time exceeded) from sockets that did not ask for them.
+"""
 
 
 class Listener(Protocol):
-    """A protocol of the host that wants to hear what became of its packets."""
+    """Protocol of the host that is told about errors of its packets."""
 
     def failed(self, icmp: Icmp) -> None: ...
 
 
 class IcmpStack:
-    """One host's ICMP. `listeners` are told of errors about their packets, by protocol."""
+    """ICMP of one host. `listeners` get errors about their packets, by protocol."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.listeners: dict[int, Listener] = {}
         self._mtus: dict[str, int] = {}
-        self._spent: dict[str, float] = {}  # when each host's allowance is whole again
+        self._spent: dict[str, float] = {}  # when each host's allowance is complete again
 
     def mtu(self, destination: str) -> int:
-        """The largest packet known to fit the path, bytes."""
+        """Return the size in bytes of the largest packet known to fit the route."""
         learnt = self._mtus.get(destination)
         if learnt is not None:
             return learnt
@@ -56,7 +58,7 @@ class IcmpStack:
             listener.failed(icmp)
 
     def refuse(self, packet: Packet) -> None:
-        """Tell a sender that nobody has this port; never about a group's datagram."""
+        """Tell a sender that its port is closed; never about a multicast datagram."""
         host = self.host
         if is_group(packet.dst[0]) or is_group(packet.src[0]):
             return

@@ -1,6 +1,6 @@
-"""Unix stream sockets: by path, or in pairs, inside one host.
+"""Unix stream sockets inside one host: by path name, or in pairs.
 
-A path is a name of the host, not a file. What is written is there at once, as in a kernel: no
+A path name belongs to the host and is not a file. Written bytes arrive at once, as in a kernel: no
 time passes and no packet is recorded.
 """
 
@@ -17,31 +17,31 @@ from .. import defaults
 from ..host import Host, error
 from .base import COMMON, Option, StreamSocket, Waiters
 
-_LONGEST_PATH = 107  # bytes: sun_path without its end, unix(7)
+_LONGEST_PATH = 107  # bytes: sun_path without the final zero, unix(7)
 
 
 class LocalStack:
-    """The paths of one host: whose socket is bound to each; None where its owner is gone."""
+    """The path names of one host: the socket bound to each, or None once that socket is closed."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.names: dict[str, LocalSocket | None] = {}
 
     def unlink(self, path: str) -> None:
-        """Remove a name. Who listens goes on, unseen. Raises FileNotFoundError."""
+        """Remove a name; a listening socket continues without it. Raises FileNotFoundError."""
         if path not in self.names:
             raise error(errno.ENOENT)
         del self.names[path]
 
     def power_off(self) -> None:
-        """The computer stops: names stay on its disk, nobody is behind them."""
+        """Close all sockets when the computer stops; their names stay on its disk."""
         for socket in list(self.names.values()):
             if socket is not None:
                 socket.close()
 
 
 class LocalSocket(StreamSocket):
-    """A Unix stream socket. Linux's behaviour, unix(7)."""
+    """Unix stream socket with Linux's behaviour, unix(7)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = {**COMMON, (stdlib.SOL_SOCKET, stdlib.SO_PASSCRED): 0}
 
@@ -51,14 +51,14 @@ class LocalSocket(StreamSocket):
         self._peer: LocalSocket | None = None
         self._peer_name: str | None = None  # None: never connected
         self._inbox = bytearray()
-        self._eof = False  # nothing more will come
+        self._eof = False  # no more bytes will arrive
         self._done_writing = False
         self._reset = False  # the peer closed without reading everything
         self._backlog: int | None = None  # of a listener
         self._pending: deque[LocalSocket] = deque()
         self._readers = Waiters()
         self._writers = Waiters()
-        self._knocking: deque[Waiters] = deque()  # connects that wait for room in the backlog
+        self._knocking: deque[Waiters] = deque()  # connects that wait for space in the backlog
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:
@@ -78,7 +78,7 @@ class LocalSocket(StreamSocket):
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
         if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_PEERCRED):
             self._check()
-            return struct.pack("3i", 1, 0, 0)[: buflen or 4]  # one user a host
+            return struct.pack("3i", 1, 0, 0)[: buflen or 4]  # one user per host
         return super().getsockopt(level, option, buflen)
 
     def _listens(self) -> bool:
@@ -204,7 +204,7 @@ class LocalSocket(StreamSocket):
             await self._readers.wait()
 
     def _may_write(self) -> bool:
-        """Linux calls a socket writable once three quarters of its buffer are free."""
+        """Whether it is writable: in Linux, once three quarters of the buffer are free."""
         peer = self._peer
         if peer is None or peer._closed or self._done_writing:
             return True
@@ -250,7 +250,7 @@ class LocalSocket(StreamSocket):
         self._hang_up()
         for waiting in (self._readers, self._writers):
             waiting.fail(trio.ClosedResourceError("another task closed this socket"))
-        for socket in self._pending:  # whoever knocked sees a reset, not an end
+        for socket in self._pending:  # a waiting client sees a reset, not an end of file
             socket._hang_up(reset=True)
             socket.close()
         while self._knocking:
@@ -266,7 +266,7 @@ class LocalSocket(StreamSocket):
 
 
 def pair(host: Host) -> tuple[LocalSocket, LocalSocket]:
-    """Two sockets of a host, connected to each other."""
+    """Return two sockets of a host, connected to each other."""
     a, b = LocalSocket(host), LocalSocket(host)
     _join(a, b)
     return a, b

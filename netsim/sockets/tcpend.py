@@ -30,9 +30,9 @@ from .tcp.timewait import TimeWait
 from .tcpstack import Key, TcpStack
 
 MAPPED: Final = "::ffff:"
-"""What an IPv4 address begins with at a socket of IPv6."""
+"""Prefix of an IPv4 address at a socket of IPv6."""
 
-# How far a socket is. DIALLED and CONNECTED differ in what another `connect` says.
+# Phases of a socket. DIALLED and CONNECTED differ in the result of another `connect`.
 NEW: Final = 0
 DIALLING: Final = 1
 FAILED: Final = 2
@@ -41,7 +41,7 @@ CONNECTED: Final = 4
 
 
 class Backlog:
-    """A listener's connections that wait to be accepted."""
+    """Connections of a listener that wait to be accepted."""
 
     __slots__ = ("limit", "queue")
 
@@ -51,12 +51,12 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Linux keeps one more than it was asked for."""
+        """Whether the queue is full; like Linux, it takes one more than it was asked for."""
         return len(self.queue) > self.limit
 
 
 class TcpEnd(StreamSocket):
-    """What a `TcpSocket` is to the stack; it adds what a program calls."""
+    """Stack's view of a `TcpSocket`, which adds the methods that a program calls."""
 
     OPTIONS: ClassVar[dict[Option, int]] = {
         **COMMON,
@@ -82,25 +82,25 @@ class TcpEnd(StreamSocket):
         self.local: Addr = (self.binding.address, 0)
         self.remote: Addr | None = None
         self.backlog: Backlog | None = None
-        self.parent: TcpEnd | None = None  # the listener, until the handshake is over
+        self.parent: TcpEnd | None = None  # the listener, until the handshake is complete
         self.armed = INFINITY  # when the earliest event that calls `tick` is due
         self.key: Key = self.local, self.local
         self._via: Attachment | None = None
         self._phase = NEW
         self._shut_write = False
-        self._hard = False  # SO_LINGER of no seconds: closing resets
+        self._hard = False  # SO_LINGER of 0 seconds: closing resets
         self._readers = Waiters()
         self._writers = Waiters()
 
     def _shown(self, address: Addr) -> Any:
-        """An address as this family writes it."""
+        """Return an address as this family writes it."""
         ip, port = address
         if self._family != stdlib.AF_INET6:
             return ip, port
         return (ip if ":" in ip else MAPPED + ip), port, 0, 0
 
     def _join(self, key: Key) -> None:
-        """Make the connection between two addresses."""
+        """Create the connection between two addresses."""
         self.key = key
         self.local, self.remote = key
         stack, ip = self.stack, key[1][0]
@@ -112,10 +112,10 @@ class TcpEnd(StreamSocket):
             self._apply(level, option, value)
         stack.connections[key] = self
 
-    # What the stack calls.
+    # Called by the stack.
 
     def take(self, segment: Segment) -> None:
-        """A segment has come."""
+        """Take a segment that has arrived."""
         connection = self.connection
         assert connection is not None
         parent = self.parent
@@ -125,14 +125,14 @@ class TcpEnd(StreamSocket):
                 self.close()
                 return
             if parent.backlog.full:
-                return  # as lost: SYN and ACK are sent again
+                return  # treated as lost: SYN and ACK are sent again
         connection.receive(segment, self.stack.events.now)
         self._after()
 
     def _tick(self, _: None) -> None:
         events = self.stack.events
         if events.now < self.armed:
-            return  # left over from a deadline that came closer
+            return  # left over from a deadline that was moved forward
         self.armed = INFINITY
         connection = self.connection
         if connection is None or not self.stack.live:
@@ -141,14 +141,14 @@ class TcpEnd(StreamSocket):
         if due <= events.now:
             connection.tick(events.now)
             self._after()
-        elif due < INFINITY:  # the deadline was put off
+        elif due < INFINITY:  # the deadline was postponed
             self.armed = connection.wake = due
             events.at(due, self._tick)
         else:
             connection.wake = due
 
     def failed(self, message: Icmp) -> None:
-        """An ICMP error: it ends a dial, and is passed over later (RFC 5461)."""
+        """Process an ICMP error: it ends a dial, and is ignored later (RFC 5461)."""
         connection = self.connection
         if connection is None:
             return
@@ -161,7 +161,7 @@ class TcpEnd(StreamSocket):
         self._after()
 
     def _after(self) -> None:
-        """The connection was called: do what it wants."""
+        """Apply the consequences of a call to the connection."""
         connection = self.connection
         assert connection is not None
         if connection.out:
@@ -184,7 +184,7 @@ class TcpEnd(StreamSocket):
             self._writers.wake()
 
     def _over(self, state: int) -> None:
-        """The connection is no more; the socket may still be open."""
+        """Detach the connection, which has ended; the socket may still be open."""
         connection, stack = self.connection, self.stack
         assert connection is not None
         if stack.connections.get(self.key) is self:
@@ -202,7 +202,7 @@ class TcpEnd(StreamSocket):
         self._writers.wake()
 
     def _is_up(self) -> None:
-        """The handshake of an accepted connection is over."""
+        """Complete the handshake of an accepted connection."""
         parent, self.parent = self.parent, None
         if parent is None or parent.backlog is None:
             return

@@ -1,4 +1,4 @@
-"""TCP sockets as trio programs see them: a thin shell over `tcp.connection`."""
+"""TCP sockets as trio programs see them: a thin layer over `tcp.connection`."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _MOST_BACKLOG = 4096  # net.core.somaxconn
 
 
 class TcpSocket(TcpEnd):
-    """A TCP socket. Linux's behaviour, tcp(7)."""
+    """TCP socket with Linux's behaviour, tcp(7)."""
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:
@@ -39,7 +39,7 @@ class TcpSocket(TcpEnd):
         return self._shown(self.remote)
 
     async def _meant(self, address: Any, *, local: bool) -> Addr:
-        """The address as it stands in packets."""
+        """Return the address as it is written in packets."""
         found = await self._resolve(address, local=local)
         ip = str(found[0]).split("%")[0]
         if ip.lower().startswith(MAPPED):
@@ -93,7 +93,9 @@ class TcpSocket(TcpEnd):
         return self.backlog is not None
 
     def knock(self, syn: Segment, key: Key) -> None:
-        """A SYN for this listener. One too many goes unanswered: it will be sent again."""
+        """Process a SYN for this listener. If the backlog is full, ignore it: it will be sent
+        again.
+        """
         assert self.backlog is not None
         if self.backlog.full:
             return
@@ -133,7 +135,7 @@ class TcpSocket(TcpEnd):
             if ip in ("0.0.0.0", "::"):
                 ip = "::1" if ip == "::" else "127.0.0.1"
             if self._phase == DIALLED:
-                self._phase = CONNECTED  # the dial's end, told once more
+                self._phase = CONNECTED  # report the end of the dial once more
                 return
             self._dial((ip, port))
             while self._phase == DIALLING:
@@ -243,7 +245,7 @@ class TcpSocket(TcpEnd):
             await self._writers.wait()
 
     def _as_new(self) -> None:
-        """After a dial that failed: another address may be dialled."""
+        """Reset the socket after a failed dial, so that it can dial another address."""
         self._phase = NEW
         self.connection = self.remote = None
         if self.binding.automatic:
@@ -274,7 +276,7 @@ class TcpSocket(TcpEnd):
         self.stack.deafen(self)
         self.binding.listens = False
         assert backlog is not None
-        for socket in backlog.queue:  # nobody will accept these
+        for socket in backlog.queue:  # these will not be accepted
             socket._hard = True
             socket.close()
         self._readers.wake()
@@ -299,7 +301,7 @@ class TcpSocket(TcpEnd):
 
 
 def _as_bytes(data: Any, size: int) -> bytes:
-    """The first `size` bytes, as an object that nobody changes; not copied where it is one."""
+    """Return the first `size` bytes as an immutable object; copy only if necessary."""
     if type(data) is bytes:
         return data if len(data) == size else data[:size]
     view = memoryview(data)

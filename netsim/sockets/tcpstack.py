@@ -1,4 +1,4 @@
-"""TCP of one host: which connection a segment is for, who listens, which ports are taken."""
+"""TCP of one host: connections by their addresses, listeners, and allocated ports."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,14 +15,14 @@ from .tcp.segment import BLOCK_BYTES, SACK_BYTES, Segment, refusal
 from .tcp.timewait import TimeWait
 
 Key = tuple[Addr, Addr]
-"""A connection's own address and its peer's, as they stand in packets."""
+"""A connection's own address and its peer's, as written in packets."""
 
 _BARE = 20  # bytes of a TCP header without options
 _SYN_OPTIONS = 20
 
 
 class Party(Protocol):
-    """Who owns a connection: a socket, opened or closed."""
+    """Owner of a connection: a socket, open or closed."""
 
     def take(self, segment: Segment) -> None: ...
 
@@ -30,7 +30,7 @@ class Party(Protocol):
 
 
 class Listener(Protocol):
-    """Who is asked about a SYN."""
+    """Socket that decides about a SYN."""
 
     binding: Binding
 
@@ -38,7 +38,7 @@ class Listener(Protocol):
 
 
 class _Remnant:
-    """A connection in TIME-WAIT, and its claim on the port."""
+    """Connection in TIME-WAIT, and its claim on the port."""
 
     __slots__ = ("binding", "key", "rest", "stack")
 
@@ -62,7 +62,7 @@ class _Remnant:
             self.end()
 
     def failed(self, message: Icmp) -> None:
-        """Too late to matter."""
+        """Ignore the error: the connection has ended."""
 
     def _expire(self, _: None) -> None:
         if self.stack.connections.get(self.key) is not self:
@@ -78,7 +78,7 @@ class _Remnant:
 
 
 class TcpStack:
-    """What a host's TCP sockets share."""
+    """State that a host's TCP sockets share."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -91,17 +91,17 @@ class TcpStack:
 
     @property
     def live(self) -> bool:
-        """False once the computer has lost its power: what is left is to be silent."""
+        """Whether the computer has power; without it, nothing is sent."""
         return self.host.protocols.get(TCP) is self
 
     def power_off(self) -> None:
-        """The computer stops: who waits for a connection waits no more."""
+        """Close all sockets when the computer stops, which ends waiting tasks."""
         for party in list(self.connections.values()):
             if isinstance(party, SimSocket):
                 party.close()
 
     def isn(self) -> int:
-        """An initial sequence number; they rise with time."""
+        """Return an initial sequence number; they rise with time."""
         return self._isn + int(self.events.now / ISN_TICK_S)
 
     # Packets.
@@ -115,7 +115,7 @@ class TcpStack:
             self.knock(packet.data, key)
 
     def knock(self, segment: Segment, key: Key) -> None:
-        """A segment of no connection: a listener's, or refused."""
+        """Pass a segment without a connection to a listener, or refuse it."""
         if segment.syn and not segment.ack and not segment.rst:
             listener = self._listener(key)
             if listener is not None:
@@ -126,12 +126,12 @@ class TcpStack:
             self.send(answer, key)
 
     def send(self, segment: Segment, key: Key) -> None:
-        """Put one segment on its way."""
+        """Send one segment."""
         via = self.host.source(key[1][0])[0]
         self.transmit([segment], key, via)
 
     def transmit(self, segments: list[Segment], key: Key, via: Attachment | None) -> None:
-        """Put segments on their way; a host that is off sends none."""
+        """Send segments; a host that is off sends none."""
         host = self.host
         if not host.up or host.protocols.get(TCP) is not self:
             return
@@ -147,13 +147,13 @@ class TcpStack:
             send(Packet(TCP, src, dst, size, segment, name, why), via)
 
     def failed(self, message: Icmp) -> None:
-        """An ICMP error about a packet of ours."""
+        """Process an ICMP error about one of this host's packets."""
         party = self.connections.get((message.src, message.dst))
         if party is not None:
             party.failed(message)
 
     def offer(self, remote: str) -> int:
-        """The MSS to announce towards an address, in bytes. Raises OSError (ENETUNREACH)."""
+        """Return the MSS to announce towards an address, in bytes. Raises OSError (ENETUNREACH)."""
         via = self.host.source(remote)[0]
         mtu = LOOPBACK_MTU if via is None else via.up.spec.mtu
         return mtu - (IP6_HEADER if ":" in remote else IP4_HEADER) - _BARE
@@ -161,17 +161,17 @@ class TcpStack:
     # Listeners.
 
     def listen(self, listener: Listener) -> None:
-        """SYNs to its binding are its from now on."""
+        """Pass SYNs for its binding to a listener from now on."""
         self._listeners.setdefault(listener.binding.port, []).append(listener)
 
     def deafen(self, listener: Listener) -> None:
-        """It listens no more."""
+        """Stop passing SYNs to a listener."""
         there = self._listeners.get(listener.binding.port, [])
         if listener in there:
             there.remove(listener)
 
     def _listener(self, key: Key) -> Listener | None:
-        """The most exactly bound one; among equals (SO_REUSEPORT) the addresses decide."""
+        """Return the most specific listener; among equals (SO_REUSEPORT) the addresses decide."""
         (address, port), peer = key
         best: list[Listener] = []
         best_score = 0
@@ -188,16 +188,16 @@ class TcpStack:
     # TIME-WAIT.
 
     def remember(self, key: Key, binding: Binding, rest: TimeWait) -> None:
-        """A connection is over, but for its late segments."""
+        """Keep a connection that has ended, for its late segments."""
         self.connections[key] = _Remnant(self, key, binding, rest)
 
     def taken(self, local: str, remote: Addr) -> Callable[[int], bool]:
-        """Whether a dial from a port would meet a connection that is there."""
+        """Return a test for whether a dial from a port would clash with an existing connection."""
         return lambda port: ((local, port), remote) in self.connections
 
 
 def _fit(binding: Binding, address: str) -> int:
-    """How exactly a binding is meant by packets to an address; 0: not at all."""
+    """Return how specifically a binding matches an address; 0: not at all."""
     if binding.address == address:
         return 3
     if binding.address not in WILDCARDS:

@@ -1,7 +1,7 @@
 """UDP sockets.
 
-Datagrams larger than the link's MTU are not fragmented: they are lost with the reason "mtu",
-as on the many paths that drop fragments.
+Datagrams larger than the link's MTU are not fragmented. They are lost with the reason "mtu", as on
+the many routes that drop fragments.
 """
 
 import errno
@@ -27,15 +27,15 @@ _OVERHEAD6 = IP6_HEADER + UDP_HEADER
 _MAPPED = "::ffff:"
 _FLAGS = stdlib.MSG_PEEK | stdlib.MSG_TRUNC | stdlib.MSG_DONTWAIT | stdlib.MSG_NOSIGNAL
 _NEVER_FRAGMENT = 2  # IP_PMTUDISC_DO
-_ROUTES = 256  # destinations a socket remembers
+_ROUTES = 256  # destinations that a socket remembers
 
 Item = tuple[bytes, Addr]
 Route = tuple[Addr, Addr, Attachment | None, int, bool]
-"""Destination, source, interface, bytes of headers, whether it means many."""
+"""Destination, source, interface, bytes of headers, whether it is a group."""
 
 
 class UdpSocket(SimSocket):
-    """A datagram socket of IPv4 or IPv6. Linux's behaviour: udp(7), ip(7), ipv6(7)."""
+    """Datagram socket of IPv4 or IPv6. Linux's behaviour: udp(7), ip(7), ipv6(7)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4}
     OPTIONS_SIX: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4, **OPTIONS6}
@@ -57,7 +57,7 @@ class UdpSocket(SimSocket):
         self._error = 0  # the pending error
         self._done_writing = False
         self._routes: dict[Any, Route] = {}
-        self._routes_of: Any = None  # the host's routes that these were made from
+        self._routes_of: Any = None  # the host's routes from which these were computed
 
     # Names.
 
@@ -84,7 +84,7 @@ class UdpSocket(SimSocket):
         self.takes_all = local is None
 
     def families(self) -> list[bool]:
-        """Which kinds of packets it takes: IPv4 is False, IPv6 is True."""
+        """Return which kinds of packets it takes: IPv4 is False, IPv6 is True."""
         if not self._is_six:
             return [False]
         if self._local is not None:
@@ -96,7 +96,7 @@ class UdpSocket(SimSocket):
         return bool(self._options.get((stdlib.SOL_SOCKET, stdlib.SO_REUSEPORT)))
 
     def conflicts(self, other: "UdpSocket") -> bool:
-        """Whether both cannot have the port (Linux: udp_lib_lport_inuse)."""
+        """Whether the two cannot share the port (Linux: udp_lib_lport_inuse)."""
         mine, theirs = self._local, other._local
         if mine != theirs and None not in (mine, theirs) and "0.0.0.0" not in (mine, theirs):
             return False
@@ -118,7 +118,7 @@ class UdpSocket(SimSocket):
         return self._shown(self.peer)
 
     def _shown(self, address: Addr) -> Any:
-        """An address as this family writes it."""
+        """Return an address as this family writes it."""
         if not self._is_six:
             return address
         ip, port = address
@@ -171,7 +171,7 @@ class UdpSocket(SimSocket):
         return self.send_datagram(bytes(data), address)
 
     def _is_numeric(self, address: Any) -> bool:
-        """Whether trio's resolution would give back the same."""
+        """Whether trio's resolution would return the same address."""
         if type(address) is tuple and type(address[1]) is int:
             try:
                 stdlib.inet_pton(self._family, address[0])
@@ -232,7 +232,7 @@ class UdpSocket(SimSocket):
         return size
 
     def _route(self, to: Any) -> Route:
-        """How to send to a numeric address. Raises OSError."""
+        """Return how to send to a numeric address. Raises OSError."""
         address, port = to[0], _port(to[1])
         six = ":" in address
         if six:
@@ -256,7 +256,7 @@ class UdpSocket(SimSocket):
         return (address, port), (source, self.port), via, overhead, means_many
 
     def _apply(self, packet: Packet) -> None:
-        """Options that are seen on the wire. Raises OSError (EMSGSIZE, EACCES)."""
+        """Apply options that are visible on the wire. Raises OSError (EMSGSIZE, EACCES)."""
         six = ":" in packet.dst[0]
         level = stdlib.IPPROTO_IPV6 if six else stdlib.IPPROTO_IP
         ttl = self._options.get((level, stdlib.IPV6_UNICAST_HOPS if six else stdlib.IP_TTL))
@@ -267,7 +267,7 @@ class UdpSocket(SimSocket):
             raise error(errno.EMSGSIZE)
 
     def fail(self, icmp: Icmp) -> None:
-        """The network reports an error about a datagram to our peer."""
+        """Take an error that the network reports about a datagram to our peer."""
         number = UDP_ERRORS[":" in icmp.dst[0]].get(icmp.kind, 0)
         if not number:
             return
@@ -279,21 +279,23 @@ class UdpSocket(SimSocket):
     # Receiving.
 
     def score(self, packet: Packet) -> int:
-        """How well a datagram fits; negative: not at all (Linux: compute_score)."""
+        """Return how well a datagram fits; negative: not at all (Linux: compute_score)."""
         score = self.score_local(packet.dst[0])
         if self.peer is None or score < 0:
             return score
         return score + 4 if packet.src == self.peer else -1
 
     def score_local(self, address: str) -> int:
-        """For the local address alone: own family before the other's, exact before any."""
+        """Return the score of the local address alone: own family before the other's, exact before
+        any.
+        """
         local = self._local
         if local is None or local == "0.0.0.0":
             return 1 if self._is_six == (":" in address) else 0
         return 3 if local == address else -1
 
     def take(self, packet: Packet) -> None:
-        """A datagram has come."""
+        """Take a datagram that has arrived."""
         item = packet.data, packet.src
         if self._readers.wake(item):
             return
@@ -307,7 +309,7 @@ class UdpSocket(SimSocket):
     async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
         if flags or self._is_six or self._closed or self._error or bufsize < 0:
             return (await self._receive(bufsize, flags))[:2]
-        if self._queue:  # from here on `_receive` for the usual case
+        if self._queue:  # the usual case of `_receive`, written inline
             if self._is_turn():
                 await trio.lowlevel.checkpoint()
             item = self._next(0)
@@ -316,7 +318,7 @@ class UdpSocket(SimSocket):
         return item if len(item[0]) <= bufsize else (item[0][:bufsize], item[1])
 
     async def _receive(self, size: int, flags: int) -> tuple[bytes, Any, int]:
-        """Data, source and MSG_TRUNC where it was cut."""
+        """Return data, source, and MSG_TRUNC if the data was cut."""
         self._before_receiving(size, flags)
         if self._queue:
             await self._turn()
@@ -375,8 +377,9 @@ class UdpSocket(SimSocket):
         return len(data), [], cut, source
 
     async def receive_some(self) -> list[Item]:
-        """Everything that has come, at least one datagram; errors of earlier ones are dropped,
-        as a program without a connected peer sees none. Raises ClosedResourceError."""
+        """Return all datagrams that have arrived, at least one. Drop errors of earlier ones, which
+        a program without a connected peer does not see. Raises ClosedResourceError.
+        """
         if self._closed:
             raise trio.ClosedResourceError("this socket is closed")
         self._error = 0
@@ -396,7 +399,7 @@ class UdpSocket(SimSocket):
         self._check()
         await trio.lowlevel.checkpoint()
 
-    # The end, and what datagram sockets do not do.
+    # The end, and operations that datagram sockets do not support.
 
     def shutdown(self, flag: int) -> None:
         self._check()
@@ -424,7 +427,7 @@ class UdpSocket(SimSocket):
 
 
 def _plain(address: str) -> str:
-    """An address as packets have it: IPv4 without its IPv6 form, IPv6 in canonical text."""
+    """Return an address as packets have it: IPv4 without its IPv6 form, IPv6 in canonical text."""
     if ":" not in address:
         return address
     packed = stdlib.inet_pton(stdlib.AF_INET6, address.split("%")[0])

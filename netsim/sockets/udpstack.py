@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class UdpStack:
-    """Finds the socket of a datagram as Linux does: the one that says most about it."""
+    """Finds the socket of a datagram as Linux does: the most specific one."""
 
     def __init__(self, host: Host, icmp: IcmpStack) -> None:
         self.host = host
@@ -43,21 +43,21 @@ class UdpStack:
         self.icmp.refuse(packet)
 
     def _spread(self, packet: Packet) -> None:
-        """A group's or broadcast datagram goes to every socket it fits."""
+        """Deliver a multicast or broadcast datagram to every socket that it fits."""
         table = self._by_port[":" in packet.dst[0]]
         for socket in list(table.get(packet.dst[1], ())):
             if socket.score(packet) >= 0:
                 socket.take(packet)
 
     def failed(self, icmp: Icmp) -> None:
-        """A router or host says that one of our datagrams went nowhere."""
+        """Process an error that a router or host reports about one of our datagrams."""
         for socket in self._by_port[":" in icmp.src[0]].get(icmp.src[1], ()):
             if socket.peer == icmp.dst and socket.score_local(icmp.src[0]) >= 0:
                 socket.fail(icmp)
                 return
 
     def free_port(self) -> int:
-        """A port nobody uses. Raises OSError (EADDRINUSE)."""
+        """Return an unused port. Raises OSError (EADDRINUSE)."""
         low, high = defaults.EPHEMERAL
         for _ in range(high - low + 1):
             self._next = self._next + 1 if self._next < high else low
@@ -85,7 +85,9 @@ class UdpStack:
 
 
 def _best(sockets: "list[UdpSocket]", packet: Packet) -> "UdpSocket | None":
-    """Highest score; sockets that share a port by SO_REUSEPORT share the senders."""
+    """Return the socket with the highest score; sockets that share a port by SO_REUSEPORT divide
+    the senders.
+    """
     scores = [socket.score(packet) for socket in sockets]
     best = max(scores)
     if best < 0:

@@ -199,8 +199,8 @@ def test_dead_worker_gives_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -
 ARGUMENTS = [
     (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
     (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
-    (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: no program `udp-ecko`"),
-    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is not UTF-8"),
+    (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: there is no program `udp-ecko`"),
+    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
     (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
     (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),
     (["run", "echo.toml", "--backend", "ns3"], USAGE, "ns3"),
@@ -352,7 +352,7 @@ def test_file_of_a_scenario_must_be_in_its_folder(
     (here / "rtt.txt").unlink()
     (here / "rtt.txt").write_text("0 40\n40\n")
     run("run", "places.toml", code=CANNOT_SIMULATE)
-    assert "places.toml:7: rtt.txt:2: 1 values where" in capsys.readouterr().err
+    assert "places.toml:7: rtt.txt:2: 1 values, expected" in capsys.readouterr().err
 
 
 def test_full_disk_ends_a_run_cleanly(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

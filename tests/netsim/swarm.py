@@ -1,6 +1,6 @@
-"""A small internet of whole daemons that meets with everything: what `workload.py` runs.
+"""A small internet of whole daemons with faults of every kind, which `workload.py` runs.
 
-The seed draws the links, the routers and who has an engine, and when what goes wrong.
+The seed draws the links, the routers, the hosts with an engine, and when which fault occurs.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Leak = Callable[[Any], int]
 
 
 class Swarm:
-    """The hosts of one seed, and what happens to them."""
+    """The hosts of one seed, and the faults on them."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         self.world = World(seed, trace=trace)
@@ -56,7 +56,7 @@ class Swarm:
         ]
 
     def link(self) -> LinkSpec:
-        """A home's link: jitter, loss that comes in bursts, a queue."""
+        """Return a home's link: jitter, loss in bursts, a queue."""
         burst = Burst(0.002, 0.2, 0.3)
         up, down = (
             PipeSpec(
@@ -68,7 +68,7 @@ class Swarm:
         return LinkSpec(up, down)
 
     async def main(self) -> None:
-        """Boot, meet, fetch, speak; then everything that goes wrong; then the end."""
+        """Boot, join, fetch, generate; then all the faults; then the end."""
         async with trio.open_nursery() as nursery:
             await self.boot(self.hosts[0], layers=(0, 3), links=3)
             for host in self.hosts[1:DAEMONS]:
@@ -77,7 +77,7 @@ class Swarm:
             for name in ("n0", "n1"):
                 await self.handles[name].serving()
         await trio.sleep(1)
-        assert await self.speak("n8", 0), "at first all is well"
+        assert await self.speak("n8", 0), "at first it works"
         async with trio.open_nursery() as nursery:
             for number in (2, 4, 8):
                 nursery.start_soon(self.speak, f"n{number}", number)
@@ -106,7 +106,7 @@ class Swarm:
         self.handles[host.name] = await host.start(**settings)
 
     async def speak(self, name: str, number: int) -> bool:
-        """Ask a daemon for text; whether it could answer."""
+        """Ask a daemon for text; return whether it replied."""
         took = None
         with trio.move_on_after(6):
             prompt = f"Once upon {number} times"
@@ -114,7 +114,7 @@ class Swarm:
         return took is not None
 
     def deeds(self) -> list[Callable[[], object]]:
-        """What else may go wrong; each seed draws some."""
+        """Return further possible faults; each seed draws some."""
         faults, luck = self.faults, self.luck
         names = [host.name for host in self.hosts]
         return [
@@ -152,13 +152,13 @@ class Swarm:
 
 
 def swarm_world(leak: Leak | None, seed: int, trace: Trace) -> tuple[World, Any]:
-    """The world and its program; `leak` lets something of the machine show."""
+    """Return the world and its program; `leak` exposes a property of the machine."""
     swarm = Swarm(seed, trace)
     return swarm.world, swarm.main if leak is None else partial(_leaking, leak, swarm.main)
 
 
 async def _leaking(leak: Leak, main: Callable[[], Any]) -> None:
-    """Each work beside the event loop takes so many microseconds more."""
+    """Let each offloaded work take this many microseconds more."""
     real = SimulatedHost.offload
 
     async def offload(self: SimulatedHost, work: Any, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Events in order, and trio's time made of them."""
+"""Events in order, and trio's time based on them."""
 
 import math
 import signal
@@ -36,7 +36,7 @@ def test_an_event_in_the_past_is_due_now_and_time_never_goes_back() -> None:
     assert (seen, events.now) == (["late"], 6.0)
 
 
-def test_reach_goes_on_at_once_only_where_nothing_comes_in_between() -> None:
+def test_reach_advances_at_once_only_if_nothing_is_due_before() -> None:
     events = Events()
     ready: list[Any] = []
     seen: list[tuple[bool, float]] = []
@@ -47,16 +47,16 @@ def test_reach_goes_on_at_once_only_where_nothing_comes_in_between() -> None:
     events.at(1.0, reach, 1.5)
     events.at(2.0, reach, 3.0)  # another event is due at that time
     events.at(3.0, lambda _: None)
-    events.at(4.0, reach, 9.0)  # later than may be run
+    events.at(4.0, reach, 9.0)  # later than the end of the run
     events.run_until(5.0, ready)
     assert (seen, events.now) == ([(True, 1.5), (False, 2.0), (False, 4.0)], 5.0)
     assert events.count == 5  # one reached counts as one run
     seen.clear()
-    events.at(6.0, ready.append, "task")  # who is to go on first
+    events.at(6.0, ready.append, "task")  # a task that has to run first
     events.at(6.0, reach, 6.5)
     events.run_until(math.inf, ready)
     assert (seen, events.now) == ([(False, 6.0)], 6.0)
-    assert not events.reach(7.0)  # outside of every run
+    assert not events.reach(7.0)  # outside every run
 
 
 def test_the_operating_system_is_asked_only_where_something_may_have_come() -> None:
@@ -89,7 +89,7 @@ def test_the_operating_system_is_asked_only_where_something_may_have_come() -> N
     world.run(main)
 
 
-def test_what_an_event_asks_for_at_its_own_instant_runs_in_it() -> None:
+def test_an_event_scheduled_for_the_current_instant_runs_in_it() -> None:
     events = Events()
     seen: list[Any] = []
 
@@ -136,13 +136,13 @@ def test_tasks_see_events_at_their_time() -> None:
     assert seen == [("slept", 1.0), ("woken", 2.5)]
 
 
-def test_waiting_for_nothing_is_an_error() -> None:
+def test_an_endless_wait_is_an_error() -> None:
     with pytest.raises(NothingLeft):
         World().run(trio.sleep_forever)
 
 
 def ticking(world: World, action: Callable[[int], None]) -> None:
-    """A timer of an hour, without a task, that goes on for ever; `action` is told its number."""
+    """Start a timer of an hour, without a task, that runs forever; `action` gets its number."""
 
     def tick(number: int) -> None:
         assert number < 100 * defaults.EVENTS_PER_TURN, "it never came back"
@@ -152,7 +152,7 @@ def ticking(world: World, action: Callable[[int], None]) -> None:
     tick(0)
 
 
-def test_timers_without_tasks_do_not_keep_up_those_who_wait_for_ever() -> None:
+def test_timers_without_tasks_do_not_prolong_an_endless_wait() -> None:
     world = World()
     ticking(world, lambda _: None)
     with pytest.raises(NothingLeft):
@@ -161,7 +161,7 @@ def test_timers_without_tasks_do_not_keep_up_those_who_wait_for_ever() -> None:
 
 
 def test_timers_without_tasks_may_end_a_long_wait() -> None:
-    """It is not over while a task waits for a moment that is known."""
+    """The wait does not end while a task waits for a known moment."""
     world = World()
     ticking(world, lambda _: None)
 
@@ -182,7 +182,7 @@ def test_the_keyboard_interrupts_timers_without_tasks(monkeypatch: pytest.Monkey
 
 
 def test_all_tasks_blocked_is_an_instant_of_its_own() -> None:
-    """Trio's testing helper: neither time nor events go on before it returns."""
+    """Trio's testing helper: neither time nor events advance before it returns."""
     world = World()
 
     async def main() -> None:
@@ -196,7 +196,7 @@ def test_all_tasks_blocked_is_an_instant_of_its_own() -> None:
     world.run(main)
 
 
-def test_what_main_raises_comes_out_as_it_is() -> None:
+def test_an_exception_of_main_is_raised_unchanged() -> None:
     async def main() -> None:
         raise KeyError("x")
 

@@ -1,7 +1,7 @@
-"""The same seed gives the same packets, whatever the machine does; and each gate can fail.
+"""The same seed gives the same packets, whatever the machine does; and each check can fail.
 
-Every run is a process of its own. A workload (workload.py) that lets something of the machine
-show is the twin of each gate: the gate must see it.
+Every run is a process of its own. Each check has a twin: a workload (workload.py) that exposes a
+property of the machine, which the check must detect.
 """
 
 import json
@@ -40,7 +40,7 @@ def run(
     python: tuple[str, ...] = (),
     attempt: int = 0,
 ) -> Any:
-    """What the workload prints; `attempt` tells equal runs apart."""
+    """Return the output of the workload; `attempt` distinguishes equal runs."""
     command = [sys.executable, *python, "-m", WORKLOAD, name, str(seed), *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
@@ -52,7 +52,7 @@ def run(
 
 @contextmanager
 def burner() -> Iterator[None]:
-    """A process that wants every core for itself."""
+    """Run a process that occupies every core."""
     code = "import os\nfor _ in range(os.cpu_count()): os.fork() or [0 for _ in iter(int, 1)]"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
@@ -101,12 +101,12 @@ def test_with_and_without_address_randomisation(name: str) -> None:
 
 
 @WORKLOADS
-def test_an_idle_host_changes_nobody_s_records(name: str) -> None:
+def test_an_idle_host_changes_no_other_records(name: str) -> None:
     alone, accompanied = run(name)["hosts"], run(name, "--idle")["hosts"]
     assert {host: accompanied.get(host) for host in alone} == alone
 
 
-# The twins: what each gate is there to see.
+# The twins: the leak that each check has to detect.
 
 
 @WORKLOADS
@@ -131,7 +131,7 @@ def test_a_burner_shows_a_leak_of_load(name: str) -> None:
 
 @WORKLOADS
 def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
-    """Which the same seed twice does not."""
+    """Two runs with the same hash seed do not show it."""
     leak = "--leak", "hash"
     same = [run(name, *leak, hash_seed="1", attempt=attempt) for attempt in range(2)]
     assert same[0] == same[1] != run(name, *leak, hash_seed="2")
@@ -139,7 +139,7 @@ def test_hash_seeds_show_the_order_of_a_set(name: str) -> None:
 
 @WORKLOADS
 def test_address_randomisation_shows_an_order_of_addresses(name: str) -> None:
-    """Which two runs without it do not."""
+    """Two runs without randomisation do not show it."""
     if sys.platform != "linux":
         pytest.skip("only Linux is known to fix addresses")
     leak = "--leak", "address"
@@ -175,7 +175,7 @@ def test_the_task_that_made_the_difference_is_named(name: str, tmp_path: Path) -
     ],
 )
 def test_a_tripwire_names_the_daemon_s_host(reach: Callable[[], Any], what: str) -> None:
-    """In a task of the daemon's own: the one that puts its engine into service."""
+    """The task is one of the daemon's own: the one that puts its engine into service."""
 
     async def main() -> None:
         await world.host("alice").start(engine=False)
@@ -200,7 +200,7 @@ def test_a_tripwire_names_the_daemon_s_host(reach: Callable[[], Any], what: str)
     ],
 )
 def test_other_seeds_of_daemons(seed: int) -> None:
-    """Other topologies: another hash seed and another place in memory each."""
+    """Other topologies: each with another hash seed and another place in memory."""
     first = run("daemons", seed=seed, hash_seed="1")
     assert first == run("daemons", seed=seed, hash_seed="2") == run("daemons", "--exact", seed=seed)
     alone, accompanied = first["hosts"], run("daemons", "--idle", seed=seed)["hosts"]

@@ -1,4 +1,4 @@
-"""The simulated disk: what a crash leaves, what faults do, how long things take."""
+"""The simulated disk: the remains after a crash, the effects of faults, and durations."""
 
 import errno
 from pathlib import Path
@@ -24,7 +24,7 @@ def pass_time(disk: Disk, seconds: float) -> None:
 
 
 def finish(disk: Disk) -> None:
-    """Until the disk has done everything."""
+    """Run until the disk has done everything."""
     disk.events.run_until(disk.busy_until)
 
 
@@ -50,7 +50,7 @@ def test_torn_writes_are_prefixes_or_mixtures_of_pages() -> None:
             assert item[at : at + PAGE] in (OLD[at : at + PAGE], NEW[at : at + PAGE])
 
 
-def test_a_disk_that_does_not_tear_keeps_nothing_of_it() -> None:
+def test_a_disk_that_does_not_tear_drops_unsynced_writes() -> None:
     disk = make()
     disk.torn = False
     Mount(disk).create("/file").write(NEW)
@@ -97,7 +97,7 @@ def test_large_contents_are_kept_once() -> None:
     assert kept[0] is kept[1]
 
 
-def test_what_is_installed_cannot_be_changed_and_takes_no_space() -> None:
+def test_installed_files_cannot_be_changed_and_take_no_space() -> None:
     disk = make()
     disk.install("/usr/share/thing", installed({"a": File(b"1", 0o644), "b": File(b"22", 0o644)}))
     files = DiskFiles(Mount(disk))

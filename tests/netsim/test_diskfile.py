@@ -1,4 +1,4 @@
-"""Files of a simulated disk that are written in place: what a crash leaves of each write."""
+"""Files of a simulated disk that are written in place: the remains of each write after a crash."""
 
 from random import Random
 
@@ -13,7 +13,9 @@ A, B, C = (letter * PAGE for letter in (b"a", b"b", b"c"))
 
 
 def written(seed: int) -> tuple[Disk, BlockFile]:
-    """A synced file of two pages, then a write to each and one behind them, not synced."""
+    """Return a synced file of two pages, with a write to each and one after them that are not
+    synced.
+    """
     disk = Disk(Events(), Random(seed))
     handle = Mount(disk).open_blocks("/file", make=True)
     handle.write(0, A + A)
@@ -35,7 +37,7 @@ def pages(file: BlockFile) -> list[bytes]:
     return [file.read(at, PAGE) for at in range(0, file.size, PAGE)]
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_bytes_are_read_back() -> None:
     handle = Mount(Disk(Events(), Random(1))).open_blocks("/file", make=True)
     handle.write(10, b"abc")
     assert handle.read(0, 100) == bytes(10) + b"abc"
@@ -60,7 +62,7 @@ def test_of_unsynced_writes_a_crash_keeps_any_in_any_order() -> None:
     assert kept - whole, "torn ones"
 
 
-def test_what_a_sync_has_covered_stays() -> None:
+def test_synced_writes_survive() -> None:
     for seed in range(50):
         disk, file = written(seed)
         disk.sync(file)
@@ -69,7 +71,7 @@ def test_what_a_sync_has_covered_stays() -> None:
         assert file.content == B + B + C
 
 
-def test_a_sync_that_is_not_done_is_none() -> None:
+def test_an_unfinished_sync_does_not_count() -> None:
     lost = set()
     for seed in range(50):
         disk, file = written(seed)

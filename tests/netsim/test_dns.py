@@ -67,7 +67,7 @@ def test_a_name_without_addresses_of_the_family() -> None:
     assert caught.value.errno == stdlib.EAI_NONAME
 
 
-def test_a_service_nobody_knows() -> None:
+def test_an_unknown_service() -> None:
     with pytest.raises(stdlib.gaierror) as caught:
         looked_up(World(), "peer.example", "no-such-service")
     assert caught.value.errno == stdlib.EAI_SERVICE
@@ -127,7 +127,7 @@ def test_answers_that_refuse() -> None:
     assert response is not None and answer(ZONE, response) is None
 
 
-def test_a_long_answer_is_cut_and_says_so() -> None:
+def test_a_long_answer_is_truncated_and_marked() -> None:
     zone = {"many": [f"10.0.0.{number}" for number in range(99)]}
     response = answer(zone, dns.message.make_query("many.", "A").to_wire())
     assert response is not None and len(response) <= 512

@@ -1,4 +1,4 @@
-"""Partitions, clogs, sleep, clocks, cables, reboots: what is done, and that it ends."""
+"""Partitions, clogs, sleep, clocks, cables, reboots: their effects, and that they end."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def scheduler_is_left_as_it_was() -> Iterator[None]:
 
 
 class Swarm:
-    """Hosts that write down what they hear, from whom and when."""
+    """Hosts that record what they hear, from which host and when."""
 
     def __init__(self, *names: str, seed: int = 1) -> None:
         self.world = World(seed, latency=0.01)
@@ -43,14 +43,16 @@ class Swarm:
                 self.heard.append(item)
 
     async def say(self, host: Host) -> None:
-        """A datagram to everybody else."""
+        """Send a datagram to all other hosts."""
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as socket:
             for address, name in self.names.items():
                 if name != host.name:
                     await socket.sendto(host.name.encode(), (address, PORT))
 
     async def round(self, wait: float = 1.0) -> set[tuple[str, str]]:
-        """Everybody says something; who heard whom within `wait` seconds."""
+        """Let all hosts send; return the pairs (receiver, sender) of which the datagram arrived
+        within `wait` seconds.
+        """
         self.heard.clear()
         for host in self.hosts.values():
             await host.run(self.say, host)
@@ -81,7 +83,7 @@ def test_a_partition_parts_and_heals() -> None:
         assert await swarm.round() == {("b", "c"), ("c", "b")}
         swarm.faults.heal(*rules)
         assert await swarm.round() == ALL
-        assert swarm.world.network.interfere is None  # nothing is looked at any more
+        assert swarm.world.network.interfere is None  # packets are not inspected any more
 
     swarm.run(main)
     assert [(deed.what, deed.who) for deed in swarm.faults.timeline] == [
@@ -122,7 +124,7 @@ def test_loss_and_delay_between_groups() -> None:
     swarm.run(main)
 
 
-def test_a_clog_holds_everything_and_then_lets_it_go() -> None:
+def test_a_clog_holds_packets_and_then_releases_them() -> None:
     swarm = Swarm(*"abc")
 
     async def main() -> None:
@@ -186,7 +188,7 @@ def test_a_block_holds_one_direction() -> None:
 
 
 class Ticker:
-    """A program that writes down the time each second."""
+    """Program that records the time each second."""
 
     def __init__(self) -> None:
         self.ticks: list[float] = []
@@ -207,16 +209,16 @@ def test_a_sleeping_host_does_nothing_and_hears_nothing() -> None:
         await trio.sleep(2.5)
         swarm.faults.sleep("a")
         wall = host.wall()
-        # To and from it nothing passes; what it is told to send is dropped at its own plug.
+        # No packet passes to or from it; what it is told to send is dropped at its own attachment.
         assert await swarm.round(10.0) == {("b", "c"), ("c", "b")}
         assert swarm.faults.asleep("a") and not swarm.faults.asleep("b")
-        assert host.wall() - wall == pytest.approx(10.0)  # the clock of the board goes on
+        assert host.wall() - wall == pytest.approx(10.0)  # the clock of the board continues
         swarm.faults.resume("a")
         await trio.sleep(2.5)
         assert await swarm.round() == ALL
 
     swarm.run(main)
-    # Awake at 0.1, 1.1, 2.1; what was due at 3.1 fires on waking, at 12.6; then each second.
+    # It is awake at 0.1, 1.1, 2.1; what was due at 3.1 fires on waking, at 12.6; then each second.
     assert ticker.ticks == pytest.approx([0.1, 1.1, 2.1, 12.6, 13.6, 14.6, 15.6])
 
 
@@ -288,7 +290,7 @@ def test_a_sleeping_host_can_crash_and_restart() -> None:
         await trio.sleep(1)
         await swarm.faults.restart("a")
         await trio.sleep(1.5)
-        await swarm.faults.restart("a")  # one that runs is crashed first
+        await swarm.faults.restart("a")  # a running host is crashed first
 
     swarm.run(main)
     assert ticker.ticks == pytest.approx([0.1, 6.6, 7.6, 8.1])
@@ -296,7 +298,7 @@ def test_a_sleeping_host_can_crash_and_restart() -> None:
     assert whats == ["sleep", "crash", "restart", "crash", "restart"]
 
 
-def test_nobody_sleeps_outside_of_a_run() -> None:
+def test_no_host_sleeps_outside_a_run() -> None:
     swarm = Swarm("a")
     with pytest.raises(SimError, match="while the world runs"):
         swarm.faults.sleep("a")
@@ -328,7 +330,7 @@ def test_a_cable_is_pulled_and_put_back() -> None:
         swarm.faults.link_down("a")
         assert await swarm.round() == {("b", "c"), ("c", "b")}
         swarm.faults.sleep("a")
-        swarm.faults.resume("a")  # does not mend the cable
+        swarm.faults.resume("a")  # does not restore the cable
         assert await swarm.round() == {("b", "c"), ("c", "b")}
         swarm.faults.link_up("a")
         assert await swarm.round() == ALL
@@ -340,7 +342,7 @@ def test_a_cable_is_pulled_and_put_back() -> None:
         swarm.faults.sleep("a")
         swarm.faults.link_down("a")
         swarm.faults.resume("a")
-        swarm.faults.link_up("a")  # neither mends the direction that is cut
+        swarm.faults.link_up("a")  # does not restore the direction that is cut
         assert await swarm.round() == {pair for pair in ALL if pair[1] != "a"}
         with pytest.raises(SimError, match="up or down"):
             swarm.faults.cut("a", "out")
@@ -382,7 +384,7 @@ def test_gateways_reboot_redial_and_lose_their_line() -> None:
     assert whats == ["redial", "redial", "nat.reboot", "link.down"]
 
 
-def test_names_that_are_nobodys_are_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     faults = Swarm("a").faults
     for wrong in (faults.sleep, faults.resume, faults.link_down, faults.reboot, faults.asleep):
         with pytest.raises(SimError, match="no "):

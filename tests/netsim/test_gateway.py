@@ -1,4 +1,4 @@
-"""What all gateways do: addresses, two stacks, reboot, a new address, hop counts."""
+"""Common functions of all gateways: addresses, two stacks, reboot, a new address, hop counts."""
 
 import pytest
 import trio
@@ -14,7 +14,7 @@ DGRAM = trio.socket.SOCK_DGRAM
 
 
 def reachable(world: World, source: Host, target: Host, address: str) -> bool:
-    """Whether a datagram from `source` gets to `target` at that address."""
+    """Whether a datagram from `source` reaches `target` at that address."""
     family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
     found = []
 
@@ -54,7 +54,7 @@ def test_open_ipv6_is_reachable_from_outside() -> None:
     home = world.gateway("home", "linux-drop", ipv6=True, filtering6="ei")
     alice, bob = world.host("alice", behind=home), world.host("bob", ipv6=True)
     six = alice.addresses()[1]
-    assert not reachable(world, bob, alice, six)  # not before it has spoken
+    assert not reachable(world, bob, alice, six)  # not before it has sent
     world = World()
     router = world.gateway("router", "router", ipv6=True)
     alice, bob = world.host("alice", behind=router), world.host("bob", ipv6=True)
@@ -147,7 +147,7 @@ def test_hops_are_counted() -> None:
     assert told.data.kind == "ttl"
 
 
-def test_packet_to_nobody_inside_goes_nowhere() -> None:
+def test_packet_to_an_unused_inside_address_is_dropped() -> None:
     wire = Wire("linux-drop")
     wire.gate.forward(UDP, 9000, ("192.168.1.77", 1))
     assert wire.back(A, (wire.gate.address, 9000)) is None
@@ -173,7 +173,7 @@ def test_narrow_access_link_tells_the_inside() -> None:
 
 
 def test_redial_renumbers_the_ipv6_inside() -> None:
-    """Each gateway has a prefix of its own: behind a carrier it is routed through that one too."""
+    """Each gateway has a prefix of its own; behind a carrier it is routed through that one too."""
     world = World()
     carrier = world.gateway("carrier", "router", ipv6=True)
     home = world.gateway("home", "router", behind=carrier, ipv6=True)

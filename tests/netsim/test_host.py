@@ -1,4 +1,4 @@
-"""A computer: what it knows of its network, and the life of its program."""
+"""A computer: its view of the network, and the life cycle of its program."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from shoal.netsim.world import World
 
 
 class Counting:
-    """A program that counts its starts and ends, and waits for ever or for so long."""
+    """Program that counts its starts and ends, and waits forever or for a given time."""
 
     def __init__(self, seconds: float = float("inf")) -> None:
         self.starts = self.ends = 0
@@ -54,7 +54,7 @@ def test_interfaces_have_names_and_prefixes() -> None:
     assert host.has(six) and host.has("127.0.0.9") and not host.has(home.address)
 
 
-def test_where_packets_leave() -> None:
+def test_interfaces_by_which_packets_leave() -> None:
     world = World()
     host = world.host("a")
     (own,) = host.addresses()
@@ -69,12 +69,12 @@ def test_where_packets_leave() -> None:
 def test_a_program_starts_crashes_and_starts_again() -> None:
     async def main(host: Host, program: Counting) -> None:
         assert await host.start(program) == 1
-        with pytest.raises(SimError, match="alice runs a program already"):
+        with pytest.raises(SimError, match="alice already runs a program"):
             await host.start(program)
-        with pytest.raises(SimError, match="alice still runs"):
+        with pytest.raises(SimError, match="alice is still running"):
             await host.restart()
         stack = dict(host.protocols)
-        assert stack == host.protocols  # who was refused has changed nothing
+        assert stack == host.protocols  # the refused program has changed nothing
         await host.crash()
         assert (host.running, host.up, program.ends) == (False, False, 1)
         with pytest.raises(SimError, match="alice has no power"):
@@ -99,11 +99,11 @@ def test_nothing_starts_outside_of_a_run_or_without_a_program() -> None:
     host = World().host("alice")
     with pytest.raises(SimError, match="the world is not running"):
         trio.run(host.start, Counting())
-    with pytest.raises(SimError, match="no program to run again"):
+    with pytest.raises(SimError, match="no program to restart"):
         trio.run(host.restart)
 
 
-def test_what_a_program_raises_ends_the_simulation_unless_the_power_is_gone() -> None:
+def test_an_exception_of_a_program_ends_the_simulation_unless_the_power_is_off() -> None:
     class Failing:
         async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
             task_status.started()

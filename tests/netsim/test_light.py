@@ -1,4 +1,4 @@
-"""Light hosts: cores, timers, power; the same road as everybody's packets."""
+"""Light hosts: cores, timers, power; their packets take the same route as all others."""
 
 from math import inf
 
@@ -14,7 +14,7 @@ from shoal.netsim.world import World
 
 
 class Echo:
-    """Answers; keeps what it heard."""
+    """Core that replies, and stores what it heard."""
 
     def __init__(self) -> None:
         self.wake_at = inf
@@ -29,7 +29,7 @@ class Echo:
 
 
 class Caller(Echo):
-    """Sends something every second."""
+    """Core that sends something every second."""
 
     def __init__(self, to: Addr, every: float = 1.0) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_packets_and_another_others() -> None:
 
 
 def test_timers_are_lazy_and_exact() -> None:
-    """A core may put its timer off or forward at any time."""
+    """A core may move its timer back or forward at any time."""
     world = World()
 
     class Moody(Echo):
@@ -167,12 +167,12 @@ def test_power_off_and_on() -> None:
     assert caller.called == 5 and fresh.called == 2
 
 
-def test_what_comes_to_another_port_is_nobodys() -> None:
+def test_datagrams_to_another_port_are_dropped() -> None:
     world, _, echo = pair()
     host = world.lights["caller"]
     host.send(b"hello", (world.lights["echo"].address[0], 9))
     world.events.run_until(0.5)
-    assert [data for _, data, _ in echo.heard] == [b"hello"]  # its timer's, at 0
+    assert [data for _, data, _ in echo.heard] == [b"hello"]  # sent by its timer, at 0
 
 
 def test_light_hosts_and_whole_hosts_talk() -> None:

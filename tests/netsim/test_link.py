@@ -1,4 +1,4 @@
-"""Delay, rate, queue, loss, order: what a pipe does against what it is told to do."""
+"""Delay, rate, queue, loss, order: a pipe's behaviour compared with its specification."""
 
 import math
 from dataclasses import dataclass, replace
@@ -34,7 +34,9 @@ def pipe(seed: int = 1, **spec: object) -> Pipe:
 
 
 def arrivals(link: Pipe, count: int, gap: float, size: int = 1000) -> list[float]:
-    """When each of `count` packets arrives, `gap` seconds apart; negative where it does not."""
+    """Return when each of `count` packets arrives, sent `gap` seconds apart; negative if it does
+    not.
+    """
     return [link.offer(index * gap, size) for index in range(count)]
 
 
@@ -47,7 +49,9 @@ def test_a_plain_pipe_only_delays() -> None:
 
 @pytest.mark.parametrize("megabits", [1.0, 8.0, 100.0])
 def test_a_saturated_link_carries_its_rate(megabits: float) -> None:
-    """Twice as much as fits is offered: what arrives per second is the rate, within 5 %."""
+    """Twice as much as fits is offered; the bytes that arrive per second are the rate,
+    within 5 %.
+    """
     link = pipe(rate=megabits * MBIT, queue=0.1, delay=0.02)
     gap = 1200 / (2 * megabits * MBIT)
     got = [when for when in arrivals(link, 4000, gap, 1200) if when > 0]
@@ -80,7 +84,7 @@ def test_an_idle_link_takes_a_packet_larger_than_its_queue() -> None:
     assert link.offer(0.0, 1500) == OVERFLOWED
 
 
-def test_what_is_lost_has_used_the_link() -> None:
+def test_a_lost_packet_has_used_the_link() -> None:
     link = pipe(rate=10_000.0, queue=1.0, loss=1.0)
     assert link.offer(0.0, 1000) == LOST
     assert link.waiting(0.0) == pytest.approx(1000)
@@ -90,7 +94,7 @@ def test_what_is_lost_has_used_the_link() -> None:
 
 
 def binomial_band(count: int, chance: float) -> tuple[float, float]:
-    """Where 99 of 100 counts lie."""
+    """Return the range in which 99 of 100 counts lie."""
     spread = Z99 * math.sqrt(count * chance * (1 - chance))
     return count * chance - spread, count * chance + spread
 
@@ -122,7 +126,7 @@ def test_bursts_are_as_long_and_as_frequent_as_in_theory() -> None:
 
 
 def test_independent_loss_has_no_bursts() -> None:
-    """The twin: the same share without the chain comes one by one."""
+    """The twin: the same share of loss without the chain comes one by one."""
     lost = [when == LOST for when in arrivals(pipe(loss=0.01 / 0.21), 50_000, 0.01)]
     starts = sum(now and not before for before, now in pairwise(lost))
     assert sum(lost) / starts < 1.2
@@ -169,7 +173,7 @@ def test_too_big_is_refused_and_takes_no_time() -> None:
     assert link.offer(0.0, 1280) == pytest.approx(1.28)
 
 
-def test_a_cut_stops_everything_until_it_is_mended() -> None:
+def test_a_cut_stops_all_packets_until_it_is_mended() -> None:
     link = pipe(delay=0.01)
     link.cut = True
     assert link.offer(0.0, 1) == CUT and link.offer(0.0, 9000) == CUT
@@ -187,19 +191,19 @@ def test_a_change_lets_nothing_overtake() -> None:
     assert link.offer(0.6, 100) == pytest.approx(0.7)
 
 
-def test_what_is_left_to_chance_needs_a_stream() -> None:
+def test_a_random_pipe_needs_a_stream() -> None:
     with pytest.raises(ValueError, match="stream"):
         Pipe(PipeSpec(loss=0.1), None)
     assert Pipe(PipeSpec(rate=1e6, delay=0.1), None).offer(0.0, 1000) == pytest.approx(0.101)
 
 
-# What comes again.
+# Effects that repeat.
 
 
 HANDOVER = Cycle(15.0, (Phase(0.0, 1.0, 0.1, loss=1.0, fades=True), Phase(14.0, 1.0, 0.05)))
 
 
-def test_a_cycle_is_a_function_of_the_time_alone() -> None:
+def test_a_cycle_depends_only_on_the_time() -> None:
     assert HANDOVER.at(0.0) == (0.1, 1.0)
     assert HANDOVER.at(30.5) == pytest.approx((0.05, 1.0))
     assert HANDOVER.at(7.0) == (0.0, 0.0)
@@ -223,14 +227,14 @@ def test_a_handover_delays_loses_and_keeps_the_order() -> None:
 
 @dataclass
 class Talk:
-    """What a trace has of UDP at the listener, and the ICMP that came back to the talker."""
+    """UDP at the listener as a trace shows it, and the ICMP that came back to the talker."""
 
     outcomes: list[str]
     complaints: list[Packet]
 
 
 def talk(link: LinkSpec, size: int, count: int = 1, down: LinkSpec | None = None) -> Talk:
-    """One host sends datagrams to another."""
+    """Let one host send datagrams to another."""
     trace = Trace(keep=True)
     world = World(seed=3, trace=trace)
     alice, bob = world.host("alice", link=link), world.host("bob", link=down)
@@ -238,7 +242,7 @@ def talk(link: LinkSpec, size: int, count: int = 1, down: LinkSpec | None = None
 
     class Listener:
         def receive(self, packet: Packet) -> None:
-            if packet.data.kind == "too-big":  # and not that nobody listens there
+            if packet.data.kind == "too-big":  # and not that the port is closed
                 heard.append(packet)
 
     alice.protocols[ICMP] = Listener()
@@ -257,7 +261,7 @@ def talk(link: LinkSpec, size: int, count: int = 1, down: LinkSpec | None = None
     return Talk(of_bob, heard)
 
 
-def test_a_network_drops_what_is_too_big_and_says_so() -> None:
+def test_a_network_drops_large_packets_and_reports_it() -> None:
     narrow = LinkSpec(PipeSpec(mtu=1280), PipeSpec(mtu=1280))
     for found in (talk(narrow, 1281), talk(LinkSpec(), 1281, down=narrow)):
         assert found.outcomes in (["mtu"], [])

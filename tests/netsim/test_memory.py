@@ -1,4 +1,4 @@
-"""Collections come at counts of work, at the same ones in every run."""
+"""Collections happen at counts of work, at the same ones in every run."""
 
 import gc
 from collections import Counter
@@ -13,7 +13,7 @@ from shoal.netsim.world import World
 
 
 def collections(monkeypatch: pytest.MonkeyPatch, work: int, step: int) -> list[tuple[int, int]]:
-    """(work done, generation) of each collection."""
+    """Return (work done, generation) of each collection."""
     seen: list[tuple[int, int]] = []
     done = 0
     monkeypatch.setattr(gc, "collect", lambda generation: seen.append((done, generation)))
@@ -24,7 +24,9 @@ def collections(monkeypatch: pytest.MonkeyPatch, work: int, step: int) -> list[t
     return seen
 
 
-def test_the_young_often_the_old_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_objects_are_collected_often_and_old_ones_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen = collections(monkeypatch, 3_000_000, 100)
     counts = Counter(generation for _, generation in seen)
     assert counts[0] > 8 * counts[1] > 8 * counts[2] > 0
@@ -39,7 +41,7 @@ def test_intervals_between_full_collections_are_bounded(monkeypatch: pytest.Monk
     assert max(b - a for a, b in pairwise(full)) <= 1.01 * memory.FULL_AT_MOST
 
 
-def test_garbage_of_a_run_goes_in_the_run() -> None:
+def test_garbage_of_a_run_is_collected_in_the_run() -> None:
     class Cycle:
         def __init__(self) -> None:
             self.me = self
@@ -55,7 +57,7 @@ def test_garbage_of_a_run_goes_in_the_run() -> None:
         return sum(isinstance(item, Cycle) for item in gc.get_objects(generation=0))
 
     alive.append(world.run(main))
-    assert alive[0] == 3 * memory.YOUNG  # nothing by itself
+    assert alive[0] == 3 * memory.YOUNG  # nothing is collected without the collector
     with deterministic_collection() as collector:
         Cycle()
         assert gc.get_objects(generation=0) and not gc.isenabled()
@@ -64,7 +66,7 @@ def test_garbage_of_a_run_goes_in_the_run() -> None:
     assert gc.isenabled()
 
 
-def test_what_older_collections_free_goes_back_to_the_system(
+def test_memory_freed_by_full_collections_is_returned_to_the_system(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[int] = []

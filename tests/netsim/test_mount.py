@@ -1,4 +1,4 @@
-"""System calls on a simulated disk, and the end of the life that made them."""
+"""System calls on a simulated disk, and the end of the run that made them."""
 
 import errno
 from collections.abc import Callable
@@ -16,14 +16,14 @@ def make() -> Disk:
 
 
 def number(call: Callable[[], object]) -> int:
-    """The errno that a call fails with."""
+    """Return the errno with which a call fails."""
     with pytest.raises(OSError) as raised:
         call()
     assert raised.value.errno is not None
     return raised.value.errno
 
 
-def test_names_and_what_they_refuse() -> None:
+def test_names_and_their_errors() -> None:
     mount = Mount(make())
     mount.make_folder("/a")
     mount.create("/a/b").write(b"12345")

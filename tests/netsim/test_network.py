@@ -1,4 +1,4 @@
-"""The way of a packet over a segment, and who hears of what."""
+"""The route of a packet over a segment, and the hosts that receive it."""
 
 import pytest
 
@@ -13,7 +13,7 @@ GROUP = "224.0.0.251"
 
 
 class Box:
-    """Whoever is plugged in; keeps what it gets, and when."""
+    """Owner of an attachment; stores what it gets, and when."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Lan:
         return [len(box.got) for box in self.boxes]
 
     def why(self) -> list[str]:
-        """What the trace says of packets that went nowhere."""
+        """Return what the trace says about packets that were lost."""
         self.trace.digest  # noqa: B018  writes the batch out
         return [what for _, what, *_ in self.trace.records if what not in ("sent", "received")]
 
@@ -62,7 +62,7 @@ def test_the_way_takes_both_pipes_and_the_latency() -> None:
 
 
 @pytest.mark.parametrize("six", [False, True])
-def test_what_nobody_has_goes_to_the_router_but_not_back_to_it(six: bool) -> None:
+def test_packets_to_unknown_addresses_go_to_the_router_but_not_back_to_it(six: bool) -> None:
     lan = Lan()
     stranger = "2600::9" if six else "203.0.113.9"
     lan.send(stranger)
@@ -79,7 +79,7 @@ def test_groups_reach_their_members_and_a_broadcast_all_but_the_router() -> None
     lan.segment.join(GROUP, lan.plugs[1])
     lan.segment.join(GROUP, lan.plugs[0])
     lan.send(GROUP)
-    assert lan.heard() == [0, 1, 0]  # not who sent it
+    assert lan.heard() == [0, 1, 0]  # not the sender
     lan.segment.leave_all(lan.plugs[1])
     lan.send(GROUP)
     assert lan.heard() == [0, 1, 0]
@@ -91,7 +91,7 @@ def test_groups_reach_their_members_and_a_broadcast_all_but_the_router() -> None
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_router_tells_the_sender_of_what_was_too_big(way: str) -> None:
+def test_a_router_reports_large_packets_to_the_sender(way: str) -> None:
     lan = Lan()
     narrow = LinkSpec(**{way: PipeSpec(mtu=1280)})
     lan.plugs[0 if way == "up" else 1].change(narrow)
@@ -112,7 +112,7 @@ def test_a_second_copy_is_a_packet_of_its_own() -> None:
     assert second.dst == ("10.0.0.2", 2)
 
 
-def test_who_is_switched_off_gets_nothing() -> None:
+def test_a_box_that_is_off_gets_nothing() -> None:
     lan = Lan()
     lan.boxes[1].up = False
     lan.send("10.0.0.2")

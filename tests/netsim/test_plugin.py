@@ -127,5 +127,5 @@ async def test_real_time():
 """
 
 
-def test_tests_of_others_are_left_alone(pytester: pytest.Pytester) -> None:
+def test_other_tests_are_not_affected(pytester: pytest.Pytester) -> None:
     run(pytester, FOREIGN).assert_outcomes(passed=2)

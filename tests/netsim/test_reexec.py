@@ -1,4 +1,4 @@
-"""Starting again with fixed hashes and addresses."""
+"""Restarting the process with fixed hashes and addresses."""
 
 import os
 import subprocess
@@ -31,13 +31,13 @@ def printed(*arguments: str, call: str = "reexec()") -> str:
 def test_hashes_and_addresses_are_the_same_in_every_process() -> None:
     first = printed("one", "two words")
     assert first == printed("one", "two words")
-    assert first.startswith("True True")  # what it prints is printed after the new start
+    assert first.startswith("True True")  # the output is printed after the restart
     assert "['one', 'two words']" in first
     assert printed(call="pass") != printed(call="pass")
 
 
 def test_a_system_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is not asked again and again."""
+    """The system is not asked again and again."""
 
     def never(*_: Any) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""What is due at one instant is done by age, or as the seed draws it."""
+"""Tasks due at one instant run by age, or in the order that the seed draws."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_equal_moments_run_in_order_of_age_or_by_the_seed() -> None:
 
 
 def cancelled_in_order(*, deadlines: bool) -> bool:
-    """Whether 60 tasks that are cancelled at one moment hear of it by age."""
+    """Whether 60 tasks that are cancelled at one moment learn of it by age."""
     heard: list[int] = []
     scopes = [trio.CancelScope(deadline=1.0 if deadlines else 9.0) for _ in range(60)]
 
@@ -41,7 +41,8 @@ def cancelled_in_order(*, deadlines: bool) -> bool:
             heard.append(number)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        with scopes[37 * number % 60]:  # their addresses rise otherwise than their age
+        # so that the order of their addresses differs from their age
+        with scopes[37 * number % 60]:
             await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def main() -> None:
@@ -57,11 +58,11 @@ def cancelled_in_order(*, deadlines: bool) -> bool:
 
 
 @pytest.mark.parametrize("deadlines", [False, True])
-def test_who_is_cancelled_hears_of_it_in_order_of_age(
+def test_cancelled_tasks_learn_of_it_in_order_of_age(
     deadlines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cancelled_in_order(deadlines=deadlines)
-    # As trio does it, by addresses in memory.
+    # As in trio, by addresses in memory.
     monkeypatch.setattr(strict, "scheduling", lambda _: list(scheduling(None))[:2])
     assert not cancelled_in_order(deadlines=deadlines)
 

@@ -1,4 +1,4 @@
-"""A long measurement goes on where it stopped, and mixes with nothing else."""
+"""A long measurement resumes where it stopped, and does not mix with another."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from shoal.netsim.seeds import Figures, measure
 
 
 class Work:
-    """Counts what it is asked to do; stops at a seed."""
+    """Counts its calls; stops at a seed."""
 
     def __init__(self, stop: int = -1) -> None:
         self.done: list[int] = []
@@ -53,8 +53,10 @@ def test_other_settings_are_another_measurement(tmp_path: Path) -> None:
     assert work.done == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("text", "where"), [("dear diary\n", "line 1"), ("dear diary", "its end")])
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "where"), [("dear diary\n", "line 1"), ("dear diary", "its last")]
+)
+def test_another_kind_of_file_is_not_changed(tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
     with pytest.raises(SimError, match=f"notes.txt: {where}"):

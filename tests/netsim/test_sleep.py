@@ -1,4 +1,4 @@
-"""Tasks of a host that sleeps are kept and go on; trio is left alone while nobody sleeps."""
+"""Tasks of a sleeping host are held and resumed; trio is not patched while no host sleeps."""
 
 import pytest
 import trio
@@ -12,14 +12,14 @@ from shoal.netsim.world import World
 ORIGINAL = _run.Runner.reschedule
 
 
-def test_trio_is_touched_only_while_somebody_sleeps() -> None:
+def test_trio_is_patched_only_while_a_host_sleeps() -> None:
     world = World()
     a, b = world.host("a"), world.host("b")
     dormitory = Dormitory()
 
     async def main() -> None:
         dormitory.hold(a)
-        dormitory.hold(a)  # twice is once
+        dormitory.hold(a)  # a second call has no effect
         dormitory.hold(b)
         assert a in dormitory and _run.Runner.reschedule is not ORIGINAL
         dormitory.release(a)
@@ -31,7 +31,7 @@ def test_trio_is_touched_only_while_somebody_sleeps() -> None:
     world.run(main)
 
 
-def test_what_is_kept_goes_on_in_order_and_with_its_results() -> None:
+def test_held_tasks_resume_in_order_with_their_results() -> None:
     world = World()
     host, other = world.host("host"), world.host("other")
     dormitory = Dormitory()
@@ -62,7 +62,7 @@ def test_what_is_kept_goes_on_in_order_and_with_its_results() -> None:
     assert sorted(got[1:]) == [("early", 10.0), ("item 7", 10.0), ("late", 10.0)]
 
 
-def test_a_kept_task_can_be_cancelled_once_it_is_let_go() -> None:
+def test_a_held_task_can_be_cancelled_once_released() -> None:
     world = World()
     host = world.host("host")
     dormitory = Dormitory()
@@ -87,13 +87,15 @@ def test_a_kept_task_can_be_cancelled_once_it_is_let_go() -> None:
     world.run(main)
 
 
-def test_nobody_sleeps_while_nothing_runs() -> None:
+def test_no_host_sleeps_outside_a_run() -> None:
     host: Host = World().host("host")
     with pytest.raises(SimError, match="while the world runs"):
         Dormitory().hold(host)
 
 
-def test_trio_has_what_is_relied_on() -> None:
-    """A canary: the queue of runnable tasks, their order of arrival, a task's context."""
+def test_trio_has_the_attributes_that_are_patched() -> None:
+    """A canary for changes of trio: the queue of runnable tasks, their order of arrival, a task's
+    context.
+    """
     assert {"runq", "reschedule"} <= set(dir(_run.Runner))
     assert "context" in dir(_run.Task)

@@ -1,4 +1,4 @@
-"""A stream belongs to one owner and purpose, and to nobody else."""
+"""A stream belongs to one owner and purpose only."""
 
 import subprocess
 import sys

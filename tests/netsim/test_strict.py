@@ -1,4 +1,4 @@
-"""Inside a host the machine does not show; outside, and afterwards, it does."""
+"""Inside a host the real machine does not show; outside, and afterwards, it does."""
 
 import _thread
 import datetime
@@ -36,7 +36,7 @@ from shoal.netsim.world import World
 
 
 def in_host(function: Callable[[], Any], *, seed: int = 1, name: str = "alice") -> Any:
-    """What `function` returns as code of a host, one virtual second after the start."""
+    """Return the result of `function` run as code of a host, one virtual second after the start."""
     world = World(seed)
     host = world.host(name)
 
@@ -97,7 +97,7 @@ def test_each_host_has_a_wall_clock_of_its_own() -> None:
         await trio.sleep(100)
         assert await bob.run(read) == defaults.EPOCH + 100
         assert await alice.run(read) == pytest.approx(defaults.EPOCH + 100 - 3600 + 0.1)
-        assert abs(time.time() - defaults.EPOCH) > 1000  # the test itself is in no host
+        assert abs(time.time() - defaults.EPOCH) > 1000  # the test itself is outside every host
 
     world.run(main)
 
@@ -121,7 +121,7 @@ DRAWS: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_randomness(draw: Callable[[], Any]) -> None:
-    """The host's own: the same for a seed, another for each seed and each host."""
+    """Randomness is the host's own: the same for a seed, different for each seed and each host."""
     assert in_host(draw) == in_host(draw)
     assert in_host(draw, seed=2) != in_host(draw)
     assert in_host(draw, name="bob") != in_host(draw)
@@ -170,7 +170,7 @@ def test_tripwires(reach: Callable[[], Any], what: str) -> None:
         in_host(reach)
 
 
-def test_a_host_may_import_a_module_that_nobody_has_compiled(
+def test_a_host_may_import_a_module_that_is_not_compiled_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -191,7 +191,7 @@ def test_a_thread_is_refused_outside_hosts_too() -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_everything_is_put_back(failing: bool) -> None:
+def test_all_replacements_are_undone(failing: bool) -> None:
     kept = dict(vars(time)), dict(vars(random)), dict(vars(os)), dict(vars(uuid))
     seen = gc.isenabled(), signal.getsignal(signal.SIGALRM), random.getstate()
 

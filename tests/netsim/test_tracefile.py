@@ -1,4 +1,4 @@
-"""Reading traces, and finding where two part."""
+"""Reading traces, and finding the first difference of two."""
 
 from io import BytesIO
 from typing import Any
@@ -41,7 +41,7 @@ def test_what_was_written_is_read() -> None:
 def test_a_file_that_was_cut_off() -> None:
     data = written(*SAME).getvalue()
     whole = len(data) // 20
-    with pytest.raises(BadTrace, match="run7 is cut off: it ends 5 bytes into record 3\nhint: "):
+    with pytest.raises(BadTrace, match="run7 is truncated: it ends 5 bytes into record 3\nhint: "):
         list(read(BytesIO(data[: 3 * whole + 5]), "run7"))
     assert len(list(read(BytesIO(data[: 3 * whole])))) == 3
 
@@ -49,7 +49,7 @@ def test_a_file_that_was_cut_off() -> None:
 @pytest.mark.parametrize(
     "data", [b"\xc1", b"hello", b"\x93\x01\x02\x03", b"\x98" + b"\x01" * 8, b"\xdf\xff\xff\xff\xff"]
 )
-def test_what_is_no_trace(data: bytes) -> None:
+def test_files_that_are_not_traces(data: bytes) -> None:
     with pytest.raises(BadTrace, match="trace"):
         list(read(BytesIO(data)))
 
@@ -83,8 +83,10 @@ def test_one_is_longer() -> None:
     assert found.causes == ("", "h:task")
 
 
-def test_what_led_to_a_record_without_a_task() -> None:
-    """A segment that an acknowledgement let out: the task is found on the way back."""
+def test_the_cause_of_a_record_without_a_task() -> None:
+    """For a segment that an acknowledgement released, the task is found in the opposite
+    direction.
+    """
     led = record(3, src=B, dst=A, cause="g:writer")
     other_flow = record(4, src=("10.0.0.9", 1), cause="h:other")
     same = [led, other_flow, record(5, cause="")]
@@ -99,5 +101,5 @@ def test_what_led_to_a_record_without_a_task() -> None:
     assert second == "caused in b by no task: a timer or a router"
 
 
-def test_a_record_in_words() -> None:
+def test_description_of_a_record() -> None:
     assert describe(record(1)) == "0.100000000 h sent udp 10.0.0.1:7 -> [fd00::2]:9 60 B [h:task]"

@@ -1,4 +1,4 @@
-"""The watchdog ends what would never give way, and nothing else."""
+"""The watchdog ends a task that never reaches a checkpoint, and no other."""
 
 import signal
 import threading
@@ -31,8 +31,8 @@ def test_a_hot_loop_is_named() -> None:
     assert "alice:" in str(stuck) and "hot" in str(stuck) and "0.05 s" in str(stuck)
 
 
-def test_a_busy_task_that_gives_way_is_left_alone() -> None:
-    """Far longer than it may keep the processor, but in many steps."""
+def test_a_busy_task_with_checkpoints_is_not_interrupted() -> None:
+    """It runs far longer than it may occupy the processor, but in many steps."""
     world = World()
     world.patience = 0.04
 
@@ -50,7 +50,7 @@ def test_time_outside_of_tasks_does_not_count() -> None:
         watch.look(signal.SIGALRM, None)
 
 
-def test_it_is_off_where_it_cannot_be() -> None:
+def test_it_is_off_where_it_is_unsupported() -> None:
     def in_a_thread() -> None:
         with watchdog(1.0):
             timers.append(signal.getitimer(signal.ITIMER_REAL))
@@ -61,7 +61,7 @@ def test_it_is_off_where_it_cannot_be() -> None:
     thread.join()
     with watchdog(0):
         timers.append(signal.getitimer(signal.ITIMER_REAL))
-    before = signal.signal(signal.SIGALRM, lambda *_: None)  # somebody else's
+    before = signal.signal(signal.SIGALRM, lambda *_: None)  # used by other code
     try:
         with watchdog(1.0):
             timers.append(signal.getitimer(signal.ITIMER_REAL))

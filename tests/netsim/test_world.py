@@ -1,4 +1,4 @@
-"""What a world is built of: names, interfaces, gateways behind gateways."""
+"""The parts of a world: names, interfaces, gateways behind gateways."""
 
 import pytest
 import trio
@@ -13,7 +13,9 @@ PORT = 7
 
 
 def asked(world: World, asker: Host, target: Host, address: str) -> str | None:
-    """Whom `target` sees when `asker` asks it at that address; None where nothing comes back."""
+    """Return the source that `target` sees when `asker` asks it at that address; None if no reply
+    comes.
+    """
     family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
     answers: list[str] = []
 
@@ -40,13 +42,13 @@ def asked(world: World, asker: Host, target: Host, address: str) -> str | None:
 
 
 def test_names_are_of_one_host_or_gateway() -> None:
-    """Faults and random streams go by them."""
+    """Faults and random streams identify hosts and gateways by name."""
     world = World()
     world.host("a")
     world.gateway("g")
-    with pytest.raises(ValueError, match="a host `a`"):
+    with pytest.raises(ValueError, match="the host `a` already exists"):
         world.gateway("a")
-    with pytest.raises(ValueError, match="a gateway `g`"):
+    with pytest.raises(ValueError, match="the gateway `g` already exists"):
         world.host("g")
 
 

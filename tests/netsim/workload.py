@@ -31,7 +31,7 @@ HOSTS = 20
 
 
 class Hidden:
-    """The real clock and entropy, where the simulator does not look for them."""
+    """The real clock and entropy, where the simulator does not replace them."""
 
     clock = staticmethod(time.perf_counter)
     computed = staticmethod(time.process_time)
@@ -42,14 +42,16 @@ BEGAN = time.perf_counter()
 
 
 def pressed() -> int:
-    """How much slower than alone the process has come along so far, in thousandths: fine
-    enough to show on a machine that others load as well."""
+    """Return how much slower than alone the process has run so far, in thousandths: fine enough to
+    show on a machine that is loaded anyway.
+    """
     return int(1000 * (Hidden.clock() - BEGAN) / max(Hidden.computed(), 0.01))
 
 
 MALLOC = ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value
-"""The address of a function of the C library. Unlike those of objects on the heap, it depends on
-address randomisation alone."""
+"""The address of a function of the C library. Unlike the addresses of objects on the heap, it
+depends only on address randomisation.
+"""
 
 
 def located(name: str) -> int:
@@ -58,7 +60,7 @@ def located(name: str) -> int:
 
 
 LEAKS: dict[str, Leak] = {
-    # A small number, in which something of the machine shows.
+    # A small number that exposes a property of the machine.
     "time": lambda host: int(Hidden.clock() * 1e6) % 50,
     "load": lambda host: pressed() % 50,
     "entropy": lambda host: Hidden.entropy(1)[0] % 50,
@@ -69,9 +71,9 @@ LEAKS: dict[str, Leak] = {
 
 
 def echo_world(leak: Leak | None, seed: int, trace: Trace) -> tuple[World, Any]:
-    """Hosts on lossy links, half of them behind a router, that ask each other by name.
+    """Return hosts on lossy links, half of them behind a router, that ask each other by name.
 
-    With a `leak` each datagram has so many bytes more.
+    With a `leak` each datagram is longer by its value in bytes.
     """
     world = World(seed, trace=trace)
     luck = Random(seed)
@@ -105,7 +107,7 @@ def echo_world(leak: Leak | None, seed: int, trace: Trace) -> tuple[World, Any]:
 
     async def ask(to: str, data: bytes) -> None:
         gone = OSError, trio.BrokenResourceError, trio.ClosedResourceError
-        with trio.move_on_after(5), suppress(*gone):  # others are done before us
+        with trio.move_on_after(5), suppress(*gone):  # others have finished before
             async with await trio.open_tcp_stream(to, 4002) as stream:
                 await stream.send_all(data)
                 await stream.send_eof()
@@ -155,7 +157,7 @@ def main() -> None:
 
 
 def by_host(trace: Trace) -> dict[str, str]:
-    """A digest for each host of its own records."""
+    """Return a digest for each host of its own records."""
     digests: dict[str, Any] = {}
     for record in trace.records:
         digests.setdefault(record[2], hashlib.blake2b()).update(repr(record).encode())

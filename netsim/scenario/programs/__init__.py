@@ -1,4 +1,4 @@
-"""What hosts of a scenario run, by name, with the settings each takes."""
+"""The programs that hosts of a scenario run, by name, with the settings of each."""
 
 from typing import Any, Final
 

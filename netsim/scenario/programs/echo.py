@@ -12,7 +12,7 @@ from .. import units
 from ..source import knob
 
 Where = Callable[[str], str]
-"""The address of a host by its name, as it is now."""
+"""Returns the current address of a host by name."""
 
 PORT: Final = 7  # RFC 862
 _HEAD: Final = struct.Struct("!QI")  # serial number, number of the target
@@ -20,7 +20,7 @@ LEAST: Final = _HEAD.size
 
 
 def datagram_size(value: Any) -> int:
-    """Bytes of a datagram's content that has room for its number."""
+    """Read the bytes of a datagram's content, which has to fit its number."""
     found = units.size(value)
     if not LEAST <= found <= 1400:
         raise ValueError(f"`{value}`: a datagram here has {LEAST} B to 1400 B")
@@ -38,12 +38,12 @@ class EchoSettings:
     )
     every: float = knob(units.period, 1.0, says="between two datagrams to the same host")
     size: int = knob(datagram_size, 64, says="of a datagram's content")
-    timeout: float = knob(units.period, 5.0, says="an echo later than this is none")
+    timeout: float = knob(units.period, 5.0, says="a later echo counts as lost")
 
 
 @dataclass(slots=True)
 class EchoResult:
-    """What one host has measured."""
+    """Measurements of one host."""
 
     sent: int = 0
     answered: int = 0
@@ -52,7 +52,7 @@ class EchoResult:
 
 
 class Echo:
-    """The program. `result` lasts over restarts."""
+    """The program. `result` survives restarts."""
 
     def __init__(self, settings: EchoSettings, targets: Sequence[str], where: Where) -> None:
         self.settings = settings
@@ -82,7 +82,7 @@ class Echo:
             try:
                 await server.sendto(data, source)
             except OSError:
-                continue  # an unplugged cable; the answer is lost
+                continue  # the cable is unplugged: the reply is lost
 
     async def _ask(self, client: Any, number: int) -> None:
         settings = self.settings
@@ -97,11 +97,11 @@ class Echo:
             try:
                 await client.sendto(data, (self._where(self.targets[number]), PORT))
             except OSError:
-                self._sent.pop(serial)  # no way out: not answered
+                self._sent.pop(serial)  # no route: counts as unanswered
             await trio.sleep(settings.every)
 
     def _forget(self) -> None:
-        """Drop what is too old to be answered."""
+        """Drop datagrams that are too old to be answered."""
         late = trio.current_time() - self.settings.timeout
         while self._sent and self._sent[oldest := next(iter(self._sent))] < late:
             del self._sent[oldest]
@@ -113,7 +113,7 @@ class Echo:
             sent = self._sent.pop(serial, None)
             now = trio.current_time()
             if sent is None or now - sent > self.settings.timeout:
-                continue  # too late, or of a life before a crash
+                continue  # too late, or sent before a crash
             self.result.answered += 1
             self.result.rtts.append(now - sent)
             self.result.last_answer[self.targets[number]] = now

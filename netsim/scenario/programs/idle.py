@@ -1,4 +1,4 @@
-"""`idle`: a host that is there and does nothing."""
+"""`idle`: a host that does nothing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,11 @@ from ...host import Host
 
 @dataclass(frozen=True, slots=True)
 class IdleSettings:
-    """None."""
+    """Settings of `idle`: none."""
 
 
 class Idle:
-    """Waits for its end."""
+    """Program that waits until it is cancelled."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
         task_status.started()

@@ -1,9 +1,9 @@
 """`punch`: pairs of hosts behind gateways try to reach each other, introduced by a relay.
 
-A host registers at a relay, which sees its mapped address. Who wants a partner tells the relay,
-and the relay tells each of the two where the other is (RFC 5128, section 3.3). Both send a
-probe every 50 ms (RFC 8445, section 14), also to the address that a probe came from. A probe says
-whether its sender has heard the other: the pair has succeeded once such a one arrives.
+A host registers at a relay, which sees its mapped address. A host that wants a partner asks the
+relay, which tells each of the two the other's address (RFC 5128, section 3.3). Both send a probe
+every 50 ms (RFC 8445, section 14), also to the address that a probe came from. A probe says whether
+its sender has heard the other. The pair has succeeded once a probe that says so arrives.
 """
 
 import struct
@@ -24,7 +24,7 @@ PORT: Final = 3478
 PACE_S: Final = 0.05
 KEEPALIVE_S: Final = 15.0
 MOST_ROUNDS: Final = 10_000
-RESEND_S: Final = 0.5  # of what the relay has not answered
+RESEND_S: Final = 0.5  # for a message that the relay has not answered
 _REGISTER, _CONNECT, _PEER, _PROBE = b"R", b"C", b"P", b"H"
 _TWO: Final = struct.Struct("!II")
 
@@ -33,21 +33,22 @@ _TWO: Final = struct.Struct("!II")
 class PunchSettings:
     """Settings of `punch`."""
 
-    rounds: int = knob(units.Count(MOST_ROUNDS), 1, says="so often the hosts are paired anew")
+    rounds: int = knob(units.Count(MOST_ROUNDS), 1, says="how many times the hosts are paired")
     every: float = knob(units.period, 20.0, says="from one round to the next")
-    timeout: float = knob(units.period, 5.0, says="a pair silent for so long has failed")
+    timeout: float = knob(units.period, 5.0, says="a pair that is silent for this time has failed")
 
 
 @dataclass(slots=True)
 class PunchResult:
-    """What one host has measured: each partner that it called, and after how many seconds they
-    heard each other (None: never)."""
+    """Measurements of one host: each partner that it called, and after how many seconds they heard
+    each other (None: never).
+    """
 
     attempts: list[tuple[str, float | None]] = field(default_factory=list)
 
 
 class Relay:
-    """Knows where everybody is, and introduces."""
+    """Server that knows the address of every host, and introduces hosts."""
 
     def __init__(self) -> None:
         self._known: dict[int, Addr] = {}
@@ -62,7 +63,7 @@ class Relay:
                 await socket.sendto(message, to)
 
     def answer(self, data: bytes, source: Addr) -> list[tuple[bytes, Addr]]:
-        """What to send to whom."""
+        """Return what to send in reply, and to which addresses."""
         one, other = _TWO.unpack_from(data, 1)
         self._known[one] = source
         if data[:1] == _REGISTER:
@@ -80,7 +81,7 @@ def _peer(number: int, at: Addr) -> bytes:
 
 
 class Punch:
-    """The program of one host. `result` lasts over restarts."""
+    """The program of one host. `result` survives restarts."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Punch:
             await trio.sleep(KEEPALIVE_S if self._registered.is_set() else RESEND_S)
 
     async def _call(self, partner: int) -> None:
-        """One attempt."""
+        """Make one attempt."""
         start = trio.current_time()
         peer = self._peers.setdefault(partner, _Peer())
         took = None
@@ -166,7 +167,7 @@ class Punch:
         peer = self._peers.setdefault(number, _Peer())
         peer.heard = True
         if peer.addresses:
-            peer.addresses[source] = None  # where its gateway really sends from
+            peer.addresses[source] = None  # the address from which its gateway really sends
         if heard:
             peer.mutual.set()
 
@@ -178,7 +179,7 @@ class Punch:
             await trio.sleep(PACE_S)
 
     async def _tell(self, number: int, data: bytes) -> None:
-        """Send to the relay that a host is registered at."""
+        """Send to the relay at which a host is registered."""
         relay = self._relays[number % len(self._relays)]
         await self._send(data, (self._where(relay), PORT))
 
@@ -186,11 +187,11 @@ class Punch:
         try:
             await self._socket.sendto(data, to)
         except OSError:
-            return  # no way out now; sent again soon
+            return  # no route now; it is sent again soon
 
 
 class _Peer:
-    """What one host knows of a partner."""
+    """State about one partner."""
 
     def __init__(self) -> None:
         self.addresses: dict[Addr, None] = {}
@@ -201,7 +202,7 @@ class _Peer:
 def draw_pairs(
     numbers: Sequence[int], rounds: int, luck: Random
 ) -> dict[int, list[tuple[int, int]]]:
-    """Who calls whom: in every round each host has one partner, none twice if it can be."""
+    """Draw the pairs: in every round each host has one partner, none twice if possible."""
     met: set[tuple[int, int]] = set()
     found: dict[int, list[tuple[int, int]]] = {number: [] for number in numbers}
     for turn in range(rounds):

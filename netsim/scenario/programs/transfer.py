@@ -1,4 +1,4 @@
-"""`tcp-transfer`: receives whatever is sent, and measures how fast other hosts receive."""
+"""`tcp-transfer`: receives data, and measures the rate of sending to other hosts that do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,19 +27,19 @@ class TransferSettings:
     )
     size: int = knob(units.size, 1_000_000, says="of one transfer")
     every: float = knob(units.period, 10.0, says="from the start of one to that of the next")
-    timeout: float = knob(units.period, 60.0, says="a transfer not over by then has failed")
+    timeout: float = knob(units.period, 60.0, says="a transfer that takes longer has failed")
 
 
 @dataclass(slots=True)
 class TransferResult:
-    """What one host has measured."""
+    """Measurements of one host."""
 
     throughputs: list[float] = field(default_factory=list)  # bytes per second
     failed: int = 0
 
 
 class Transfer:
-    """The program. `result` lasts over restarts."""
+    """The program. `result` survives restarts."""
 
     def __init__(self, settings: TransferSettings, targets: Sequence[str], where: Where) -> None:
         self.settings = settings
@@ -57,13 +57,13 @@ class Transfer:
                 nursery.start_soon(self._send_often, target)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        """Read to the end, then say that it has arrived."""
+        """Read to the end, then confirm that all has arrived."""
         try:
             while await stream.receive_some(_CHUNK):
                 pass
             await stream.send_all(_SERVED)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the sender counts it
+            return  # the sender counts the failure
 
     async def _send_often(self, target: str) -> None:
         due = trio.current_time()
@@ -78,7 +78,7 @@ class Transfer:
             await trio.sleep_until(due)
 
     async def _send(self, address: str) -> bool:
-        """One transfer; False where it did not arrive."""
+        """Make one transfer; return False if it did not arrive."""
         left = self.settings.size
         with trio.move_on_after(self.settings.timeout):
             try:

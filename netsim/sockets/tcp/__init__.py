@@ -1,1 +1,3 @@
-"""TCP without I/O: segments in, `now` in; segments, bytes and a time to be called again out."""
+"""TCP without I/O: segments and the time go in; segments, bytes and the next wake-up time
+come out.
+"""

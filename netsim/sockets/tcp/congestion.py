@@ -1,4 +1,4 @@
-"""How much may be under way: CUBIC (RFC 9438), in segments, and HyStart as Linux has it."""
+"""Congestion control: CUBIC (RFC 9438), in segments, and HyStart as in Linux."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ _ALPHA: Final = 3 * (1 - _BETA) / (1 + _BETA)  # makes the estimate as fast as R
 _LEAST: Final = 2.0
 
 # HyStart (Ha and Rhee 2011): slow start ends when round trips grow, not with a loss.
-_START_WINDOW: Final = 16.0  # segments: not before
-_SAMPLES: Final = 8  # of a round, whose smallest counts
-_DELAY_S: Final = (0.004, 0.016)  # an eighth of the least round trip, within these bounds
+_START_WINDOW: Final = 16.0  # segments: inactive below
+_SAMPLES: Final = 8  # per round; the smallest counts
+_DELAY_S: Final = (0.004, 0.016)  # an eighth of the smallest round trip, within these bounds
 
 
 class Cubic:
-    """The congestion window of one connection."""
+    """Congestion window of one connection."""
 
     __slots__ = (
         "_epoch",
@@ -35,16 +35,16 @@ class Cubic:
         self.window = float(INITIAL_WINDOW)
         self.ssthresh = INFINITY
         self._most = 0.0  # the window at the last loss: W_max
-        self._origin = 0.0  # the plateau of the present curve
+        self._origin = 0.0  # the plateau of the current curve
         self._epoch = -1.0  # when congestion avoidance began; negative: not yet
         self._k = 0.0  # seconds from there to the plateau
         self._estimate = 0.0  # what Reno would have
-        self._round_end = 0  # a round of slow start ends when so much is acknowledged
+        self._round_end = 0  # a round of slow start ends when this is acknowledged
         self._round_least = INFINITY  # its smallest round trip
         self._samples = 0
 
     def grow(self, acked: int, now: float, rtt: float) -> None:
-        """Segments were acknowledged while the window was in full use."""
+        """Grow after segments were acknowledged while the window was in full use."""
         if self.window < self.ssthresh:
             self.window = min(self.window + acked, max(self.ssthresh, self.window))
             return
@@ -61,7 +61,7 @@ class Cubic:
             self.window += step / self.window * acked
 
     def watch(self, rtt: float, least: float, una: int, nxt: int) -> None:
-        """A round trip was measured in slow start: does a queue build up?"""
+        """Check, after a round trip was measured in slow start, whether a queue builds up."""
         if una >= self._round_end:
             self._round_end = nxt
             self._round_least = INFINITY
@@ -88,15 +88,15 @@ class Cubic:
             self._origin = self.window
 
     def reduce(self) -> None:
-        """A loss: a new threshold. The window follows as recovery goes on."""
+        """Reduce the threshold after a loss. The window follows during recovery."""
         window = self.window
-        # Fast convergence (4.7): who has just lost gives room to newcomers.
+        # Fast convergence (4.7): a flow that has just lost leaves bandwidth to new flows.
         self._most = window * (1 + _BETA) / 2 if window < self._most else window
         self._epoch = -1.0
         self.ssthresh = max(window * _BETA, _LEAST)
 
     def after_pause(self, silent: float, rto: float) -> None:
-        """Nothing was sent for `silent` seconds: halve for each timeout (RFC 2861)."""
+        """Shrink after `silent` seconds without sending: halve for each timeout (RFC 2861)."""
         floor = min(float(INITIAL_WINDOW), self.window)
         self.ssthresh = max(self.ssthresh, 0.75 * self.window)
         while silent > rto and self.window > floor:

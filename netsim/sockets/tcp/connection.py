@@ -33,11 +33,11 @@ LAST_ACK: Final = 8
 TIME_WAIT: Final = 9
 
 _TIMESTAMPS: Final = 12  # bytes of option in every segment but not in the MSS (RFC 6691)
-_CHALLENGE_S: Final = 0.5  # between two answers to segments that make no sense (RFC 5961)
+_CHALLENGE_S: Final = 0.5  # between two replies to invalid segments (RFC 5961)
 
 
 class Connection(Sender):
-    """One end. Methods that take `now` may add to `out` and lower `wake`."""
+    """One end of a connection. Methods that take `now` may add to `out` and lower `wake`."""
 
     __slots__ = (
         "_challenged_at",
@@ -53,10 +53,10 @@ class Connection(Sender):
     )
 
     def __init__(self, isn: int, offer: int, now: float, receive_limit: int = 0) -> None:
-        """`offer` is the MSS option of our SYN, in bytes."""
+        """Set up an end; `offer` is the MSS option of our SYN, in bytes."""
         super().__init__(isn, offer - _TIMESTAMPS, now, receive_limit)
         self._offer = offer
-        self._full = LEAST_MSS  # what the peer's full segments seem to hold
+        self._full = LEAST_MSS  # apparent size of the peer's full segments
         self._passive = False
         self._tries = 0  # SYNs sent again
         self._challenged_at = -1.0
@@ -75,7 +75,7 @@ class Connection(Sender):
         self._send_syn(now)
 
     def accept(self, syn: Segment, now: float) -> None:
-        """Answer a SYN that came to a listener."""
+        """Answer a SYN that arrived at a listener."""
         self._passive = True
         self.nxt = self.una + 1
         self._meet(syn, now)
@@ -120,7 +120,7 @@ class Connection(Sender):
             self._send_syn(now)
 
     def _receive_early(self, segment: Segment, now: float) -> bool:
-        """A segment before the connection stands. Returns whether it does now."""
+        """Process a segment before the connection is established; return whether it now is."""
         if segment.ack and not self.una < segment.acked <= self.nxt:
             answer = refusal(segment)
             if answer is not None:
@@ -138,7 +138,7 @@ class Connection(Sender):
                 self._send_syn(now)
             return False
         self._establish(segment, now)
-        if segment.syn:  # both dialled: the other's SYN has its ACK, ours may not
+        if segment.syn:  # both dialled: the other SYN is acknowledged, ours may not be
             self.ack_now = True
         return True
 
@@ -175,7 +175,7 @@ class Connection(Sender):
     # Receiving.
 
     def receive(self, segment: Segment, now: float) -> None:
-        """A segment of this connection has come."""
+        """Process a segment of this connection."""
         state = self.state
         if state == CLOSED:
             return
@@ -205,7 +205,7 @@ class Connection(Sender):
         self.flush(now)
 
     def _acceptable(self, segment: Segment, now: float) -> bool:
-        """The checks of RFC 9293, 3.10.7.4, with RFC 5961; answers what fails them."""
+        """Apply the checks of RFC 9293, 3.10.7.4, with RFC 5961; answer segments that fail them."""
         inbox = self.inbox
         if segment.seq > inbox.edge or segment.end < self._last_ack:
             if not segment.rst and (segment.data or now - self._challenged_at >= _CHALLENGE_S):
@@ -231,10 +231,10 @@ class Connection(Sender):
             return
         size = len(segment.data)
         if now - self.data_at > self.round_trip.rto:  # after a pause, as at the start
-            self._quick = QUICK_ACKS  # where answers do not carry them, pause or not
+            self._quick = QUICK_ACKS  # if replies do not carry the ACKs, with or without a pause
         self.data_at = now
         if new and size and self.read_shut and self.fin_wanted:
-            self.abort(now)  # nobody will ever read it (RFC 9293, 3.6.1)
+            self.abort(now)  # the data would never be read (RFC 9293, 3.6.1)
             self.error = errno.ECONNRESET
             return
         in_order = segment.seq <= inbox.next
@@ -282,7 +282,7 @@ class Connection(Sender):
             self._end()
 
     def _wait_out(self) -> None:
-        """Both have said FIN; what is left is for the socket's TIME-WAIT."""
+        """End: both sides have sent FIN; the socket's TIME-WAIT does the rest."""
         self._end()
         self.state = TIME_WAIT
 
@@ -290,13 +290,13 @@ class Connection(Sender):
 
     @property
     def readable(self) -> bool:
-        """Whether `read` would answer at once."""
+        """Whether `read` would return at once."""
         return bool(
             self.inbox.size or self.eof or self.error or self.read_shut or self.state == CLOSED
         )
 
     def read(self, size: int, now: float, peek: bool = False) -> bytes:
-        """Up to `size` bytes of those that are there."""
+        """Return up to `size` bytes that have arrived."""
         inbox = self.inbox
         if peek:
             return inbox.peek(size)
@@ -312,20 +312,21 @@ class Connection(Sender):
         return data
 
     def may_write(self) -> bool:
-        """Whether a waiting writer is to be woken: a third of the buffer is free, and little is
-        unsent (sk_stream_is_writeable and TCP_NOTSENT_LOWAT of Linux)."""
+        """Whether to wake a waiting writer: a third of the buffer is free, and little is unsent
+        (sk_stream_is_writeable and TCP_NOTSENT_LOWAT of Linux).
+        """
         queued = self.queued
         if self.unsent_limit and 2 * self.outbox.size >= self.unsent_limit:
             return False
         return self.limit - queued >= queued // 2
 
     def write(self, data: bytes, now: float) -> None:
-        """Send these bytes; the caller has looked for room."""
+        """Send these bytes; the caller has checked for space."""
         self.outbox.add(data, self.piece)
         self.flush(now)
 
     def shutdown(self, now: float) -> None:
-        """Nothing more will be written: FIN after what is queued."""
+        """Send FIN after what is queued: nothing more will be written."""
         if self.fin_wanted:
             return
         self.fin_wanted = True
@@ -337,7 +338,7 @@ class Connection(Sender):
             self.flush(now)
 
     def close(self, now: float) -> None:
-        """The program lets go. Unread bytes make it a reset (RFC 2525, 2.17)."""
+        """Close for the program. Unread bytes make it a reset (RFC 2525, 2.17)."""
         self.orphan = self.read_shut = True
         if self.state == SYN_SENT:
             self._end()
@@ -355,7 +356,7 @@ class Connection(Sender):
         self.fail(0)
 
     def fail(self, number: int) -> None:
-        """The connection is gone; `number` is the errno that the program will get."""
+        """End the connection with an error; the program will get the errno `number`."""
         self.error = number
         self._end()
 
@@ -370,8 +371,9 @@ class Connection(Sender):
     # Life without traffic.
 
     def keep_alive(self, idle: float, interval: float, probes: int, now: float) -> None:
-        """Ask a peer that has said nothing for `idle` seconds, 0 for never; each `interval`
-        seconds, `probes` times."""
+        """Probe a peer that has been silent for `idle` seconds (0: never), every `interval`
+        seconds, `probes` times.
+        """
         self._keepalive = idle, interval, probes
         self._schedule_life(now)
 

@@ -1,4 +1,4 @@
-"""What has come: bytes in order for the reader, segments beyond a hole, the window offered."""
+"""Received data: bytes in order for the reader, segments beyond a hole, the window to offer."""
 
 from .defaults import RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_MAX_BYTES, SACK_BLOCKS, SYN_WINDOW_BYTES
 from .segment import Segment
@@ -6,14 +6,14 @@ from .segment import Segment
 Block = tuple[int, int]
 _Held = tuple[bytes, int, bool]  # data, end, fin
 
-# Most connections never see a hole, and there are tens of thousands of them: until then
-# they share these, which stay empty.
+# Most connections never see a hole, and there are tens of thousands of connections. Until the first
+# hole they share these empty objects.
 _NO_AHEAD: dict[int, _Held] = {}
 _NO_RANGES: dict[int, int] = {}
 
 
 class Inbox:
-    """The receiving half of one connection. Sizes in bytes."""
+    """Receiving half of one connection. Sizes are in bytes."""
 
     __slots__ = (
         "_ahead",
@@ -35,30 +35,32 @@ class Inbox:
     def __init__(self, limit: int = 0) -> None:
         self.fixed = bool(limit)  # set by SO_RCVBUF: it does not grow
         self.limit = limit or RECEIVE_BUFFER_BYTES // 2
-        self.next = 0  # the sequence number that is awaited
+        self.next = 0  # the next sequence number expected
         self.size = 0  # ready for the reader
         self._chunks: list[bytes] = []
-        self.edge = 0  # what was offered reaches to here, and is never taken back
+        self.edge = 0  # end of the offered window, which never shrinks
         self._ahead = _NO_AHEAD  # segments beyond a hole by sequence number
         self._ahead_size = 0
         self._starts = _NO_RANGES  # contiguous ranges beyond a hole
         self._ends = _NO_RANGES  # the same ones from their other side
         self.sack: tuple[Block, ...] = ()  # ranges beyond holes to report, latest first
         self._read = 0  # bytes read in this round trip
-        self._round_read = 0  # and in the fullest one so far
+        self._round_read = 0  # the maximum of that over all round trips
         self._round_began = 0.0
 
     def start(self, first: int) -> None:
-        """The peer's bytes begin at this sequence number; our SYN offers a first window."""
+        """Set the first sequence number of the peer; our SYN offers a first window."""
         self.next = first
         self.edge = first + self.offer_first()
 
     def offer_first(self) -> int:
-        """The window of a SYN."""
+        """Return the window of a SYN."""
         return min(self.limit, SYN_WINDOW_BYTES)
 
     def window(self) -> int:
-        """What to offer in a segment that is sent now: room, but never less than before."""
+        """Return the window for a segment sent now: the free space, but never less than offered
+        before.
+        """
         free = self.limit - self.size - self._ahead_size
         edge = self.next + free
         if edge > self.edge:
@@ -67,18 +69,19 @@ class Inbox:
         return self.edge - self.next
 
     def could_offer(self, mss: int) -> bool:
-        """Whether a reader has made so much room that the peer should hear of it
-        (RFC 9293, 3.8.6.2.2; the factor is Linux's)."""
+        """Whether a reader has freed so much space that the peer should be told (RFC 9293,
+        3.8.6.2.2; the factor is Linux's).
+        """
         free = self.limit - self.size - self._ahead_size
         offered = self.edge - self.next
         return free >= 2 * offered and free - offered >= min(mss, self.limit // 2)
 
     def fits(self, segment: Segment) -> bool:
-        """Whether it begins inside what was offered."""
+        """Whether a segment begins inside the offered window."""
         return self.next <= segment.seq <= max(self.edge, self.next)
 
     def take(self, segment: Segment) -> bool:
-        """Keep a segment's bytes. Returns whether the peer's FIN is reached by it."""
+        """Store a segment's bytes; return whether they complete the data up to the peer's FIN."""
         data, seq, fin = segment.data, segment.seq, segment.fin
         if seq > self.next:
             if seq not in self._ahead:
@@ -115,7 +118,7 @@ class Inbox:
         self.sack = ((start, beyond), *known[: SACK_BLOCKS - 1])
 
     def _join(self) -> bool:
-        """A hole may be filled: what lay beyond it is in order now."""
+        """Append segments whose hole has been filled; return whether the FIN is reached."""
         beyond = self._starts.pop(self.next, None)
         if beyond is None:
             return False
@@ -129,16 +132,16 @@ class Inbox:
         return fin
 
     def holds(self, segment: Segment) -> bool:
-        """Whether all of it has come before."""
+        """Whether all of a segment has arrived before."""
         return segment.end <= self.next or segment.seq in self._ahead
 
     @property
     def torn(self) -> bool:
-        """There is a hole."""
+        """Whether there is a hole."""
         return bool(self._starts)
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes."""
+        """Return up to `size` bytes."""
         chunks = self._chunks
         if size >= self.size:
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -162,17 +165,19 @@ class Inbox:
         return b"".join(parts)
 
     def peek(self, size: int) -> bytes:
-        """The same bytes as `read`, and they stay."""
+        """Return the same bytes as `read`, and keep them."""
         return b"".join(self._chunks)[:size]
 
     def adjust(self, now: float, rtt: float) -> None:
-        """Grow with what the reader takes in a round trip, so that the window is no bound
-        (dynamic right-sizing, as Linux does)."""
+        """Grow with the amount that the reader takes in a round trip, so that the window is no
+        limit (dynamic right-sizing, as in Linux).
+        """
         if self.fixed or now - self._round_began < rtt:
             return
         if self._read > self._round_read:
             self._round_read = self._read
-            # A sender in slow start doubles in the round trip that the news takes to reach it.
+            # A sender in slow start doubles in the round trip that the new window takes to reach
+            # it.
             wanted = 4 * self._read
             if wanted > self.limit:
                 self.limit = min(wanted, RECEIVE_BUFFER_MAX_BYTES)
@@ -180,12 +185,12 @@ class Inbox:
         self._round_began = now
 
     def fix(self, limit: int) -> None:
-        """SO_RCVBUF: so much and no more."""
+        """Fix the limit (SO_RCVBUF), which no longer grows."""
         self.limit = limit
         self.fixed = True
 
     def drop(self) -> None:
-        """Nobody will read."""
+        """Drop all data: it will not be read."""
         self._chunks = []
         self._ahead, self._starts, self._ends = _NO_AHEAD, _NO_RANGES, _NO_RANGES
         self.sack = ()

@@ -1,18 +1,18 @@
-"""What is still to be sent, as the pieces in which it was written."""
+"""Data that is still to be sent, in the pieces in which it was written."""
 
 
 class Outbox:
-    """The unsent bytes of one connection."""
+    """Unsent bytes of one connection."""
 
     __slots__ = ("_chunks", "_offset", "size")
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        self._offset = 0  # of the first chunk: what is cut from it already
+        self._offset = 0  # bytes already cut from the first chunk
         self.size = 0
 
     def add(self, data: bytes, mss: int) -> None:
-        """Append; small writes grow together up to a segment."""
+        """Append data; join small writes up to the size of a segment."""
         chunks = self._chunks
         if len(chunks) > 1 and len(chunks[-1]) < mss:
             chunks[-1] += data
@@ -21,7 +21,7 @@ class Outbox:
         self.size += len(data)
 
     def cut(self, size: int) -> bytes:
-        """Remove the first `size` bytes; so many there must be."""
+        """Remove and return the first `size` bytes, which must exist."""
         chunks, offset = self._chunks, self._offset
         chunk = chunks[0]
         self.size -= size
@@ -51,6 +51,6 @@ class Outbox:
         return b"".join(parts)
 
     def drop(self) -> None:
-        """Nothing more is sent."""
+        """Drop all data: nothing more is sent."""
         self._chunks = []
         self._offset = self.size = 0

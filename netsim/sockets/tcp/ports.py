@@ -1,4 +1,4 @@
-"""Who is bound to which port, and who may be beside him: Linux's rules (socket(7))."""
+"""Port allocation of one host: which sockets may share a port, by Linux's rules (socket(7))."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 class Binding:
-    """A socket's claim on a local address and port; a port of 0 is none yet."""
+    """Claim of a socket on a local address and port; port 0 means none yet."""
 
     __slots__ = ("address", "automatic", "listens", "only6", "port", "reuse_address", "reuse_port")
 
@@ -23,7 +23,7 @@ class Binding:
         self.automatic = False  # the port was chosen by a connect
 
     def overlaps(self, other: "Binding") -> bool:
-        """Whether some packet could be for either."""
+        """Whether some packet could be for either binding."""
         a, b = self.address, other.address
         if (":" in a) == (":" in b):
             return a == b or a in WILDCARDS or b in WILDCARDS
@@ -31,14 +31,14 @@ class Binding:
         return six.address == "::" and not six.only6
 
     def tolerates(self, other: "Binding") -> bool:
-        """Whether both may stand although they overlap (inet_bind_conflict of Linux)."""
+        """Whether both may exist although they overlap (inet_bind_conflict of Linux)."""
         if self.reuse_port and other.reuse_port:
             return True
         shares = self.reuse_address and other.reuse_address
         return shares and not other.listens
 
     def inherit(self, address: str) -> "Binding":
-        """The claim of a connection that came to this listener."""
+        """Return the claim of a connection that arrived at this listener."""
         child = Binding(address)
         child.port = self.port
         child.only6 = self.only6
@@ -64,15 +64,16 @@ class Ports:
         self.add(binding, port)
 
     def may_stand(self, binding: Binding, port: int) -> bool:
-        """Whether nobody else's claim is in the way."""
+        """Whether no other claim conflicts with this binding at `port`."""
         return all(
             other is binding or not binding.overlaps(other) or binding.tolerates(other)
             for other in self._claims.get(port, ())
         )
 
     def claim_for_dial(self, binding: Binding, taken: Callable[[int], bool]) -> None:
-        """Choose a port for a connect: an unused one, else one that dials share, where the
-        pair of addresses is not `taken`. Raises OSError (EADDRNOTAVAIL)."""
+        """Choose a port for a connect: an unused one, else one that dials share and for which the
+        pair of addresses is not `taken`. Raises OSError (EADDRNOTAVAIL).
+        """
         binding.automatic = True
         try:
             port = self._free(lambda claims: not claims)
@@ -81,12 +82,12 @@ class Ports:
         self.add(binding, port)
 
     def add(self, binding: Binding, port: int) -> None:
-        """Record a claim that needs no leave."""
+        """Record a claim without checking for conflicts."""
         binding.port = port
         self._claims.setdefault(port, {})[binding] = None
 
     def release(self, binding: Binding) -> None:
-        """Give a claim up, where there is one."""
+        """Release a claim, if there is one."""
         claims = self._claims.get(binding.port)
         if claims is not None and binding in claims:
             del claims[binding]

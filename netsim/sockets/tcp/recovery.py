@@ -1,4 +1,4 @@
-"""What a sender does about its losses: when it goes into recovery, how fast it sends there."""
+"""Loss recovery of a sender: when it enters recovery, and how fast it sends meanwhile."""
 
 from math import ceil
 from typing import Final
@@ -7,14 +7,14 @@ from .congestion import Cubic
 from .defaults import INFINITY
 from .scoreboard import Scoreboard
 
-# How the sender takes its losses.
+# Phases of loss recovery.
 OPEN: Final = 0
 RECOVERY: Final = 1  # fast recovery, paced by PRR (RFC 6937)
 LOSS: Final = 2  # after a timeout
 
 
 class Recovery:
-    """The part of a sender that holds its place, its losses and its congestion window."""
+    """Base of the sender with its position, its losses and its congestion window."""
 
     __slots__ = (
         "_prr_delivered",
@@ -35,7 +35,7 @@ class Recovery:
         self.board = Scoreboard()
         self.cubic = Cubic()
         self.phase = OPEN
-        self._recover = isn  # recovery ends when so much is acknowledged
+        self._recover = isn  # recovery ends when this is acknowledged
         self._prr_delivered = self._prr_out = self._prr_flight = 0
         self._undo = (0.0, 0.0)  # window and threshold before the losses
         self._undo_stamp = INFINITY  # when the first of them was sent again
@@ -58,7 +58,7 @@ class Recovery:
         self._undo_stamp = INFINITY
 
     def _pace(self, delivered: int) -> None:
-        """Proportional rate reduction (RFC 6937): how much may follow what was delivered."""
+        """Limit sending to what was delivered: proportional rate reduction (RFC 6937)."""
         self._prr_delivered += delivered
         pipe, threshold = self.board.pipe, self.cubic.ssthresh
         if pipe > threshold:
@@ -69,7 +69,9 @@ class Recovery:
         self.cubic.window = float(pipe + max(allowed, 0 if self._prr_out else 1))
 
     def _undo_losses(self) -> None:
-        """The original arrived, not what was sent again (RFC 3522): nothing was lost."""
+        """Undo a reduction: the original arrived, not the retransmission, so nothing was lost (RFC
+        3522).
+        """
         cubic = self.cubic
         window, threshold = self._undo
         cubic.window = max(cubic.window, window)

@@ -1,4 +1,6 @@
-"""Round-trip time and the retransmission timeout it gives (RFC 6298, with Linux's floor)."""
+"""Round-trip time, and the retransmission timeout computed from it (RFC 6298, with Linux's
+floor).
+"""
 
 from .defaults import INFINITY, RTO_MAX_S, RTO_MIN_S, SYN_TIMEOUT_S
 
@@ -15,7 +17,7 @@ class RoundTrip:
         self.rto = SYN_TIMEOUT_S
 
     def sample(self, rtt: float) -> None:
-        """Take a measurement in."""
+        """Add a measurement."""
         if rtt < self.least:
             self.least = rtt
         if self.smooth:
@@ -25,7 +27,7 @@ class RoundTrip:
         else:
             self.smooth = rtt or 1e-9
             self.variation = rtt / 2
-        # Linux puts the floor under the variation, not under the sum.
+        # Linux applies the floor to the variation, not to the sum.
         slack = 4 * self.variation
         rto = self.smooth + (slack if slack > RTO_MIN_S else RTO_MIN_S)
         self.rto = rto if rto < RTO_MAX_S else RTO_MAX_S

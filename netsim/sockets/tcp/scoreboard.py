@@ -1,7 +1,7 @@
-"""What is under way and what became of it: SACK (RFC 2018) and loss by time, RACK (RFC 8985).
+"""Segments in flight and their fate: SACK (RFC 2018) and loss by time, RACK (RFC 8985).
 
-Segments are found by their sequence number, each by the end of the one before, and in the
-order of sending by a serial; nothing is searched.
+Segments are indexed by their sequence number, and by a serial number in the order of sending. The
+end of one segment is the key of the next, so nothing is searched.
 """
 
 from heapq import heappop, heappush
@@ -15,7 +15,7 @@ SACKED: Final = 1
 LOST: Final = 2
 GONE: Final = 3  # acknowledged, or sent again as another flight
 
-_INSTANT: Final = 1e-9  # seconds: below the rounding of sums of times
+_INSTANT: Final = 1e-9  # seconds: below the rounding errors of sums of times
 
 
 class Flight:
@@ -33,7 +33,9 @@ class Flight:
         self.state = FLYING
 
     def split(self, size: int, now: float) -> "list[Flight]":
-        """To be sent again `now`: as it was, or in parts where the path takes `size` bytes."""
+        """Return the flights for a retransmission at `now`: one, or several if the route takes only
+        `size` bytes each.
+        """
         data = self.data
         if len(data) <= size:
             return [Flight(self.seq, self.end, data, self.fin, now, True)]
@@ -48,7 +50,7 @@ class Flight:
 
 
 class Scoreboard:
-    """The flights of one connection. Counts are in segments."""
+    """Flights of one connection. Counts are in segments."""
 
     __slots__ = (
         "_beyond",
@@ -72,14 +74,14 @@ class Scoreboard:
         self._head = 0
         self._tail = 0
         self._lost: list[int] = []  # heap of sequence numbers; may hold stale ones
-        self._ranges: dict[int, int] = {}  # contiguous sacked ranges: first to beyond
+        self._ranges: dict[int, int] = {}  # contiguous sacked ranges: first to end
         self._beyond = 0  # end of the highest sacked segment
-        self._newest = NO_STAMP  # when the latest sent of the delivered ones was sent
+        self._newest = NO_STAMP  # when the most recently sent of the delivered segments was sent
         self._newest_end = 0
-        self._rtt = 0.0  # of that one
-        self.pipe = 0  # taken to be in the network
+        self._rtt = 0.0  # of that segment
+        self.pipe = 0  # segments assumed to be in the network
         self.sacked = 0
-        self.reordered = False  # segments have been seen to overtake each other
+        self.reordered = False  # segments have overtaken each other
 
     def __bool__(self) -> bool:
         return bool(self._flights)
@@ -88,14 +90,16 @@ class Scoreboard:
         return len(self._flights)
 
     def add(self, flight: Flight) -> None:
-        """A segment is sent, or sent again."""
+        """Add a segment that is sent or sent again."""
         self._flights[flight.seq] = flight
         self._order[self._tail] = flight
         self._tail += 1
         self.pipe += 1
 
     def acknowledge(self, una: int, acked: int, least: float, now: float) -> int:
-        """Everything below `acked` has arrived. Returns the segments newly delivered."""
+        """Remove everything below `acked`, which has arrived; return the segments newly
+        delivered.
+        """
         flights = self._flights
         delivered = 0
         while una < acked:
@@ -125,11 +129,13 @@ class Scoreboard:
         self.pipe = self.sacked = 0
 
     def _delivered(self, flight: Flight, least: float, now: float) -> None:
-        """Note which delivered segment was sent last (RFC 8985, 6.2 step 2). `least`: the
-        smallest round trip seen."""
+        """Note which delivered segment was sent last (RFC 8985, 6.2 step 2).
+
+        `least` is the smallest round trip seen.
+        """
         if flight.again:
             if now - flight.sent_at < least:
-                return  # too soon: an answer to the first transmission
+                return  # too soon: a reply to the first transmission
         elif flight.end < self._beyond:
             self.reordered = True
         sent = flight.sent_at
@@ -139,7 +145,7 @@ class Scoreboard:
             self._rtt = now - sent
 
     def sack(self, blocks: tuple[tuple[int, int], ...], una: int, least: float, now: float) -> int:
-        """The receiver holds these ranges. Returns the segments newly delivered."""
+        """Mark ranges that the receiver has; return the segments newly delivered."""
         delivered = 0
         for first, beyond in blocks:
             if first >= una and self._ranges.get(first) != beyond:
@@ -151,7 +157,7 @@ class Scoreboard:
         delivered, seq = 0, first
         while seq < beyond:
             known = ranges.get(seq)
-            if known is not None:  # walked before
+            if known is not None:  # visited before
                 if seq != first:
                     del ranges[seq]
                 seq = known
@@ -173,9 +179,9 @@ class Scoreboard:
         return delivered
 
     def overtaken(self, now: float, patience: float) -> float:
-        """Mark as lost what was sent before a delivered segment and is `patience` late.
+        """Mark as lost the segments sent before a delivered one that are `patience` seconds late.
 
-        Returns when to ask again; infinity where nothing is in doubt.
+        Return when to call again; infinity if no segment is in doubt.
         """
         order = self._order
         while self._head < self._tail:
@@ -194,7 +200,7 @@ class Scoreboard:
         return INFINITY
 
     def patience(self, least: float, recovering: bool) -> float:
-        """How late a segment may be before it counts as lost (RFC 8985, 6.2 step 4)."""
+        """Return how late a segment may be before it counts as lost (RFC 8985, 6.2 step 4)."""
         if not self.reordered and (recovering or self.sacked >= REORDERED_SEGMENTS):
             return 0.0
         return least / 4
@@ -205,7 +211,7 @@ class Scoreboard:
         heappush(self._lost, flight.seq)
 
     def lose_all(self) -> None:
-        """A timeout: everything that is not known to have arrived is lost."""
+        """Mark everything not known to have arrived as lost, after a timeout."""
         for flight in self._flights.values():
             if flight.state == FLYING:
                 self._lose(flight)
@@ -213,13 +219,13 @@ class Scoreboard:
         self._head = self._tail
 
     def lose_larger(self, size: int) -> None:
-        """What holds more than `size` bytes will not arrive."""
+        """Mark segments with more than `size` bytes as lost: they will not arrive."""
         for flight in self._flights.values():
             if flight.state == FLYING and len(flight.data) > size:
                 self._lose(flight)
 
     def find_all(self) -> None:
-        """The losses were none: the lost ones are under way again."""
+        """Mark the lost segments as in flight again: the losses were spurious."""
         for flight in self._flights.values():
             if flight.state == LOST:
                 flight.state = FLYING
@@ -229,7 +235,7 @@ class Scoreboard:
         self._lost.clear()
 
     def next_lost(self) -> Flight | None:
-        """The first segment to send again."""
+        """Return the first segment to send again, or None."""
         lost = self._lost
         while lost:
             flight = self._flights.get(lost[0])
@@ -239,7 +245,7 @@ class Scoreboard:
         return None
 
     def last(self) -> Flight | None:
-        """The one sent last, for a tail loss probe."""
+        """Return the segment sent last, for a tail loss probe, or None."""
         order = self._order
         serial = self._tail - 1
         while serial >= self._head:
@@ -250,7 +256,7 @@ class Scoreboard:
         return None
 
     def replace(self, flight: Flight) -> None:
-        """`flight` is about to be sent again."""
+        """Note that `flight` is about to be sent again."""
         if flight.state == FLYING:
             self.pipe -= 1
         flight.state = GONE

@@ -3,15 +3,16 @@
 from typing import Final
 
 NO_STAMP: Final = -1.0
-SACK_BYTES: Final = 4  # of the option, beside its blocks (RFC 2018, section 3; two of padding)
+# of the option, without its blocks (RFC 2018, section 3; includes two of padding)
+SACK_BYTES: Final = 4
 BLOCK_BYTES: Final = 8
 
 
 class Segment:
-    """A segment with ACK set and no other flag: nearly all of them.
+    """Segment with ACK set and no other flag, which nearly all segments are.
 
     Sequence numbers are ints that never wrap. `window` is in bytes, already scaled. `stamp` and
-    `echo` are the timestamps of RFC 7323, in seconds. `sack` holds (first, beyond) pairs.
+    `echo` are the timestamps of RFC 7323, in seconds. `sack` holds (first, end) pairs.
     """
 
     __slots__ = ("acked", "data", "echo", "sack", "seq", "stamp", "window")
@@ -51,7 +52,7 @@ class Segment:
 
 
 class Control(Segment):
-    """A segment with SYN, FIN or RST. `mss` is the option of a SYN, in bytes of payload."""
+    """Segment with SYN, FIN or RST. `mss` is the option of a SYN, in bytes of payload."""
 
     __slots__ = ("ack", "fin", "mss", "rst", "syn")
 
@@ -80,7 +81,7 @@ class Control(Segment):
 
 
 def refusal(segment: Segment) -> Control | None:
-    """The RST that answers a segment nobody expects (RFC 9293, 3.10.7.1); none to a RST."""
+    """Return the RST that answers an unexpected segment; None for a RST (RFC 9293, 3.10.7.1)."""
     if segment.rst:
         return None
     if segment.ack:

@@ -1,4 +1,4 @@
-"""The sending half of a connection: what goes out when, what is sent again, and the timers."""
+"""The sending half of a connection: transmission, retransmission, and the timers."""
 
 import errno
 from typing import Final
@@ -24,7 +24,7 @@ from .rtt import RoundTrip
 from .scoreboard import Flight
 from .segment import BLOCK_BYTES, NO_STAMP, SACK_BYTES, Control, Segment
 
-# What the retransmission timer is set for.
+# Purposes of the retransmission timer.
 IDLE: Final = 0
 TIMEOUT: Final = 1
 TAIL_PROBE: Final = 2
@@ -34,10 +34,10 @@ HANDSHAKE: Final = 5
 
 
 class Sender(Recovery):
-    """Everything of a connection but its states. Segments to send are put into `out`.
+    """Everything of a connection except its states. Segments to send are put into `out`.
 
-    `wake` is when `tick` has to be called at the latest; it may be too early, which costs a
-    call and nothing else. Times are seconds.
+    `wake` is when `tick` has to be called at the latest; a call that is too early only costs time.
+    Times are seconds.
     """
 
     __slots__ = (
@@ -88,18 +88,18 @@ class Sender(Recovery):
         self.outbox = Outbox()
         self.round_trip = RoundTrip()
         self.out: list[Segment] = []
-        self.error = 0  # an errno the program has not heard of yet
+        self.error = 0  # an errno that the program has not got yet
         self.orphan = False  # the program has closed it
         self.no_delay = False
-        self.send_limit = 0  # bytes, from SO_SNDBUF; 0: as the window wants
+        self.send_limit = 0  # bytes, from SO_SNDBUF; 0: automatic
         self.unsent_limit = 0  # bytes, from TCP_NOTSENT_LOWAT; 0: none
         self.fin_wanted = self.fin_sent = False
-        self.backoff = 0  # timeouts in a row
-        self.probed = False  # a tail loss probe is under way
-        self._probes = 0  # of a closed window, unanswered
-        # How the congestion window was used in the last round trip (RFC 7661, as Linux has it).
+        self.backoff = 0  # consecutive timeouts
+        self.probed = False  # a tail loss probe is in flight
+        self._probes = 0  # unanswered probes of a closed window
+        # Use of the congestion window in the last round trip (RFC 7661, as in Linux).
         self._limited = False  # it stopped the sender
-        self._most_out = 0  # segments under way, at most
+        self._most_out = 0  # maximum of segments in flight
         self._usage_end = isn
         self._lost_since = 0.0
         self._small_end = isn  # end of the last segment that was not full (Nagle)
@@ -108,7 +108,7 @@ class Sender(Recovery):
         self.recent = NO_STAMP  # the stamp to echo
         self._last_ack = 0  # the last number acknowledged
         self._quick = QUICK_ACKS
-        self.interactive = False  # answers carry the acknowledgements
+        self.interactive = False  # replies carry the acknowledgements
         self.ack_now = False
         self.ack_at = INFINITY
         # Timers.
@@ -116,13 +116,13 @@ class Sender(Recovery):
         self.timer_at = INFINITY
         self.life_at = INFINITY
         self.heard_at = now
-        self.data_at = -INFINITY  # when the peer's last bytes came
+        self.data_at = -INFINITY  # when the peer's last bytes arrived
         self.wake = INFINITY
 
     # Out.
 
     def flush(self, now: float) -> None:
-        """Send whatever may be sent."""
+        """Send everything that may be sent."""
         board = self.board
         if self.phase != OPEN:
             lost = board.next_lost()
@@ -152,7 +152,7 @@ class Sender(Recovery):
             data = outbox.cut(size)
             self._send(data, self.fin_wanted and left == size, now)
         else:
-            # A bare FIN does not ask the congestion window.
+            # A FIN without data ignores the congestion window.
             if self.fin_wanted and not self.fin_sent and self.nxt < edge:
                 self._send(b"", True, now)
         out = len(board)
@@ -164,12 +164,14 @@ class Sender(Recovery):
             self._arm(now)
 
     def _most(self, piece: int) -> int:
-        """Bytes that one segment takes: reports of holes take some of its room."""
+        """Return the bytes that one segment takes: reports of holes use part of its space."""
         sack = self.inbox.sack
         return min(piece, self.mss - SACK_BYTES - BLOCK_BYTES * len(sack)) if sack else piece
 
     def _must_wait(self) -> bool:
-        """Nagle, as Minshall has it: one small segment at a time is under way."""
+        """Whether Nagle's rule holds data back; in Minshall's variant, one small segment may be in
+        flight.
+        """
         return not (self.no_delay or self.fin_wanted) and self._small_end > self.una
 
     def _send(self, data: bytes, fin: bool, now: float) -> None:
@@ -228,7 +230,7 @@ class Sender(Recovery):
     # In.
 
     def acknowledged(self, segment: Segment, now: float) -> None:
-        """The peer tells what has arrived, and how much more it takes."""
+        """Process the peer's acknowledgement and its window."""
         acked, echo, board = segment.acked, segment.echo, self.board
         delivered = 0
         if acked > self.una:
@@ -273,7 +275,7 @@ class Sender(Recovery):
         self.piece = self.mss if half >= self.mss else max(half, min(LEAST_MSS, self.mss))
 
     def _detect(self, delivered: int, now: float) -> None:
-        """Find losses; go into recovery, through it, out of it."""
+        """Find losses; begin, continue or end recovery."""
         board = self.board
         if self.phase != OPEN and self.una >= self._recover:
             self._recovered()
@@ -290,8 +292,9 @@ class Sender(Recovery):
             self._pace(delivered)
 
     def path_takes(self, mss: int, now: float) -> None:
-        """A router cannot pass segments so large on (RFC 1191): send what it dropped again,
-        in parts. That is no sign of congestion."""
+        """Send dropped segments again in parts: a router does not pass segments of this size (RFC
+        1191). That is no sign of congestion.
+        """
         if mss >= self.mss:
             return
         self.mss = max(mss, LEAST_MSS)
@@ -315,7 +318,7 @@ class Sender(Recovery):
         self.timer_at = INFINITY
 
     def _arm(self, now: float) -> None:
-        """Set the timer anew: something was sent, or has arrived."""
+        """Set the timer again after something was sent or has arrived."""
         trip = self.round_trip
         wait = trip.rto
         if self.backoff:
@@ -328,7 +331,7 @@ class Sender(Recovery):
                 self._disarm()
             return
         if self.phase == OPEN and not self.probed and not board.sacked and trip.smooth:
-            # One segment alone may have its acknowledgement delayed (RFC 8985, 7.2).
+            # The acknowledgement of a single segment may be delayed (RFC 8985, 7.2).
             probe = 2 * trip.smooth + (RTO_MIN_S if len(board) == 1 else PROBE_LEAST_S)
             if probe < wait:
                 self._set(TAIL_PROBE, now + probe)
@@ -336,7 +339,7 @@ class Sender(Recovery):
         self._set(TIMEOUT, now + wait)
 
     def due(self) -> float:
-        """When `tick` has something to do; infinity for never."""
+        """Return when `tick` has something to do; infinity for never."""
         return min(self.timer_at, self.ack_at, self.life_at)
 
     def tick(self, now: float) -> None:
@@ -387,7 +390,9 @@ class Sender(Recovery):
             self._send_again(lost, now)
 
     def _probe_tail(self, now: float) -> None:
-        """New data, else the last segment again, so that a lost tail shows (RFC 8985, 7.3)."""
+        """Send new data, or the last segment again, so that a lost tail is noticed (RFC 8985,
+        7.3).
+        """
         self.probed = True
         size = min(self.outbox.size, self._most(self.piece))
         if size and self.nxt + size <= self.una + self.peer_window:
@@ -402,7 +407,7 @@ class Sender(Recovery):
         self._arm(now)
 
     def _probe_window(self, now: float) -> None:
-        """Ask a closed window for news; into one that is merely small, put what fits."""
+        """Probe a closed window; if it is only small, send what fits."""
         room = self.una + self.peer_window - self.nxt
         size = min(room, self.outbox.size, self._most(self.piece))
         if size > 0:
@@ -417,22 +422,22 @@ class Sender(Recovery):
         self._arm(now)
 
     def _ask(self, now: float) -> None:
-        """Send what the peer has had already, so that it answers."""
+        """Send what the peer already has, so that it replies."""
         inbox = self.inbox
         self.out.append(
             Segment(self.una - 1, inbox.next, inbox.window(), b"", (), now, self.recent)
         )
 
-    # Room for the writer.
+    # Space for the writer.
 
     @property
     def queued(self) -> int:
-        """Bytes the program has handed over that the peer has not acknowledged."""
+        """Bytes from the program that the peer has not acknowledged."""
         return self.nxt - self.una + self.outbox.size
 
     @property
     def limit(self) -> int:
-        """How many bytes may be queued."""
+        """Maximum of bytes that may be queued."""
         if self.send_limit:
             return self.send_limit
         wanted = int(3 * self.cubic.window) * self.mss
@@ -440,7 +445,7 @@ class Sender(Recovery):
             return SEND_BUFFER_BYTES
         return min(wanted, SEND_BUFFER_MAX_BYTES)
 
-    # For the states above.
+    # Implemented by the states above.
 
     def fail(self, number: int) -> None:
         raise NotImplementedError

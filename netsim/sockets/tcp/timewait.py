@@ -1,4 +1,4 @@
-"""What is left of a connection for a minute after its end (RFC 9293, 3.3.2; RFC 6191)."""
+"""Remains of a connection for a minute after its end (RFC 9293, 3.3.2; RFC 6191)."""
 
 from .connection import Connection
 from .defaults import TIME_WAIT_S
@@ -6,7 +6,7 @@ from .segment import Segment
 
 
 class TimeWait:
-    """Answers late segments so that neither they nor a lost last ACK harm anybody."""
+    """Answers late segments, so that neither they nor a lost last ACK do harm."""
 
     __slots__ = ("next", "nxt", "recent", "until")
 
@@ -17,11 +17,11 @@ class TimeWait:
         self.until = now + TIME_WAIT_S
 
     def admits(self, syn: Segment) -> bool:
-        """Whether a SYN is a new connection's, not an old one's late twin."""
+        """Whether a SYN belongs to a new connection, and is not a late copy from the old one."""
         return syn.syn and not syn.ack and (syn.seq >= self.next or syn.stamp > self.recent)
 
     def receive(self, segment: Segment, now: float) -> Segment | None:
-        """Returns the answer, if one is due."""
+        """Process a segment; return the reply, or None."""
         if segment.rst:
             self.until = now
             return None

@@ -102,7 +102,7 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Pin:
-    """Upper bounds: of the median home, of 95 % of homes, and simulation events per daemon."""
+    """Upper bounds: for the median home, for 95 % of homes, and simulation events per daemon."""
 
     packets: int
     size: int
@@ -111,7 +111,7 @@ class Pin:
     events: int
 
     def check(self, swarm: Swarm, events: int, times: float = 1.0) -> None:
-        """Compare with `times` what was counted."""
+        """Compare `times` the counted values with the bounds."""
         counted = *swarm.share(0.5), *swarm.share(0.95), events // len(swarm.daemons)
         found = tuple(round(count * times) for count in counted)
         most = self.packets, self.size, self.packets_95, self.size_95, self.events

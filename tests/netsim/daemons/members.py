@@ -1,9 +1,10 @@
-"""Membership on light hosts: the core of `state/` on datagrams, as `state/membership.py` drives it.
+"""Membership on light hosts: the core of `state/` on datagrams, driven as in `state/membership.py`.
 
-What stands in for a lane: an exchange of as many round trips as TCP, TLS 1.3 and the hello have;
-datagrams with the sender's name in front instead of an authenticated link. Both ends of a new link
-tell of all they know, where daemons compare sums first. No light host looks for proofs of members
-without a link. Rounds, paces, limits and what is believed are those of the whole daemon.
+Instead of a lane there is an exchange with as many round trips as TCP, TLS 1.3 and the hello, and
+datagrams that begin with the sender's name instead of an authenticated link. Both ends of a new
+link send all that they know, whereas daemons compare sums first. No light host looks for proofs of
+members without a link. Rounds, rates, limits and rules for accepting records are those of the whole
+daemon.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,19 +23,19 @@ from shoal.state.roster import Offer, Roster, Tag
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.place import Nearness
 
-ROUND_TRIPS = 3  # of a dial
+ROUND_TRIPS = 3  # per dial
 DATAGRAM_BYTES = 1200
 
 
 class LightLink(NamedTuple):
-    """What stands in for a link."""
+    """Stands for a link."""
 
     peer: PeerId
     address: Addr
 
 
 class LightMember:
-    """One node's roster, and what it says to whom."""
+    """One node's roster, and its messages."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class LightMember:
         self.wake_at = start
         self._random = random
         self._most = links
-        self._next_dial = -inf  # beyond the first few
+        self._next_dial = -inf  # when there are more than the first few links
         self._known = list(known)
         record = MemberRecord(
             self.identity.peer, seq=wall_ms, addresses=(f"/ip4/{own[0]}/tcp/{own[1]}",)
@@ -58,7 +59,7 @@ class LightMember:
         self._seq = wall_ms
         self._sealed = seal_record(self.identity, record)
         self._links: dict[PeerId, LightLink] = {}
-        self._dials: dict[Addr, tuple[PeerId | None, float]] = {}  # who, and until when
+        self._dials: dict[Addr, tuple[PeerId | None, float]] = {}  # peer, and until when
         self._news = RecordNews[LightLink]()
         self._out: list[tuple[bytes, Addr]] = []
 
@@ -67,10 +68,10 @@ class LightMember:
         return self.identity.peer
 
     def members(self) -> set[PeerId]:
-        """The linked ones whose record is here, and this one."""
+        """Return the linked peers whose record is stored, and this node."""
         return {self.peer, *self.roster.members()}
 
-    # What the light host calls.
+    # Called by the light host.
 
     def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
         kind, sender, body = msgpack.unpackb(data)
@@ -78,7 +79,7 @@ class LightMember:
         return self._flush()
 
     def on_time(self, now: float) -> Sends:
-        """A round: news are handed on, members are dialled."""
+        """Run a round: forward news, dial members."""
         for address in self._known:
             self._dial(address, None, now)
         self._known = []
@@ -94,7 +95,7 @@ class LightMember:
         return self._flush()
 
     def _room(self, now: float) -> int:
-        """How many to dial now, as `Membership` has it."""
+        """Return how many members to dial now, as in `Membership`."""
         first, links = min(self._most, defaults.FIRST_LINKS), len(self._links) + len(self._dials)
         if links >= first:
             return int(links < self._most and now >= self._next_dial)
@@ -158,7 +159,7 @@ class LightMember:
                 self._soon(now)
 
     def _tell(self, to: Addr, offers: dict[Tag, Offer]) -> None:
-        """A digest, in as many datagrams as it takes."""
+        """Send a digest, in as many datagrams as it takes."""
         for part in _parts(list(offers.items()), 16):
             self._say(to, "digest", dict(part))
 
@@ -181,7 +182,7 @@ class LightMember:
         self._push(source, [item.sealed for item in known if item is not None])
 
     def _push(self, to: Addr, sealed: list[bytes]) -> None:
-        """Records, as many in a datagram as fit."""
+        """Send records, as many per datagram as fit."""
         size = 0
         batch: list[bytes] = []
         for item in sealed:
@@ -193,10 +194,12 @@ class LightMember:
         if batch:
             self._say(to, "push", batch)
 
-    # Saying.
+    # Sending.
 
     def _soon(self, now: float) -> None:
-        """The next round, as the daemon has it: what comes within it travels together."""
+        """Schedule the next round as the daemon does: news that arrive before it travel
+        together.
+        """
         self.wake_at = min(self.wake_at, now + defaults.ROUND)
 
     def _say(self, to: Addr, kind: str, body: Any) -> None:

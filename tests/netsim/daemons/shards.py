@@ -1,4 +1,4 @@
-"""Shards of an invented model, its chunk files on a simulated disk."""
+"""Shards of an invented model, and its chunk files on a simulated disk."""
 
 import hashlib
 from pathlib import Path
@@ -37,7 +37,7 @@ def disk_files() -> DiskFiles:
 def shard(
     files: DiskFiles, parts: Parts = WHOLE, *, dtype: DType = "float32", root: str = "ab" * 32
 ) -> LoadShard:
-    """Every tensor has the same chunk."""
+    """Return a shard in which every tensor has the same chunk."""
     files.make_folder(Path("/chunks"))
     files.write(Path("/chunks/one"), CHUNK)
     digest = hashlib.sha256(CHUNK).digest()

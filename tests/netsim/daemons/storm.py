@@ -1,7 +1,7 @@
-"""A storm over a swarm of daemons: everything goes wrong at random instants, then it is quiet.
+"""A storm over a swarm of daemons: faults of all kinds at random instants, then a quiet period.
 
-`Storm(seed)` draws the swarm and its misfortunes; `run` returns what is wrong afterwards, which
-is nothing where the daemon is right.
+`Storm(seed)` draws the swarm and its faults. `run` returns what is wrong afterwards, which is
+nothing if the daemon is correct.
 """
 
 import errno
@@ -31,7 +31,7 @@ PROMPT = "Once upon a time"
 
 
 class Life(Daemon):
-    """A daemon whose every end is written down."""
+    """Daemon that records how each of its runs ended."""
 
     handle: DaemonHandle | None = None
     ends: list[BaseException]
@@ -49,7 +49,9 @@ class Life(Daemon):
 
 
 class _Noted:
-    """The task status of a life: its handle; nothing where it did not come so far."""
+    """Task status of a run: records the handle, and is started without one if the run ends
+    early.
+    """
 
     def __init__(self, life: Life, inner: "trio.TaskStatus[Any]") -> None:
         self._life = life
@@ -66,7 +68,7 @@ class _Noted:
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """What is in groups of groups."""
+    """Return the exceptions in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for item in error.exceptions for leaf in leaves(item)]
     return [error]
@@ -99,7 +101,7 @@ class Storm:
         self._nodes = nodes or self.random.randint(5, 9)
 
     def run(self) -> list[str]:
-        """What is wrong in the end."""
+        """Run the storm; return what is wrong in the end."""
         self.world.run(self._main)
         return self.wrong
 
@@ -138,7 +140,7 @@ class Storm:
                 more |= {"model": "tiny", "layers": random.choice([(0, 3), (3, 6), (0, 6)])}
             site = "" if behind is None else behind.name  # a gateway without sessions is false
             near = neighbours.setdefault(site, []) if site else []
-            # Of private addresses a public node tells nobody: neighbours are told by hand.
+            # A public node announces no private addresses: neighbours are configured by hand.
             self._life(host, site, bootstrap=[address, *near[:1]], **more)
             near.append(Address(host.addresses()[0], 4001))
             nursery.start_soon(self._boot, host)
@@ -152,7 +154,7 @@ class Storm:
         self.lives[host.name], self.site[host.name] = life, site
 
     async def _boot(self, host: Host) -> None:
-        """Start it, or start it again; whatever comes of it is looked at later."""
+        """Start a daemon, or start it again; its state is checked later."""
         try:
             if host.running or not host.up:
                 await self.faults.restart(host)
@@ -167,7 +169,7 @@ class Storm:
             if before != handle.peer and host.name not in self.excused:
                 self.wrong.append(f"{host.name} became another peer")
 
-    # The misfortunes.
+    # The faults.
 
     async def _rage(self, nursery: trio.Nursery) -> None:
         deeds: list[Callable[[Host], Any]] = [
@@ -187,7 +189,7 @@ class Storm:
         await trio.sleep(self.random.random() ** 3 * most)
 
     async def _crash(self, host: Host) -> None:
-        if not host.up:  # one that sleeps may lose power too
+        if not host.up:  # a sleeping host may lose power too
             return
         await self.faults.crash(host)
         await self._wait()
@@ -255,7 +257,7 @@ class Storm:
         host.disk.errors.pop(path, None)
 
     async def _lying(self, host: Host) -> None:
-        """Its syncs do nothing for a while, and then the power goes."""
+        """Let syncs do nothing for a while, then cut the power."""
         assert host.disk is not None
         host.disk.lost_syncs = True
         await self._wait()
@@ -277,7 +279,7 @@ class Storm:
     # Afterwards.
 
     async def _calm(self) -> None:
-        """Everything works again, and who ended is started again."""
+        """Repair everything, and restart daemons that have ended."""
         faults = self.faults
         faults.heal()
         for host in self.world.hosts.values():
@@ -299,7 +301,7 @@ class Storm:
             await self._mend(host)
 
     async def _mend(self, host: Host) -> None:
-        """As its owner would: started again, and what the daemon says is damaged is removed."""
+        """Act as the owner: start the daemon again, and remove what it reports as damaged."""
         life = self.lives[host.name]
         for _ in range(4):
             if not host.running:
@@ -316,7 +318,7 @@ class Storm:
         self.wrong.append(f"{host.name} does not start: {life.ends[-1:]!r}")
 
     def _remove_named(self, host: Host, error: ShoalError) -> None:
-        """The file that a hint says to remove."""
+        """Remove the file that a hint names."""
         for path in ("identity.key", "models/library.json"):
             if f"/shoal/{path}" in error.message and "rm " in str(error.hint):
                 disk: Any = host.disk
@@ -340,7 +342,7 @@ class Storm:
             if scope.cancelled_caught:
                 self.wrong.append(f"{name} does not answer on its control socket")
             for condition in handle.node.health.conditions():
-                lied = name in self.excused and condition.name == FILE  # damaged, as it says
+                lied = name in self.excused and condition.name == FILE  # damaged, as it reports
                 if condition.name != "restarts" and not lied:
                     self.wrong.append(f"{name} still says: {condition.sentence}")
             if handle.peer != self.peers.get(name):
@@ -351,7 +353,7 @@ class Storm:
                 await self._look_at_answers(name, life.handle)
 
     def _look_at_ends(self) -> None:
-        """A daemon ends by an error of ours, with a hint, and of its disk."""
+        """Check that daemons ended only with errors of ours, which have a hint."""
         for name, life in self.lives.items():
             for end in life.ends:
                 for leaf in leaves(end):
@@ -359,14 +361,16 @@ class Storm:
                         self.wrong.append(f"{name} ended with {leaf!r}")
 
     def _look_at_links(self) -> None:
-        """Whoever can reach the other is linked with it; nobody lists who is not there."""
+        """Check that all daemons that can reach each other are linked, and that none lists a dead
+        one.
+        """
         alive = {life.handle.peer: n for n, life in self.lives.items() if life.handle is not None}
         for name, life in self.lives.items():
             if life.handle is None:
                 continue
             members = set(life.handle.node.directory.members())
             for ghost in members - set(alive):
-                self.wrong.append(f"{name} lists {ghost[-6:]}, who is not there")
+                self.wrong.append(f"{name} lists {ghost[-6:]}, which is not running")
             for peer, other in alive.items():
                 near = self.site[name] == self.site[other]  # all know their first neighbour
                 open_ = not self.site[name] or not self.site[other]

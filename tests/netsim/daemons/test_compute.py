@@ -1,4 +1,4 @@
-"""The numbers of a simulated engine under the rules of the real one's core."""
+"""The numbers of a simulated engine under the rules of the real engine core."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ class Stage:
 
 
 class Chain:
-    """Stages one behind the other, all with one session."""
+    """Stages in a row, all with one session."""
 
     def __init__(self, ends: Sequence[int], **more: Any) -> None:
         pairs = zip((0, *ends), ends, strict=False)
@@ -95,7 +95,7 @@ class Chain:
             stage.open()
 
     def next(self, tokens: Sequence[int], start: int = 0, *, epoch: int = 0, **more: Any) -> int:
-        """The token that follows."""
+        """Return the next token."""
         span = Span(NAME, epoch, start, len(tokens), tokens=tuple(tokens))
         for stage in self.stages[:-1]:
             (event,) = stage.run(span)
@@ -113,7 +113,7 @@ class Chain:
 
 
 def text(count: int = 12, tokens: Sequence[int] = TOKENS) -> list[int]:
-    """What one engine with all layers says."""
+    """Return the tokens of one engine with all layers."""
     stage = Stage()
     stage.open()
     span = Span(NAME, 0, 0, len(tokens), tokens=tuple(tokens), want="token", steps=count)
@@ -122,7 +122,7 @@ def text(count: int = 12, tokens: Sequence[int] = TOKENS) -> list[int]:
 
 @pytest.mark.parametrize("ends", [(6,), (3, 6), (1, 2, 3, 4, 5, 6), (5, 6)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_any_split_says_the_same(ends: Sequence[int], dtype: DType) -> None:
+def test_any_split_gives_the_same_tokens(ends: Sequence[int], dtype: DType) -> None:
     assert Chain(ends, dtype=dtype).say(TOKENS, 12) == text()
 
 
@@ -150,7 +150,7 @@ def test_every_token_before_counts() -> None:
     [(0, 2), (0, 1, 1, 2), (0, 2, 1, 2), (1, 2)],
     ids=["missing", "twice", "swapped", "one"],
 )
-def test_a_wrong_chain_of_layers_says_something_else(order: Sequence[int]) -> None:
+def test_a_wrong_chain_of_layers_gives_other_tokens(order: Sequence[int]) -> None:
     chain = Chain((6,))
     pieces = [(0, 2), (2, 4), (4, 6)]
     chain.stages = [
@@ -162,7 +162,7 @@ def test_a_wrong_chain_of_layers_says_something_else(order: Sequence[int]) -> No
     assert chain.say(TOKENS, 6) != text(6)
 
 
-def test_a_stage_that_lost_its_session_says_something_else() -> None:
+def test_a_stage_that_lost_its_session_gives_other_tokens() -> None:
     chain = Chain((2, 4, 6))
     first = chain.next(TOKENS)
     lost = Stage(parts_of(2, 4))
@@ -172,7 +172,7 @@ def test_a_stage_that_lost_its_session_says_something_else() -> None:
     assert [first, chain.next([first], 8)] != text(2)
 
 
-def test_another_model_says_something_else() -> None:
+def test_another_model_gives_other_tokens() -> None:
     assert Chain((6,), root="cd" * 32).say(TOKENS, 6) != text(6)
 
 
@@ -287,5 +287,5 @@ def test_times_follow_the_machine() -> None:
         timed.advance(list(range(256)), 0, 256, state, 1)
         spent[name] = one, watch.take()
     for one, many in spent.values():
-        assert one < many < 256 * one, "a prompt is cheaper by the token than decoding"
+        assert one < many < 256 * one, "a prompt costs less per token than decoding"
     assert spent["raspberry"][0] > 2 * spent["desktop"][0]

@@ -1,4 +1,4 @@
-"""Whole daemons on simulated hosts: boot, meet, split a model, speak, crash, come back."""
+"""Whole daemons on simulated hosts: boot, join, split a model, generate, crash, restart."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -45,15 +45,16 @@ def run(body: Body, *, seed: int = 1, trace: Trace | None = None) -> Any:
 
 
 def only(error: BaseException) -> BaseException:
-    """The one exception in groups of groups."""
+    """Return the only exception in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
     return error
 
 
 async def three(world: World, **settings: Any) -> list[DaemonHandle]:
-    """A public node with the first half of the model; behind one lossy home's NAT the second
-    half, and a node without an engine."""
+    """Start three daemons: a public node with the first half of the model; behind a lossy home's
+    NAT a node with the second half, and one without an engine.
+    """
     first, home = world.host("public"), world.gateway("home", link=HOME)
     second, third = world.host("desk", behind=home), world.host("sofa", behind=home)
     a = await first.start(layers=(0, 3), **settings)
@@ -84,7 +85,7 @@ def test_a_gateway_keeps_the_files_of_a_model_until_it_is_wanted_for_itself() ->
 
 
 async def alone(world: World) -> str:
-    """What a daemon with all layers says."""
+    """Return the text of a daemon with all layers."""
     daemon = await world.host("alice").start()
     await daemon.serving()
     return str((await daemon.generate(PROMPT))["text"])
@@ -111,10 +112,10 @@ def test_one_daemon_boots_and_serves_the_embedded_model() -> None:
         assert not world.hosts["alice"].running
         return str(said["text"])
 
-    assert run(body) == run(body, seed=2), "what it says depends on the prompt alone"
+    assert run(body) == run(body, seed=2), "its text depends only on the prompt"
 
 
-def test_three_daemons_over_a_lossy_nat_say_what_one_says() -> None:
+def test_three_daemons_over_a_lossy_nat_give_the_text_of_one() -> None:
     expected = run(alone)
 
     async def body(world: World) -> None:
@@ -166,17 +167,17 @@ def test_a_crash_and_a_restart_keep_the_identity() -> None:
         again = await b.host.restart()
         assert again.peer == before and again is not b
         shard = await again.serving()
-        assert shard["layers"] == "3:6", "from the chunks on its disk"
+        assert shard["layers"] == "3:6", "loaded from the chunks on its disk"
         for daemon in (a, c):
             await daemon.until(lambda status: status["peers"] == 2)
-        await trio.sleep(2)  # what it serves is told behind that it is back
+        await trio.sleep(2)  # its shards are announced after its return
         assert (await c.generate(PROMPT))["text"] == text
 
     run(body)
 
 
 def test_a_crash_during_boot_leaves_a_folder_that_boots() -> None:
-    """At each of 30 instants of the first 0.15 s."""
+    """Crash at each of 30 instants of the first 0.15 s."""
 
     async def body(world: World) -> None:
         for number in range(30):
@@ -258,12 +259,12 @@ def test_a_full_disk_is_a_clear_error_until_there_is_space() -> None:
     run(body)
 
 
-def test_parts_that_cannot_reach_each_other_say_what_is_so() -> None:
-    """Two homes behind NATs, each with a half of the model; between them a node without layers."""
+def test_parts_that_cannot_reach_each_other_report_it() -> None:
+    """Two homes behind NATs, each with half of the model; between them a node without layers."""
 
     async def body(world: World) -> None:
         public = world.host("public")
-        a = await public.start(layers=(0, 6), relay=0)  # else the halves meet through it
+        a = await public.start(layers=(0, 6), relay=0)  # otherwise the halves meet through it
         homes = [world.gateway("home"), world.gateway("other")]
         halves = []
         for number, home in enumerate(homes):
@@ -274,7 +275,7 @@ def test_parts_that_cannot_reach_each_other_say_what_is_so() -> None:
         await a.stop()
         a = await public.start(engine=False, relay=0)
         await a.until(lambda status: status["peers"] == 2)
-        for half in halves:  # they hear of each other that they live, and cannot meet
+        for half in halves:  # they learn that the other is alive, but cannot connect
             await half.until(lambda status: status["peers"] == 2)
             with pytest.raises(ControlError) as raised:
                 await half.generate(PROMPT)
@@ -397,7 +398,7 @@ def test_bad_requests_are_control_errors() -> None:
 
 
 async def real_text(folder: Path) -> str:
-    """What a real daemon with a real worker process says."""
+    """Return the text of a real daemon with a real worker process."""
     config = NodeConfig(data=folder, listen="127.0.0.1", memory=1 << 30)
     async with trio.open_nursery() as nursery:
         node = await nursery.start(partial(run_node, RealHost(), config))

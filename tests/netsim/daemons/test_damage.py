@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, failing, or have lost what they promised to keep."""
+"""Disks that are full, read-only, failing, or have lost synced data."""
 
 import errno
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ def run(body: Body, *, seed: int = 1) -> Any:
 
 
 def only(error: BaseException) -> BaseException:
-    """The one exception in groups of groups."""
+    """Return the only exception in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
     return error
@@ -46,7 +46,7 @@ def file_of(disk: Disk, path: Path) -> File:
 
 
 def spoil(file: File) -> None:
-    """Other bytes, as many."""
+    """Replace the content by as many other bytes."""
     file.content = bytes(len(file.content))
 
 
@@ -64,7 +64,7 @@ async def damage(daemon: DaemonHandle, *, tensors: bool = True) -> None:
 
 
 async def pair(world: World) -> tuple[DaemonHandle, DaemonHandle]:
-    """Two daemons that hold the whole model each."""
+    """Start two daemons that each hold the whole model."""
     first = await world.host("a").start(layers=(0, 6))
     await first.serving()
     second = await world.host("b").start(bootstrap=[first], model="tiny", layers=(0, 6))
@@ -72,7 +72,7 @@ async def pair(world: World) -> tuple[DaemonHandle, DaemonHandle]:
     return first, second
 
 
-def test_a_damaged_chunk_is_fetched_again_from_who_has_it() -> None:
+def test_a_damaged_chunk_is_fetched_again_from_a_provider() -> None:
     async def body(world: World) -> None:
         _, second = await pair(world)
         text = (await second.generate(PROMPT))["text"]
@@ -87,7 +87,7 @@ def test_a_damaged_chunk_is_fetched_again_from_who_has_it() -> None:
     run(body)
 
 
-def test_a_damaged_text_file_is_fetched_again_while_a_request_waits() -> None:
+def test_a_damaged_text_file_is_fetched_again_during_a_request() -> None:
     async def body(world: World) -> None:
         _, second = await pair(world)
         text = (await second.generate(PROMPT))["text"]
@@ -114,7 +114,7 @@ def test_a_lone_node_takes_the_embedded_model_in_again() -> None:
 
 
 async def _nothing(*_: Any) -> None:
-    """A model that is not the package's."""
+    """Stand for a model that is not the package's."""
 
 
 def test_a_lone_node_says_what_is_missing_until_a_peer_comes(
@@ -140,8 +140,8 @@ def test_a_lone_node_says_what_is_missing_until_a_peer_comes(
     run(body)
 
 
-def test_a_damaged_manifest_is_no_hindrance() -> None:
-    """Alone: from the package; with a peer: from there."""
+def test_a_damaged_manifest_is_replaced() -> None:
+    """A lone node takes it from the package; a node with a peer from that peer."""
 
     async def body(world: World) -> None:
         first, second = await pair(world)
@@ -161,7 +161,7 @@ def test_a_damaged_manifest_is_no_hindrance() -> None:
 
 
 def test_a_disk_that_fails_in_the_boot_is_a_clear_error() -> None:
-    """Whatever file it is; the lock is free again afterwards."""
+    """Every file may fail; the lock is free again afterwards."""
 
     async def body(world: World) -> set[str]:
         host, said = world.host("alice"), set()
@@ -187,7 +187,9 @@ def test_a_disk_that_fails_in_the_boot_is_a_clear_error() -> None:
 
 
 def test_a_disk_that_turns_read_only_ends_nothing() -> None:
-    """A condition while it runs, no error when it ends; the next start goes as usual."""
+    """It is a condition while the daemon runs and no error when it ends; the next start works as
+    usual.
+    """
 
     async def body(world: World) -> None:
         first = await world.host("a").start(engine=False)
@@ -214,8 +216,8 @@ def test_a_disk_that_turns_read_only_ends_nothing() -> None:
     run(body)
 
 
-def test_a_node_that_ends_early_remembers_whom_it_met() -> None:
-    """It is on the disk half a second after the first member came."""
+def test_a_node_that_ends_early_remembers_its_peers() -> None:
+    """The peer is on the disk half a second after the first member joined."""
 
     async def body(world: World) -> None:
         first = await world.host("a").start(engine=False)
@@ -235,7 +237,7 @@ def test_a_node_that_ends_early_remembers_whom_it_met() -> None:
     run(body)
 
 
-def test_a_first_node_without_room_serves_when_there_is_some() -> None:
+def test_a_first_node_on_a_full_disk_serves_once_there_is_space() -> None:
     async def body(world: World) -> None:
         host = world.host("alice")
         await (await host.start(engine=False, model="none")).stop()

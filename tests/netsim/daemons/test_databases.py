@@ -1,4 +1,6 @@
-"""SQLite on a simulated disk: the disk's faults are SQLite's, and a crash loses no commit."""
+"""SQLite on a simulated disk: the disk's faults become SQLite's errors, and a crash loses no
+commit.
+"""
 
 import errno
 from dataclasses import replace
@@ -49,7 +51,9 @@ def numbers(database: Database) -> list[int]:
 
 
 def crashed(seed: int, *, lost_syncs: bool = False) -> tuple[int, list[int]]:
-    """Crash between two steps of the disk: how many commits had returned, and what is left."""
+    """Crash between two steps of the disk; return how many commits had returned, and what
+    is left.
+    """
     disk, stream = make(seed), Random(seed)
     database = begun(disk)
     disk.lost_syncs = lost_syncs
@@ -58,7 +62,7 @@ def crashed(seed: int, *, lost_syncs: bool = False) -> tuple[int, list[int]]:
         add(database, number)
         database.tidy()
     finish(disk)
-    add(database, done)  # perhaps
+    add(database, done)  # may fail
     disk.events.run_until(disk.events.now + stream.random() * (disk.busy_until - disk.events.now))
     disk.crash()
     database.close()
@@ -71,7 +75,7 @@ def test_a_crash_loses_no_commit_and_tears_none() -> None:
         assert left in (list(range(done)), list(range(done + 1)))
 
 
-def test_without_syncs_it_does() -> None:
+def test_without_syncs_a_crash_loses_commits() -> None:
     lost = 0
     for seed in range(15):
         try:
@@ -127,7 +131,7 @@ def test_a_dead_program_writes_nothing() -> None:
     disk = make()
     database = begun(disk)
     finish(disk)
-    again = opened(disk)  # another life
+    again = opened(disk)  # another run
     with pytest.raises(OSError):
         add(database, 1)
     database.close()
@@ -145,7 +149,7 @@ def test_two_connections_of_one_program_notice_each_other() -> None:
     assert [entry.name for entry in files.list(Path("/"))] == ["db"]
 
 
-def test_what_is_no_database_is_damaged() -> None:
+def test_a_file_that_is_not_a_database_counts_as_damaged() -> None:
     disk = make()
     DiskFiles(Mount(disk)).write(PLACE, b"no database " * 1000)
     with pytest.raises(DatabaseDamaged):
@@ -157,7 +161,7 @@ def test_the_same_seed_leaves_the_same() -> None:
 
 
 def test_the_log_stays_small() -> None:
-    """Hundreds of hosts have one in the same memory."""
+    """Hundreds of hosts keep such a log in the same memory."""
     disk = make(1)
     database = begun(disk)
     for number in range(200):

@@ -1,4 +1,4 @@
-"""The simulated engine behind the daemon's own side: `EngineProcess`, crashes, time."""
+"""The simulated engine behind the daemon's own code: `EngineProcess`, crashes, time."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""The daemon's files on a simulated disk: atomic whatever happens, and what faults look like."""
+"""The daemon's files on a simulated disk: atomic in every case, and the errors that faults
+cause.
+"""
 
 import errno
 from collections.abc import Iterator
@@ -18,17 +20,17 @@ PLACE = Path("/data/file")
 
 
 class NoSync(DiskFiles):
-    """The twin: it does not sync the content before it renames."""
+    """Twin that does not sync the content before it renames."""
 
     def _sync(self, path: str) -> None:
-        """Left out."""
+        """Do nothing."""
 
 
 class NoFolderSync(DiskFiles):
-    """The twin: it does not sync the folder after it has renamed."""
+    """Twin that does not sync the folder after it renames."""
 
     def _sync_folder(self, path: Path) -> None:
-        """Left out."""
+        """Do nothing."""
 
 
 def make(seed: int = 0, **spec: float) -> Disk:
@@ -40,12 +42,14 @@ def pass_time(disk: Disk, seconds: float) -> None:
 
 
 def finish(disk: Disk) -> None:
-    """Until the disk has done everything."""
+    """Run until the disk has done everything."""
     disk.events.run_until(disk.busy_until)
 
 
 def crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, bytes | None]]:
-    """Replace OLD by NEW and crash at 40 instants of that: (which part of it, what is left)."""
+    """Replace OLD by NEW and crash at 40 instants of that; yield the fraction done, and what is
+    left.
+    """
     for step in range(41):
         disk = make(seed * 100 + step)
         before = DiskFiles(Mount(disk))
@@ -96,7 +100,7 @@ def test_a_lost_sync_shows_at_the_crash() -> None:
     assert OLD in left and left - {OLD, NEW}
 
 
-def test_what_a_dead_program_writes_goes_nowhere() -> None:
+def test_writes_of_a_dead_program_are_dropped() -> None:
     disk = make()
     dead = DiskFiles(Mount(disk))
     dead.write(Path("/file"), OLD)
@@ -187,7 +191,9 @@ SETTLED = [Path(f"/data/{name}") for name in "abc"]
 
 
 def settle_crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, list[bytes]]]:
-    """Stage three files, settle them, crash at 40 instants: what those with a name then hold."""
+    """Stage three files, settle them, and crash at 40 instants; yield the fraction done, and the
+    content of the files that have a name.
+    """
     for step in range(41):
         disk = make(seed * 100 + step)
         writer = files(Mount(disk))
@@ -205,20 +211,20 @@ def settle_crashes(files: type[DiskFiles], seed: int) -> Iterator[tuple[float, l
         yield share, [after.read(path, limit=10**6) for path in there]
 
 
-def test_what_has_settled_is_whole_after_any_crash() -> None:
+def test_settled_files_are_whole_after_any_crash() -> None:
     found = [case for seed in range(10) for case in settle_crashes(DiskFiles, seed)]
     assert {data for _, held in found for data in held} == {NEW}
     assert all(len(held) == 3 for share, held in found if share == 1), "on disk when it returns"
 
 
 def test_without_the_sync_a_settled_file_may_be_torn() -> None:
-    """The twin."""
+    """The twin: without the sync."""
     found = [case for seed in range(10) for case in settle_crashes(NoSync, seed)]
     assert {data for _, held in found for data in held} - {NEW}
 
 
 def test_without_the_folders_sync_a_settled_file_may_be_lost() -> None:
-    """The twin."""
+    """The twin: without the folder's sync."""
     found = [case for seed in range(10) for case in settle_crashes(NoFolderSync, seed)]
     assert any(len(held) < 3 for share, held in found if share == 1)
 

@@ -1,4 +1,4 @@
-"""Nodes of the DHT on real endpoints of a simulated internet: joining, churn, homes, restarts."""
+"""DHT nodes on real endpoints of a simulated internet: joining, churn, homes, restarts."""
 
 from collections.abc import Sequence
 from random import Random
@@ -23,7 +23,7 @@ def name(number: int) -> NameBody:
 
 
 async def crowd(world: World, count: int, *, lasts: bool = False) -> list[Finder]:
-    """Public nodes that joined by the first one, and had some time."""
+    """Start public nodes that join through the first one, and give them some time."""
     nodes: list[Finder] = []
     for number in range(count):
         first = [node.address for node in nodes[:1]]
@@ -38,7 +38,7 @@ async def crowd(world: World, count: int, *, lasts: bool = False) -> list[Finder
 
 
 async def all_found(random: Random, writers: Sequence[Finder], readers: Sequence[Finder]) -> float:
-    """The share of 20 records, each of some writer, that some reader finds."""
+    """Return the fraction of 20 records, each by a random writer, that a random reader finds."""
     found = 0
     for number in range(20):
         await random.choice(writers).publish(name(number))
@@ -48,7 +48,7 @@ async def all_found(random: Random, writers: Sequence[Finder], readers: Sequence
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.long)])
-async def test_everybody_finds_what_anybody_says(world: World, count: int) -> None:
+async def test_every_node_finds_the_records_of_all(world: World, count: int) -> None:
     nodes = await crowd(world, count)
     assert await all_found(Random(1), nodes, nodes) == 1.0
     assert all(node.dht.view()["mode"] == "server" for node in nodes)
@@ -58,7 +58,7 @@ async def test_everybody_finds_what_anybody_says(world: World, count: int) -> No
 
 
 @pytest.mark.long
-async def test_a_third_gone_at_once_takes_nothing_with_it(world: World) -> None:
+async def test_no_record_is_lost_if_a_third_of_the_nodes_leaves_at_once(world: World) -> None:
     nodes = await crowd(world, 30)
     for number in range(10):
         await nodes[number % 5].publish(name(number))
@@ -78,12 +78,12 @@ async def test_a_third_gone_at_once_takes_nothing_with_it(world: World) -> None:
 
 
 async def test_back_by_one_remembered_peer_when_all_bootstraps_are_gone(world: World) -> None:
-    """Within 30 s. Twin: without the disk nobody is found."""
+    """It takes 30 s at most. Twin: without the disk no peer is found."""
     nodes = await crowd(world, 12, lasts=True)
     await nodes[11].publish(name(1))
     await trio.sleep(defaults.CONTACTS_PAUSE + 10)
     faults = Faults(world)
-    for node in nodes[:10]:  # the bootstrap, and all but one that it knew
+    for node in nodes[:10]:  # the bootstrap node, and all but one that it knew
         await faults.crash(node.computer)
     await faults.crash(nodes[11].computer)
     await trio.sleep(600)
@@ -105,8 +105,8 @@ async def test_back_by_one_remembered_peer_when_all_bootstraps_are_gone(world: W
     assert alone.cancelled_caught
 
 
-async def test_homes_are_clients_and_find_and_publish_all_the_same(world: World) -> None:
-    """Behind routers that map nothing: nobody stores with them, and nobody dials them."""
+async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
+    """Homes behind routers that map nothing: no peer stores with them or dials them."""
     rungs = Rungs(lan=False, mapping=False)
     servers: list[Finder] = []
     for number in range(20):
@@ -142,7 +142,7 @@ async def test_homes_are_clients_and_find_and_publish_all_the_same(world: World)
 
 
 @pytest.mark.long
-async def test_links_of_look_ups_end_when_nobody_uses_them(world: World) -> None:
+async def test_unused_links_of_look_ups_end(world: World) -> None:
     nodes = await crowd(world, 30)
     assert await all_found(Random(4), nodes, nodes) == 1.0
     assert any(node.dht.view()["links"] for node in nodes)

@@ -1,4 +1,4 @@
-"""A private group of whole daemons: founded, joined, cut in two, healed; who is revoked is out."""
+"""A private group of whole daemons: created, joined, partitioned, healed; revoked nodes are out."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -54,7 +54,7 @@ async def join(
 
 
 async def group(world: World, *roles: str, **more: Any) -> list[DaemonHandle]:
-    """A founder and joiners, all of whom see all."""
+    """Start a founder and joiners, and wait until all see all."""
     nodes = [await found(world)]
     for number, role in enumerate(roles, 1):
         nodes.append(await join(world, f"n{number}", nodes[0], role, **more))
@@ -64,7 +64,7 @@ async def group(world: World, *roles: str, **more: Any) -> list[DaemonHandle]:
 
 
 async def until(true: Callable[[], object], patience: float = 120.0) -> float:
-    """Seconds until it is so."""
+    """Wait until `true()` holds; return the seconds that it took."""
     begun = trio.current_time()
     with trio.fail_after(patience):
         while not true():  # noqa: ASYNC110
@@ -85,7 +85,7 @@ def newest(node: DaemonHandle) -> Any:
 
 
 def number_at(node: DaemonHandle) -> int:
-    """Of the newest key, where the node has it."""
+    """Return the number of the newest key that the node has, 0 for none."""
     found = newest(node)
     return 0 if found is None else int(found.number)
 
@@ -132,8 +132,8 @@ def test_a_revoked_node_is_out_within_seconds_and_knows_it() -> None:
         assert nodes[0].peer in told
         for _ in range(120):
             await trio.sleep(0.5)
-            assert says_it_is_out(out), "the whole time, whoever is dialled or dials"
-            assert not any(map(says_it_is_out, others)), "it is the revoked one who is out"
+            assert says_it_is_out(out), "all the time, whichever side dials"
+            assert not any(map(says_it_is_out, others)), "only the revoked node is out"
         assert not out.node.endpoint.links()
         assert all(len(node.node.endpoint.links()) == 2 for node in others)
         before = digest(others[1])
@@ -144,14 +144,14 @@ def test_a_revoked_node_is_out_within_seconds_and_knows_it() -> None:
     run(body)
 
 
-def test_whom_an_owner_takes_back_is_in_again() -> None:
+def test_a_node_whose_revocation_is_undone_is_in_again() -> None:
     async def body(world: World) -> None:
         nodes = await group(world, "operator", "client")
         await nodes[0].ask("group_revoke", peer=nodes[2].peer)
         await until(lambda: not nodes[2].node.endpoint.links())
         await nodes[0].ask("group_role", peer=nodes[2].peer, role="operator")
         await until(lambda: len(nodes[2].node.endpoint.links()) == 2, 600)
-        # It may have been out for too short a time to hear of it: its order still has three.
+        # The node may have been out too briefly to notice it: its order still has three.
         await until(lambda: all(roles_at(node).get(nodes[2].peer) == "operator" for node in nodes))
         await until(lambda: all(len(roles_at(node)) == 3 for node in nodes))
         status = await nodes[2].until(lambda status: not status["health"])
@@ -201,8 +201,8 @@ def test_a_client_serves_nothing_until_it_is_more() -> None:
     run(body)
 
 
-def test_a_client_s_shards_count_for_nobody() -> None:
-    """Whatever it says; once it is an operator they do."""
+def test_shards_of_a_client_do_not_count() -> None:
+    """Its claims do not matter; once it is an operator they do."""
 
     async def body(world: World) -> None:
         nodes = await group(world, "client")
@@ -220,7 +220,7 @@ def test_a_client_s_shards_count_for_nobody() -> None:
     run(body)
 
 
-def test_a_rotation_reaches_everybody_also_who_was_away() -> None:
+def test_a_rotation_reaches_all_nodes_including_absent_ones() -> None:
     async def body(world: World) -> None:
         nodes = await group(world, "operator", "operator")
         away = nodes[2]
@@ -238,8 +238,8 @@ def test_a_rotation_reaches_everybody_also_who_was_away() -> None:
     run(body)
 
 
-def test_owners_who_revoke_each_other_behind_a_cut() -> None:
-    """Both sides go on; when the cut heals one order holds, and one of the two is out."""
+def test_owners_that_revoke_each_other_in_a_partition() -> None:
+    """Both sides continue; after the partition heals one order holds, and one of the two is out."""
 
     async def body(world: World) -> None:
         nodes = await group(world, "owner", "owner", "operator", "operator")
@@ -271,8 +271,10 @@ def test_owners_who_revoke_each_other_behind_a_cut() -> None:
     run(body)
 
 
-def test_whom_a_revoked_node_lets_in_is_nowhere_else() -> None:
-    """By an invitation that it made before, behind a cut where it has not heard of it."""
+def test_a_node_invited_by_a_revoked_node_is_in_no_other_group() -> None:
+    """It uses an invitation that it made before, on the side of a partition that has not heard of
+    the revocation.
+    """
 
     async def body(world: World) -> None:
         nodes = await group(world, "operator", "operator")
@@ -331,7 +333,7 @@ def test_revocations_and_rotations_at_random_while_nodes_come_and_go(seed: int) 
             faults.partition([n.host.name for n in some], [n.host.name for n in rest])
             for _ in range(3):
                 owner, other = draw.choice(nodes[:3]), draw.choice(nodes[1:])
-                with suppress(ControlError):  # it stands before, or is revoked already
+                with suppress(ControlError):  # it is applied already, or revoked
                     if draw.random() < 0.3:
                         await owner.ask("group_rotate")
                     else:

@@ -1,4 +1,4 @@
-"""Daemons of homes that meet by one public node, all with their default options."""
+"""Daemons of homes that meet through one public node, all with their default options."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from shoal.netsim.world import World
 
 async def start(world: World, name: str, kinds: list[Kind], first: DaemonHandle | None
                 ) -> tuple[DaemonHandle, Kind]:  # fmt: skip
-    """A daemon at a home of one of these classes; the first one is its bootstrap."""
+    """Start a daemon at a home of one of these classes, with `first` as its bootstrap node."""
     whole = sum(kind.share for kind in kinds)
     shares = tuple(replace(kind, share=kind.share / whole) for kind in kinds)
     random = world.streams.get(name, "population")
@@ -27,7 +27,7 @@ async def start(world: World, name: str, kinds: list[Kind], first: DaemonHandle 
 
 
 def linked(nodes: list[DaemonHandle]) -> float:
-    """The share of pairs that have a link which something carries."""
+    """Return the fraction of pairs that have a link with a path."""
     found = []
     for number, one in enumerate(nodes):
         for other in nodes[number + 1 :]:
@@ -44,7 +44,7 @@ async def swarm(world: World, kinds: list[list[Kind]], seconds: float) -> list[D
     return [first, *homes]
 
 
-async def test_homes_behind_routers_meet_and_one_that_gets_out_to_the_web_alone(
+async def test_homes_behind_routers_meet_including_one_limited_to_the_web(
     world: World,
 ) -> None:
     kinds = {kind.name: [kind] for kind in load().kinds}

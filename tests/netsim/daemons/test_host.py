@@ -1,4 +1,4 @@
-"""The seam to the world on a simulated computer."""
+"""The daemon's interface to the world on a simulated computer."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def on_host(body: Callable[[SimulatedHost], Awaitable[Any]], *, seed: int = 1) -
     return world.run(main)
 
 
-def test_what_is_told_of_the_machine() -> None:
+def test_the_reported_machine() -> None:
     async def body(host: SimulatedHost) -> bytes:
         assert host.machine() == PROFILE.machine
         assert [item.name for item in host.interfaces()] == ["lo", "lo", "eth0"]
@@ -56,17 +56,17 @@ def test_offloaded_work_takes_the_disks_time() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await host.offload(host.files.write, Path("/other"), b"x")
-        assert host.files.size(Path("/other")) is None, "nothing begins after a cancellation"
+        assert host.files.size(Path("/other")) is None, "no work begins after a cancellation"
         before = host.now()
         with trio.move_on_after(0.001) as scope:
             await host.offload(host.files.write, Path("/other"), b"x")
-        assert host.now() - before > 2 * spec.sync_s, "and what has begun is not interrupted"
+        assert host.now() - before > 2 * spec.sync_s, "and work that has begun is not interrupted"
 
     on_host(body)
 
 
 class Writing:
-    """A program that writes all the time."""
+    """Program that writes all the time."""
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[SimulatedHost]") -> None:
         async with trio.open_nursery() as nursery:
@@ -76,7 +76,7 @@ class Writing:
                 await world.offload(world.files.write, Path("/file"), bytes(30_000_000))
 
 
-def test_a_crash_waits_for_no_thread() -> None:
+def test_a_crash_does_not_wait_for_threads() -> None:
     world = World(seed=1)
     host = world.host("alice")
 
@@ -97,7 +97,7 @@ def test_only_known_programs_can_be_started() -> None:
     on_host(body)
 
 
-def test_text_is_what_the_real_child_says() -> None:
+def test_text_equals_that_of_the_real_child() -> None:
     folder = embedded_folder()
     files = ModelFiles("tiny", (folder / "tokenizer.json").read_bytes())
 
@@ -120,7 +120,7 @@ def test_a_command_reaches_the_control_socket() -> None:
     async def body(host: SimulatedHost) -> bytes:
         path = Path("/shoal/control.sock")
         listener = await host.listen_local(path)
-        listener = await host.listen_local(path)  # a stale one is replaced
+        listener = await host.listen_local(path)  # a stale socket is replaced
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:

@@ -1,4 +1,6 @@
-"""Jobs in whole daemons on simulated hosts: done by those who serve, through cuts and crashes."""
+"""Jobs in whole daemons on simulated hosts: done by serving nodes, through partitions and
+crashes.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -25,7 +27,7 @@ from shoal.transport.identity import Identity
 
 Body = Callable[[World], Awaitable[Any]]
 ROOT = "3c9fb63286f9ac5cb688ca64b92f7a15ecada07d32c2ccc1b35e4ae1deee98dc"  # of `tiny`
-KEPT = 120.0  # seconds of an hour that claims stay
+KEPT = 120.0  # seconds, instead of an hour, that claims stay
 SPEC = pack_spec(PromptSpec(ROOT, "a stranger's", max_tokens=40))
 SERVERS = 3
 SLOW = replace(PROFILES["raspberry"], step_s=0.1)  # a job of 60 tokens takes 6 s
@@ -42,7 +44,7 @@ def run(body: Body, *, seed: int = 1, most: float = 7200.0) -> Any:
 
 
 async def servers(world: World, count: int = SERVERS, **more: Any) -> list[DaemonHandle]:
-    """Nodes that hold all layers each, and know each other's words."""
+    """Start nodes that each hold all layers, and that have each other's feeds."""
     made = [await world.host("n0").start(model="tiny", layers=(0, 6), **more)]
     for number in range(1, count):
         host = world.host(f"n{number}")
@@ -54,10 +56,10 @@ async def servers(world: World, count: int = SERVERS, **more: Any) -> list[Daemo
 
 
 async def client(world: World, nodes: list[DaemonHandle], name: str = "client") -> DaemonHandle:
-    """Who serves nothing, and wants things done."""
+    """Start a node that serves nothing and submits jobs."""
     made: DaemonHandle = await world.host(name).start(bootstrap=nodes[:2], engine=False)
     await made.until(lambda status: status["peers"] >= len(nodes))
-    await trio.sleep(20)  # everybody has said what it does
+    await trio.sleep(20)  # every node has published its state
     return made
 
 
@@ -73,11 +75,11 @@ async def result(node: DaemonHandle, job: str) -> dict[str, Any]:
 
 
 def done(nodes: list[DaemonHandle]) -> int:
-    """Executions that were completed."""
+    """Return the number of executions that were completed."""
     return sum(node.node.working.worker.done for node in nodes)
 
 
-def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
+def test_a_job_done_by_another_node_gives_the_text_of_run() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world)
         asker = await client(world, nodes)
@@ -95,7 +97,7 @@ def test_a_job_is_done_by_another_node_and_says_what_run_says() -> None:
         assert mine["state"] == "done" and mine["read"]
         await trio.sleep(60)
         assert not asker.node.state.views.jobs.all_in(State.DONE), "it is taken out"
-        assert (await result(asker, job))["text"] == found["text"], "and its result is kept"
+        assert (await result(asker, job))["text"] == found["text"], "and its result is still stored"
         again = await asker.ask("job_cancel", job=job[:10])
         assert again["job"] == job
         with pytest.raises(ControlError) as raised:
@@ -133,8 +135,8 @@ def test_a_strangers_model_is_neither_fetched_nor_read_for_its_job() -> None:
     run(body)
 
 
-def test_only_who_has_claimed_a_job_uses_others_for_its_author() -> None:
-    """Else any gateway could put what it has on another's account."""
+def test_only_the_claimant_of_a_job_uses_others_for_its_author() -> None:
+    """Otherwise any gateway could charge its requests to another node."""
 
     async def body(world: World) -> None:
         node = await world.host("a").start(engine=False)
@@ -162,9 +164,10 @@ def test_only_who_has_claimed_a_job_uses_others_for_its_author() -> None:
     run(body)
 
 
-def test_jobs_are_done_once_through_a_cut_and_a_crash() -> None:
-    """Two sides that do not hear each other begin with different jobs; what a killed node was at it
-    begins again, or others do, and each job has one result that all see."""
+def test_jobs_are_done_once_through_a_partition_and_a_crash() -> None:
+    """Two sides that do not hear each other begin with different jobs. A killed node's job is begun
+    again, by it or by others, and each job has one result that all see.
+    """
 
     async def body(world: World) -> None:
         nodes = await servers(world, profile=SLOW)
@@ -180,7 +183,7 @@ def test_jobs_are_done_once_through_a_cut_and_a_crash() -> None:
         await killed.host.crash()
         await trio.sleep(30)
         nodes[1] = await killed.host.restart()
-        assert 0 < before < len(jobs), "all this happens in the middle"
+        assert 0 < before < len(jobs), "the faults come in the middle"
         await trio.sleep(60)
         faults.heal(*rules)
         for job in jobs:
@@ -209,7 +212,7 @@ def test_a_long_result_is_a_blob_until_its_author_has_it(
         assert claim is not None
         root = read_outcome(claim.result).blob
         assert root in worker.node.library.blobs.roots()
-        assert root not in asker.node.library.blobs.roots(), "what was fetched is kept as a result"
+        assert root not in asker.node.library.blobs.roots(), "it is stored as a result"
         await worker.host.crash()
         again = await worker.host.restart()
         await trio.sleep(60)
@@ -240,7 +243,7 @@ def test_a_job_that_is_taken_back_is_stopped() -> None:
     run(body)
 
 
-def test_who_waits_for_an_answer_comes_first_and_the_job_goes_on_behind() -> None:
+def test_interactive_requests_come_before_jobs() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1, profile=SLOW)
         asker = await client(world, nodes)
@@ -265,7 +268,7 @@ def test_who_waits_for_an_answer_comes_first_and_the_job_goes_on_behind() -> Non
     run(body)
 
 
-def test_a_stage_takes_no_job_while_somebody_waits_for_it() -> None:
+def test_a_stage_takes_no_job_while_a_request_waits_for_it() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 1, profile=SLOW, jobs=False)
         asker = await client(world, nodes)
@@ -285,7 +288,7 @@ def test_a_stage_takes_no_job_while_somebody_waits_for_it() -> None:
             assert nodes[0].node.stage.sessions == 1
             assert other.node.working.worker.done == 0
         found = await result(asker, job)
-        assert found["claimant"] == other.peer, "who serves nothing itself asks whoever does"
+        assert found["claimant"] == other.peer, "a node that serves nothing asks one that does"
 
     run(body)
 
@@ -293,7 +296,7 @@ def test_a_stage_takes_no_job_while_somebody_waits_for_it() -> None:
 @pytest.mark.parametrize(
     "lie", [b"rubbish", pack_outcome(Outcome(blob="ee" * 32, size=5000))], ids=["none", "a blob"]
 )
-def test_who_says_that_a_job_is_done_and_lies_is_refused(lie: bytes) -> None:
+def test_a_false_claim_that_a_job_is_done_is_refused(lie: bytes) -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 2)
         asker = await client(world, nodes)
@@ -319,7 +322,7 @@ def test_who_says_that_a_job_is_done_and_lies_is_refused(lie: bytes) -> None:
     run(body)
 
 
-def test_a_client_does_no_jobs_nor_does_who_was_told_not_to() -> None:
+def test_clients_and_nodes_with_jobs_disabled_do_none() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1, jobs=False)
         asker = await client(world, nodes)
@@ -333,7 +336,7 @@ def test_a_client_does_no_jobs_nor_does_who_was_told_not_to() -> None:
     run(body)
 
 
-def test_what_a_daemon_said_of_jobs_is_taken_back_when_it_is_told_not_to() -> None:
+def test_a_daemon_withdraws_its_claims_when_jobs_are_disabled() -> None:
     async def body(world: World) -> None:
         nodes = await servers(world, 2)
         members = nodes[1].node.state.views.members
@@ -354,7 +357,7 @@ def test_what_a_daemon_said_of_jobs_is_taken_back_when_it_is_told_not_to() -> No
 
 @pytest.mark.parametrize(("way", "ended", "most"), [("stop", 4, 30), ("crash", 1, 60)])
 def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, most: int) -> None:
-    """At once where it was stopped; where it was killed, once that is plain."""
+    """At once if the node was stopped; if it was killed, once that is noticed."""
 
     async def body(world: World) -> None:
         nodes = await servers(world, 2, profile=SLOW)
@@ -373,7 +376,7 @@ def test_a_node_that_ends_leaves_its_job_to_others_soon(way: str, ended: int, mo
     run(body)
 
 
-def test_usage_is_counted_where_it_is_given_and_goes_on_over_restarts() -> None:
+def test_usage_is_counted_by_the_server_and_survives_restarts() -> None:
     async def body(world: World) -> None:
         (node,) = nodes = await servers(world, 1)
         asker = await client(world, nodes)
@@ -421,8 +424,8 @@ def test_a_job_is_charged_to_its_author_at_every_stage() -> None:
     run(body)
 
 
-def test_hundreds_of_a_stranger_s_jobs_keep_nobody_s_one_waiting() -> None:
-    """As many as a feed holds, each of some seconds; and many that ask for nothing sensible."""
+def test_hundreds_of_jobs_of_one_author_delay_no_other_author() -> None:
+    """As many as a feed holds, each of some seconds, and many that are invalid."""
 
     async def body(world: World) -> None:
         nodes = await servers(world, 2, profile=SLOW)
@@ -447,7 +450,7 @@ def test_hundreds_of_a_stranger_s_jobs_keep_nobody_s_one_waiting() -> None:
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_a_bad_disk_ends_no_daemon_and_loses_no_job(how: str) -> None:
-    """A server's own, then the author's: the one does nothing, the other waits."""
+    """First a server's disk, then the author's: the server does no jobs, the author waits."""
 
     async def body(world: World) -> None:
         nodes = await servers(world, 2)

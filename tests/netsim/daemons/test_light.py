@@ -1,4 +1,4 @@
-"""Fifty light hosts come to know each other as fifty whole daemons do."""
+"""Fifty light hosts get to know each other as fifty whole daemons do."""
 
 from collections.abc import Callable
 from random import Random
@@ -16,9 +16,9 @@ from .members import LightMember
 
 COUNT = 50
 PORT = 4001
-EVERY_S = 0.05  # how often it is looked at
+EVERY_S = 0.05  # seconds between two checks
 FACTOR = 1.5
-"""So much may the times from the last start to the end differ, in either direction."""
+"""Maximum ratio between the two times from the last start to the end."""
 LINK = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=12.5e6))
 
 Plan = list[tuple[float, list[int]]]
@@ -26,7 +26,7 @@ Knowledge = dict[str, set[str]]
 
 
 def plan(seed: int, count: int) -> Plan:
-    """When each starts, within five seconds, and which earlier ones it is told of."""
+    """Draw when each host starts, within five seconds, and which earlier hosts it knows."""
     random = Random(seed)
     starts = sorted(random.uniform(0, 5) for _ in range(count))
     return [
@@ -36,12 +36,12 @@ def plan(seed: int, count: int) -> Plan:
 
 @pytest.fixture(autouse=True)
 def mesh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All link with all, and at once: a light host knows no member without a link."""
+    """Link all with all at once, because a light host knows no member without a link."""
     monkeypatch.setattr(members, "FIRST_LINKS", COUNT)
 
 
 class Light:
-    """The swarm of light hosts: its knowledge, and how long it took."""
+    """The swarm of light hosts: its knowledge, and the time that it took."""
 
     def __init__(self, seed: int, count: int, broken: Callable[[LightMember], None] | None = None):
         self.world = World(seed, latency=0.02)
@@ -68,7 +68,9 @@ class Light:
         return {names[core.peer]: {names[p] for p in core.members()} for core in self.members}
 
     def run(self, limit: float = 60.0) -> float:
-        """Seconds from the last start until everybody is linked with everybody it should be."""
+        """Return the seconds from the last start until all are linked with all that they
+        should be.
+        """
         while not complete(self.knowledge()):
             assert self.world.events.now < limit, self.knowledge()
             self.world.events.run_until(self.world.events.now + EVERY_S)
@@ -80,7 +82,7 @@ def complete(known: Knowledge) -> bool:
 
 
 class Whole:
-    """The same of whole daemons."""
+    """The same swarm of whole daemons."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.world = World(seed, latency=0.02)
@@ -121,7 +123,9 @@ class Whole:
 
 
 def compare(seed: int, count: int) -> tuple[float, float]:
-    """Seconds of the light ones, and of the whole ones, after checking that they know the same."""
+    """Check that both know the same; return the seconds of the light hosts and of the whole
+    daemons.
+    """
     light, whole = Light(seed, count), Whole(seed, count)
     times = light.run(), whole.run()
     everybody = {f"n{number}" for number in range(count)}
@@ -129,14 +133,14 @@ def compare(seed: int, count: int) -> tuple[float, float]:
     return times
 
 
-def test_a_few_light_hosts_do_as_whole_daemons_do() -> None:
-    light, whole = compare(1, 10)  # of fewer, what one draws decides
+def test_a_few_light_hosts_behave_like_whole_daemons() -> None:
+    light, whole = compare(1, 10)  # with fewer hosts, a single draw would dominate
     assert whole / FACTOR <= light <= whole * FACTOR
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
-def test_fifty_light_hosts_do_as_fifty_daemons_do(seed: int) -> None:
+def test_fifty_light_hosts_behave_like_fifty_daemons(seed: int) -> None:
     light, whole = compare(seed, COUNT)
     assert whole / FACTOR <= light <= whole * FACTOR
 
@@ -146,7 +150,7 @@ def test_light_hosts_know_each_other_and_again_the_same() -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """Hosts that ask for nothing they lack do not come to know everybody in that time."""
+    """Hosts that do not ask for what they lack do not get to know all others in that time."""
 
     def deaf(core: LightMember) -> None:
         for ear in ("_on_digest", "_on_push"):

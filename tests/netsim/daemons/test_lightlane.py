@@ -1,4 +1,4 @@
-"""Messages arrive whole and once, over links that lose and are narrow."""
+"""Messages arrive whole and once, over lossy and narrow links."""
 
 from collections.abc import Iterable
 from math import inf
@@ -60,8 +60,10 @@ def test_messages_arrive_whole_and_once_however_many_are_lost() -> None:
     assert one.lost == []
 
 
-def test_what_others_have_passed_goes_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: where only the time tells what is lost, it takes longer."""
+def test_a_part_that_others_passed_is_sent_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twin: if only the time shows what is lost, it takes longer."""
     lossy = PipeSpec(loss=0.01, delay=0.1)
     assert run(lossy, [200_000], 2.5)[1].came == [0]
     monkeypatch.setattr(lightlane, "PASSED", 10**9)
@@ -76,7 +78,7 @@ def test_a_narrow_link_takes_its_time_and_no_more() -> None:
     assert two.came == [0]
 
 
-def test_who_never_answers_is_lost() -> None:
+def test_a_peer_that_never_replies_counts_as_dead() -> None:
     one, two = run(PipeSpec(loss=1.0), [100], 2 * SILENT_S)
     assert two.came == []
     assert len(one.lost) == 1

@@ -1,4 +1,4 @@
-"""Models over the DHT between whole daemons: the holder is nobody's linked member."""
+"""Models over the DHT between whole daemons, where the provider is not a linked member."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,8 +24,9 @@ SLOW = LinkSpec(up=PipeSpec(0.01, 0.001, 4e5), down=PipeSpec(0.01, 0.001, 4e6))
 
 @pytest.fixture(autouse=True)
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has no link is nobody's member, and nobody vouches for anybody: no feed of its own comes,
-    as in a swarm larger than a node has room for."""
+    """Make peers without a link neither members nor vouched for: their feeds do not arrive, as in a
+    swarm too large for one node.
+    """
     members = Membership.members
 
     def linked(self: Membership) -> dict[PeerId, MemberRecord]:
@@ -50,13 +51,15 @@ def run(body: Body, *, seed: int = 1) -> Any:
 
 
 async def apart(world: World, link: LinkSpec | None = None, **more: Any) -> list[DaemonHandle]:
-    """The holder of `tiny`, a hub that holds nothing, and one that knows the hub alone."""
+    """Start the provider of `tiny`, a hub that holds nothing, and a node that only knows
+    the hub.
+    """
     holder = await world.host("holder", link=link).start(links=1, engine=False)
     hub = await world.host("hub").start(bootstrap=[holder], links=1, engine=False)
     await hub.until(lambda status: status["peers"] == 1)
     asker = await world.host("asker").start(bootstrap=[hub], links=1, engine=False, **more)
     await asker.until(lambda status: status["peers"] == 1)
-    await trio.sleep(20)  # what they say is announced
+    await trio.sleep(20)  # their records are announced
     assert hub.peer in asker.node.directory.members()
     assert holder.peer not in asker.node.directory.members()
     return [holder, hub, asker]
@@ -67,7 +70,7 @@ async def root_of(daemon: DaemonHandle) -> str:
     return str(model["root"])
 
 
-def test_a_model_is_pulled_from_who_is_no_member() -> None:
+def test_a_model_is_pulled_from_a_node_that_is_not_a_member() -> None:
     async def body(world: World) -> None:
         holder, hub, asker = await apart(world)
         root = await root_of(holder)
@@ -77,9 +80,10 @@ def test_a_model_is_pulled_from_who_is_no_member() -> None:
         assert got["fetched"] > 2**20
         held = await asker.node.library.holdings(root)
         assert held.complete and asker.node.library.names() == {"tiny": root}
-        assert holder.peer not in asker.node.directory.members(), "the link was for this alone"
+        assert holder.peer not in asker.node.directory.members(), "the link was only for this"
 
-        # Whoever has pulled it holds it and vouches for it, also when the first one is gone.
+        # A node that has pulled it provides it and vouches for it, also after the first one is
+        # gone.
         await trio.sleep(20)
         await holder.stop()
         late = await world.host("late").start(bootstrap=[hub], links=1, engine=False)
@@ -93,7 +97,7 @@ def test_a_model_is_pulled_from_who_is_no_member() -> None:
     run(body)
 
 
-def test_a_node_serves_what_it_found_through_the_dht() -> None:
+def test_a_node_serves_a_model_found_through_the_dht() -> None:
     async def body(world: World) -> None:
         holder, hub, _ = await apart(world, SLOW)
         root = await root_of(holder)
@@ -115,7 +119,7 @@ def test_a_node_serves_what_it_found_through_the_dht() -> None:
     run(body)
 
 
-def test_a_pull_that_was_cut_off_goes_on() -> None:
+def test_an_interrupted_pull_resumes() -> None:
     async def body(world: World) -> None:
         holder, _, asker = await apart(world, SLOW)
         root = await root_of(holder)
@@ -123,11 +127,11 @@ def test_a_pull_that_was_cut_off_goes_on() -> None:
             await asker.ask("model_pull", name="tiny")
         assert scope.cancelled_caught
         await trio.sleep(1)
-        assert not asker.node.exchange.fetching(), "who goes away cancels it"
+        assert not asker.node.exchange.fetching(), "the requester's end cancels it"
         before = await asker.node.library.holdings(root)
         assert 0 < before.chunks < before.chunks_total
         (told,) = [each for each in asker.node.discovery.dht.own() if isinstance(each, BlobBody)]
-        assert told.ranges, "who gets it holds what it has got"
+        assert told.ranges, "a node provides what it has fetched so far"
         got = await asker.ask("model_pull", name="tiny")
         assert got["fetched"] <= before.size_total - before.size
         assert (await asker.node.library.holdings(root)).complete
@@ -135,7 +139,7 @@ def test_a_pull_that_was_cut_off_goes_on() -> None:
     run(body)
 
 
-def test_what_is_said_where_nobody_can_give_it() -> None:
+def test_the_error_names_a_missing_provider() -> None:
     async def body(world: World) -> None:
         holder, _, asker = await apart(world)
         for name, code in (("nothing", "unknown-model"), ("ab" * 32, "no-source")):
@@ -160,7 +164,7 @@ def test_what_is_said_where_nobody_can_give_it() -> None:
 
 
 def test_a_forged_pointer_is_a_choice_and_a_hash_picks() -> None:
-    """Somebody signs the same name for a root that does not exist, and says to hold it."""
+    """Another node signs the same name for a root that does not exist, and claims to provide it."""
 
     async def body(world: World) -> None:
         holder, hub, asker = await apart(world)
@@ -188,7 +192,7 @@ def test_a_forged_pointer_is_a_choice_and_a_hash_picks() -> None:
 
 
 def test_a_network_without_the_internet() -> None:
-    """Two behind one router, and nothing else; nobody is told of anybody."""
+    """Two nodes behind one router, and nothing else; neither has a bootstrap node."""
 
     async def body(world: World) -> None:
         home = world.gateway("home")
@@ -203,7 +207,7 @@ def test_a_network_without_the_internet() -> None:
     run(body)
 
 
-def test_who_sends_wrong_bytes_is_dropped_and_named() -> None:
+def test_a_provider_of_wrong_bytes_is_dropped_and_named() -> None:
     async def body(world: World) -> None:
         _, hub, asker = await apart(world)
         await hub.ask("model_pull", name="tiny")
@@ -224,7 +228,7 @@ def test_who_sends_wrong_bytes_is_dropped_and_named() -> None:
     run(body)
 
 
-def test_the_kv_of_a_prompt_is_found_at_who_is_no_member() -> None:
+def test_the_kv_of_a_prompt_is_found_at_a_node_that_is_not_a_member() -> None:
     async def body(world: World) -> None:
         holder, hub, asker = await apart(world)
         scope = KvScope(await root_of(holder), "float32", KvGroup(b"of these three alone"))

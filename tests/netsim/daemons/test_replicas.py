@@ -1,4 +1,4 @@
-"""Light nodes that keep each other's feeds: they agree, however the network is and whoever lies."""
+"""Light nodes that replicate each other's feeds: they agree, whatever the network and liars do."""
 
 from itertools import pairwise
 from math import inf
@@ -33,7 +33,7 @@ def swarm_of(count: int, links: int, seed: int = 1) -> Swarm:
     return swarm
 
 
-def test_a_change_reaches_everybody_and_the_seed_decides_all() -> None:
+def test_a_change_reaches_all_nodes_and_depends_only_on_the_seed() -> None:
     sent = []
     for _ in range(2):
         swarm = swarm_of(20, 6)
@@ -47,7 +47,7 @@ def test_a_change_reaches_everybody_and_the_seed_decides_all() -> None:
     assert sent[0] == sent[1]
 
 
-def test_halves_that_were_cut_apart_agree_again() -> None:
+def test_halves_agree_after_a_partition() -> None:
     swarm = swarm_of(12, 6)
     halves = swarm.nodes[:6], swarm.nodes[6:]
     swarm.cut(*halves)
@@ -106,7 +106,7 @@ def test_whatever_a_liar_signs_no_honest_node_breaks() -> None:
                 assert at_once(node.replica.facts(other.replica.own, PLOT))
 
 
-def test_a_mill_fills_the_store_and_drives_nobody_out() -> None:
+def test_a_mill_fills_the_store_but_evicts_no_author() -> None:
     budget = 60 * defaults.AUTHOR_LEAST
 
     def replica(own: Any, archive: Any, **more: Any) -> Replica:
@@ -140,8 +140,9 @@ SMALL: tuple[Plot, ...] = (("shards", 3), ("shards", 4), ("jobs", 0))
 
 
 def mixed(seed: int) -> tuple[Swarm, list[ReplicaNode]]:
-    """Six that keep all, in a ring, eight that keep some, each with a link to two of those, and two
-    liars among all; and who is honest."""
+    """Build a ring of six nodes that keep all, eight nodes that keep some, each linked to two of
+    the ring, and two liars among all; return the honest nodes too.
+    """
     swarm = Swarm(seed)
     large: list[ReplicaNode] = [swarm.add() for _ in range(6)]
     small: list[ReplicaNode] = []
@@ -165,7 +166,7 @@ def mixed(seed: int) -> tuple[Swarm, list[ReplicaNode]]:
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_who_keeps_some_of_it_has_the_same_as_all_others_that_keep_it(seed: int) -> None:
+def test_partial_replicas_agree_with_all_others_that_keep_a_part(seed: int) -> None:
     swarm, honest = mixed(seed)
     for node in honest:
         swarm.write(node, PLOT, {VOUCHES: write_vouches(other.replica.own for other in honest)})
@@ -180,7 +181,7 @@ def test_who_keeps_some_of_it_has_the_same_as_all_others_that_keep_it(seed: int)
                     swarm.call(node, lambda: node.replica.interest.need(needed, swarm.now))  # noqa: B023
                     gone = node.replica.interest.expire(inf)
                     at_once(node.replica.forget(gone))
-        if index == 12:  # before links are given up: nobody here would dial again
+        if index == 12:  # before links are given up: no node here would dial again
             swarm.faults.heal()
         swarm.write(swarm.random.choice(honest), swarm.random.choice(SMALL), {"x": {"v": index}})
         swarm.advance(2.0)

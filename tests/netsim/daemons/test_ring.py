@@ -1,4 +1,4 @@
-"""ring: light nodes join, publish and find; liars do not stop it, unless nothing is done."""
+"""Light nodes join, publish and find; liars do not stop them unless the defences are off."""
 
 from random import Random
 
@@ -41,7 +41,7 @@ def test_they_join_publish_and_find() -> None:
     assert found(ring, 20, 60) == 1.0
 
 
-def test_a_third_gone_at_once() -> None:
+def test_a_third_leaves_at_once() -> None:
     ring = ring_of(150)
     ring.settle()
     ring.publish(ring.nodes[0], [blob_record(number) for number in range(20)])
@@ -52,7 +52,7 @@ def test_a_third_gone_at_once() -> None:
 
 @pytest.mark.parametrize("defended", [True, False])
 def test_identities_ground_next_to_a_key(defended: bool) -> None:
-    """The same attack, with the defences and without."""
+    """Run the same attack with the defences and without."""
     ring = ring_of(250, defended=defended)
     for number, key in enumerate(ground(ring.random, blob_record(0).key, 45, 9)):
         ring.add(f"liar{number}", liar=True, key=key)
@@ -64,7 +64,7 @@ def test_identities_ground_next_to_a_key(defended: bool) -> None:
 
 
 @pytest.mark.parametrize("doubt", [True, False])
-def test_liars_who_name_ghosts(doubt: bool) -> None:
+def test_liars_that_name_ghosts(doubt: bool) -> None:
     """No records go to ghosts; without doubt most do, and the walk waits for them."""
     made = Ring(2, settings=LookupSettings(doubt=doubt))
     for number in range(200):

@@ -1,4 +1,4 @@
-"""ring: fifty light nodes against fifty real endpoints, with TLS and TCP, of the same tables."""
+"""Fifty light nodes compared with fifty real endpoints, with TLS and TCP, on the same tables."""
 
 from functools import partial
 from math import inf
@@ -26,7 +26,7 @@ QUIET = Rungs(lan=False, mapping=False, udp=False)
 
 
 def light() -> Ring:
-    """Settled, with twenty records published; no link of it is left."""
+    """Return a settled ring with twenty published records and no links."""
     ring = Ring(SEED)
     for number in range(COUNT):
         ring.add(f"v{number}", key=Identity.from_seed((number + 1).to_bytes(32)).public_key)
@@ -37,7 +37,7 @@ def light() -> Ring:
 
 
 class Real:
-    """An endpoint that answers what a light node would, of the same table and store."""
+    """Endpoint that replies as a light node would, from the same table and store."""
 
     def __init__(self, climber: Climber, node: RingNode, town: Town) -> None:
         self.climber = climber
@@ -49,7 +49,7 @@ class Real:
         return Reply({}, self._node.find(Find.decode(bytes(call.payload))).encode())
 
     async def get(self, key: Key) -> Got:
-        """As `RingNode.get`, over links; as a task of its host."""
+        """Look a key up like `RingNode.get`, over links, as a task of its host."""
         table, began = self._node.table, trio.current_time()
         task = Lookup(
             (key,),
@@ -87,7 +87,7 @@ class Real:
 
 
 def test_they_take_the_same_way_and_nearly_the_same_time() -> None:
-    """Links are kept from look-up to look-up on both sides; of light nodes for 60 s."""
+    """Links are kept from look-up to look-up on both sides; those of light nodes for 60 s."""
     ring = light()
     asked = [
         (ring.random.randrange(COUNT), blob_record(ring.random.randrange(20)).key)

@@ -1,4 +1,4 @@
-"""ringnode: a light node asks and answers as a real one would, over packets that get lost."""
+"""A light node asks and replies as a real one would, over packets that get lost."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def ring() -> Ring:
 
 
 def ask(ring: Ring, by: int, to: int, request: Find | Store) -> tuple[object, float]:
-    """The answer, and how long it took."""
+    """Return the reply, and how long it took."""
     answers: list[tuple[object, float]] = []
     began = ring.now
     node, other = ring.nodes[by], ring.nodes[to].contact
@@ -58,7 +58,7 @@ def test_the_estimate_of_a_size_is_near(ring: Ring) -> None:
     assert found_size(found) == pytest.approx(len(found.encode()), rel=0.1)
 
 
-def test_one_that_is_down_is_found_out(ring: Ring) -> None:
+def test_a_node_that_is_down_is_noticed(ring: Ring) -> None:
     gone = ring.nodes[9]
     ring.hosts[gone.contact.peer].crash()
     before = ring.nodes[8].sent["find"]
@@ -88,7 +88,7 @@ def test_liars_keep_nothing_and_name_their_own_kind_and_ghosts() -> None:
     assert len(authors) == AUTHORS and one.author not in authors
     kin = {other.contact for other in made.liars}
     assert kin < set(found.nearest[0]) and len(found.nearest[0]) == 20
-    assert set(found.nearest[0]) - kin != set(found.nearest[1]) - kin  # others each time
+    assert set(found.nearest[0]) - kin != set(found.nearest[1]) - kin  # different ones each time
 
 
 @pytest.mark.parametrize("puppets", [False, True])

@@ -1,4 +1,4 @@
-"""Swarms in a storm: whatever goes wrong, afterwards all is as it should be."""
+"""Swarms in a storm: after any faults, all is as it should be."""
 
 import gc
 from collections import Counter
@@ -21,13 +21,13 @@ MANY = range(100, 160)
 @pytest.mark.parametrize(
     "seed", [pytest.param(3, marks=pytest.mark.ci), pytest.param(4, marks=pytest.mark.long)]
 )
-def test_after_a_storm_all_is_well(seed: int) -> None:
+def test_all_is_well_after_a_storm(seed: int) -> None:
     assert Storm(seed, nodes=5, seconds=60.0).run() == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", MANY)
-def test_after_many_storms_all_is_well(seed: int) -> None:
+def test_all_is_well_after_many_storms(seed: int) -> None:
     assert Storm(seed).run() == []
 
 
@@ -59,8 +59,8 @@ async def _nothing(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash", "sleep", "unplug"])
-def test_nobody_lists_the_dead(end: str) -> None:
-    """5 s after the end of a member at the latest, on either side of a NAT."""
+def test_dead_members_are_not_listed(end: str) -> None:
+    """The end of a member is noticed within 5 s, on either side of a NAT."""
 
     async def main() -> None:
         faults = Faults(world)
@@ -87,7 +87,7 @@ def test_nobody_lists_the_dead(end: str) -> None:
 
 
 def _counted(world: World) -> Counter[str]:
-    """What a life may leave behind: tasks, sockets, connections, Unix sockets, objects."""
+    """Count what a run may leave behind: tasks, sockets, connections, Unix sockets, objects."""
     gc.collect()
     found: Counter[str] = Counter()
     tasks = [trio.lowlevel.current_root_task()]
@@ -97,7 +97,7 @@ def _counted(world: World) -> Counter[str]:
         found["tasks"] += 1
         tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
     for item in gc.get_objects():
-        # One that is closed is held for a while by whoever looked at it last.
+        # A closed object is still referenced by the code that looked at it last.
         if isinstance(item, Node) or (isinstance(item, SimSocket) and item.fileno() != -1):
             found[type(item).__name__] += 1
     for host in world.hosts.values():
@@ -106,7 +106,7 @@ def _counted(world: World) -> Counter[str]:
 
 
 async def _left(world: World) -> Counter[str]:
-    """The same, less what is there for seconds: a dial of the dead takes ten."""
+    """Return the same counts without what lasts only seconds: a dial of a dead peer takes ten."""
     found = _counted(world)
     for _ in range(3):
         await trio.sleep(17)
@@ -120,7 +120,8 @@ def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
         first = await world.host("a").start(engine=False)
         host = world.host("b")
         daemon = await host.start(bootstrap=[first], engine=False)
-        await trio.sleep(60)  # until it has dialled back, and the first listens on TCP 443 for good
+        # until it has dialled back, and the first node listens on TCP 443 for good
+        await trio.sleep(60)
         seen = []
         for number in range(100):
             if way == "crash":
@@ -129,7 +130,7 @@ def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
             else:
                 await daemon.stop()
             if number in (9, 99):
-                await trio.sleep(900)  # until it is a member no more
+                await trio.sleep(900)  # until it is no longer a member
                 assert (await first.status())["peers"] == 0
                 seen.append(await _left(world))
             if way == "crash":

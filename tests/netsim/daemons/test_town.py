@@ -1,4 +1,4 @@
-"""Nodes that know each other's addresses, and what comes of two of them meeting."""
+"""Nodes that know each other's addresses, and the outcome when two of them connect."""
 
 from shoal.netsim.daemons.town import Town, meet
 from shoal.netsim.world import World
@@ -7,7 +7,7 @@ from shoal.transport.ladder import Rungs
 QUIET = Rungs(lan=False, mapping=False)
 
 
-async def test_a_meeting_says_how_and_when(world: World) -> None:
+async def test_a_meeting_reports_how_and_when(world: World) -> None:
     town = Town(world)
     a = await town.node(world.host("a"), rungs=QUIET)
     b = await town.node(world.host("b"), rungs=QUIET)
@@ -19,7 +19,7 @@ async def test_a_meeting_says_how_and_when(world: World) -> None:
     assert again.known
 
 
-async def test_a_meeting_that_comes_to_nothing_says_why(world: World) -> None:
+async def test_a_failed_meeting_reports_why(world: World) -> None:
     town = Town(world)
     a = await town.node(world.host("a"), rungs=QUIET)
     b = await town.node(world.host("b", behind=world.gateway("router")), rungs=QUIET)

@@ -17,7 +17,7 @@ def wire(**knobs: Any) -> Wire:
     return Wire("cgn", (HOME[0], NEIGHBOUR[0]), **knobs)
 
 
-def test_subscribers_get_blocks_and_let_everybody_in() -> None:
+def test_subscribers_get_blocks_and_admit_all_senders() -> None:
     cgn = wire()
     outer, other = cgn.out(HOME, A), cgn.out(NEIGHBOUR, A)
     assert outer is not None and other is not None

@@ -34,7 +34,7 @@ def test_second_host_shares_the_port_until_it_clashes() -> None:
 
 
 def test_next_flow_takes_the_latest_port() -> None:
-    """find_appropriate_src: Linux tries the port that the source had last."""
+    """find_appropriate_src: Linux first tries the last port of the source."""
     wire = Wire("linux-drop")
     wire.out(INSIDE, A)
     remapped = wire.out(OTHER, A)
@@ -194,7 +194,7 @@ def test_ended_ports_connect_again() -> None:
 
 
 def test_connection_survives_a_router_that_forgot_it() -> None:
-    """nf_conntrack_tcp_loose: data from inside brings it back."""
+    """nf_conntrack_tcp_loose: data from inside restores it."""
     wire = Wire("linux-drop")
     tcp(wire, ">syn", "<synack", ">ack")
     wire.gate.reboot()
@@ -214,7 +214,7 @@ def test_connection_survives_a_router_that_forgot_it() -> None:
         ("port-restricted", False, False),
     ],
 )
-def test_overlay_decides_who_gets_in(kind: str, same: bool, elsewhere: bool) -> None:
+def test_overlay_decides_which_senders_get_in(kind: str, same: bool, elsewhere: bool) -> None:
     wire = Wire(kind)
     wire.out(INSIDE, A)
     assert (wire.back(A2, OUTER) == INSIDE) is same
@@ -286,7 +286,7 @@ def test_error_about_nothing_known_is_dropped() -> None:
 # Bounds.
 
 
-def test_memory_is_bounded_by_what_lives() -> None:
+def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("linux-drop")
     for number in range(5000):
         wire.at(number * 1.0).out((INSIDE[0], 1024 + number), A)

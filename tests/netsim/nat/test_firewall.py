@@ -1,4 +1,4 @@
-"""Firewalls without translation: IPv4, and IPv6 as RFC 6092 has it."""
+"""Firewalls without translation: for IPv4, and for IPv6 by RFC 6092."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_the_ipv4_of_a_dual_stack_home_is_translated() -> None:
     assert seen == (wire.gate.address, 4001)
 
 
-def test_errors_about_what_went_out_come_in() -> None:
+def test_errors_about_outgoing_packets_come_in() -> None:
     wire = six()
     wire.out(SIX, PEER6)
     wire.put(error("port", PEER6, SIX, (UDP, SIX, PEER6)), wire.wan)
@@ -113,7 +113,7 @@ def test_sessions_are_bounded_and_recover() -> None:
     assert wire.at(31.0).out((HOST[0], 9), A) is not None
 
 
-def test_memory_is_bounded_by_what_lives() -> None:
+def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("public-firewall", (HOST[0],), filtering="ad")
     for number in range(3000):
         wire.at(number * 1.0).out((HOST[0], 1024 + number), A)

@@ -1,4 +1,6 @@
-"""The simulated NATs answer every probe as the real kernel's did (`golden/linux.json`)."""
+"""The simulated NATs give the same result for every probe as the real kernel's
+(`golden/linux.json`).
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +16,7 @@ TABLE: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())["kinds"]
 
 
 def differences(kind: str, golden: dict[str, Any], **knobs: Any) -> dict[str, tuple[Any, Any]]:
-    """Probes that are answered otherwise: simulated, golden."""
+    """Return the probes with different results: simulated, golden."""
     found = SimLab(kind, **knobs).run()
     names = found.keys() | golden.keys()
     pairs = {name: (found.get(name, "absent"), golden.get(name, "absent")) for name in names}

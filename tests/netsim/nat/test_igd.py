@@ -1,4 +1,4 @@
-"""A home router's services over the simulated wire, asked as a program asks them."""
+"""A home router's services over the simulated wire, as a program uses them."""
 
 import re
 import socket as stdlib
@@ -45,7 +45,7 @@ class Home:
         return self.world.run(main)
 
     async def calls(self, port: int) -> bool:
-        """Whether somebody outside can connect to that outer port, where alice listens."""
+        """Whether an outside host can connect to that outer port, where alice listens."""
         listeners = await trio.open_tcp_listeners(port, host="0.0.0.0")
         accepted = []
 
@@ -126,7 +126,7 @@ def test_unicast_search_is_answered() -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_nat_pmp_opens_a_port_or_only_says_so(works: bool) -> None:
+def test_nat_pmp_opens_a_port_or_only_claims_to(works: bool) -> None:
     home = Home(igd="nat-pmp", igd_works=works)
 
     async def alice() -> None:
@@ -151,7 +151,7 @@ def test_lying_router_tells_another_address() -> None:
     home.run(alice)
 
 
-def test_behind_a_carrier_the_port_opens_to_nobody() -> None:
+def test_behind_a_carrier_the_port_stays_closed() -> None:
     world = World()
     cgn = world.gateway("cgn", "cgn", filtering="apd")
     gate = world.gateway("home", "linux-drop", behind=cgn, igd=True)
@@ -205,7 +205,7 @@ def test_services_are_not_open_to_the_outside() -> None:
     home.world.run(main)
 
 
-def test_reboot_forgets_leases_and_tells_everybody() -> None:
+def test_reboot_forgets_leases_and_announces_it() -> None:
     home = Home()
 
     async def alice() -> list[bytes]:
@@ -264,7 +264,8 @@ def test_idle_connections_end_and_others_are_served_meanwhile() -> None:
     async def alice() -> None:
         idle = [await trio.open_tcp_stream(LAN, 5000) for _ in range(igd.CONNECTIONS)]
         await trio.sleep(1)
-        assert await http("GET /rootDesc.xml HTTP/1.1\r\n\r\n") == ""  # no more at a time
+        # the maximum at a time is reached
+        assert await http("GET /rootDesc.xml HTTP/1.1\r\n\r\n") == ""
         await trio.sleep(igd.PATIENCE_S)
         for stream in idle:
             assert await stream.receive_some(10) == b""

@@ -1,4 +1,4 @@
-"""Ports that the inside asked for: who has them, and until when."""
+"""Ports that inside hosts asked for: their owners, and until when they have them."""
 
 import math
 
@@ -14,7 +14,7 @@ def table(wire: Wire, *, works: bool = True) -> Leases:
     return Leases(wire.gate, longest=3600.0, works=works)
 
 
-def test_lease_leads_inside_until_it_ends() -> None:
+def test_lease_forwards_until_it_ends() -> None:
     wire = Wire("linux-drop")
     held = table(wire)
     held.add(UDP, 9000, INSIDE, 60.0)
@@ -29,7 +29,7 @@ def test_renewal_moves_the_end() -> None:
     held.add(UDP, 9000, INSIDE, 60.0)
     wire.at(50.0)
     held.add(UDP, 9000, INSIDE, 60.0)
-    assert len(wire.events) == 1  # one look at a time, however often it is renewed
+    assert len(wire.events) == 1  # one check at a time, however often it is renewed
     assert wire.at(109.0).back(A, (GATE, 9000)) == INSIDE
     wire.at(110.0)
     assert len(held) == 0
@@ -41,7 +41,7 @@ def test_endless_lease_needs_no_event() -> None:
     assert len(wire.events) == 0
 
 
-def test_broken_router_says_yes_and_leads_nothing() -> None:
+def test_broken_router_confirms_but_forwards_nothing() -> None:
     wire = Wire("linux-drop")
     table(wire, works=False).add(UDP, 9000, INSIDE, 60.0)
     assert wire.back(A, (GATE, 9000)) is None

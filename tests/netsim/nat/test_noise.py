@@ -1,4 +1,4 @@
-"""Any packets in any order: no gateway breaks, none forgets to forget."""
+"""Any packets in any order: no gateway breaks, and each one forgets what has expired."""
 
 from random import Random
 

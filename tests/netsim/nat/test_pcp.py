@@ -1,4 +1,4 @@
-"""NAT-PMP and PCP: what a gateway answers to good, odd and bad datagrams."""
+"""NAT-PMP and PCP: a gateway's replies to valid, odd and invalid datagrams."""
 
 import struct
 from random import Random
@@ -47,7 +47,7 @@ def result(answer: bytes) -> Result:
 
 
 def granted(answer: bytes) -> tuple[int, int, str]:
-    """Lifetime, outer port, outer address of a MAP response."""
+    """Return lifetime, outer port and outer address of a MAP response."""
     assert result(answer) is Result.SUCCESS and len(answer) == 60
     port, address = struct.unpack_from("!H16s", answer, 42)
     return struct.unpack_from("!I", answer, 4)[0], port, ".".join(map(str, address[12:]))
@@ -74,7 +74,7 @@ def test_pmp_maps_renews_and_deletes() -> None:
     assert len(bench.leases) == 0
 
 
-def test_pmp_deletes_all_of_one_protocol_and_of_nobody_else() -> None:
+def test_pmp_deletes_all_leases_of_one_protocol_and_client() -> None:
     bench = Bench()
     for opcode, port in (1, 1), (1, 2), (2, 3):
         bench.ask(struct.pack("!BBHHHI", 0, opcode, 0, port, 9000 + port, 600))
@@ -93,14 +93,15 @@ def test_pmp_gives_another_port_where_the_wish_is_taken() -> None:
 def test_pmp_errors() -> None:
     bench = Bench(pcp=False)
     assert bench.ask(b"\0\x05\0\0")[:4] == b"\0\x85\0\x05"  # unsupported opcode
-    assert bench.ask(request(1, 600, map_body()))[:4] == b"\0\x81\0\x01"  # version: PCP's cue
+    # version: the cue to use PCP
+    assert bench.ask(request(1, 600, map_body()))[:4] == b"\0\x81\0\x01"
     assert bench.control.answer(b"\0\x01\0", INSIDE) is None
 
 
 # PCP.
 
 
-def test_map_opens_a_port_to_everybody() -> None:
+def test_map_opens_a_port_to_all_senders() -> None:
     bench = Bench()
     assert granted(bench.ask(request(1, 600, map_body(outside=9000)))) == (600, 9000, GATE)
     assert bench.wire.back(A, (GATE, 9000)) == INSIDE
@@ -117,7 +118,7 @@ def test_same_endpoint_keeps_its_port() -> None:
     assert granted(bench.ask(request(1, 700, map_body(outside=9999)))) == (700, *first[1:])
 
 
-def test_only_who_knows_the_nonce_may_touch_a_mapping() -> None:
+def test_only_a_client_with_the_nonce_may_change_a_mapping() -> None:
     bench = Bench()
     bench.ask(request(1, 600, map_body()))
     for seconds in 0, 600:

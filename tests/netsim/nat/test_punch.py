@@ -1,4 +1,4 @@
-"""Hole punching: the table that mapping, filtering and conntrack's clash make."""
+"""Hole punching: the table that results from mapping, filtering and conntrack's clash."""
 
 import pytest
 
@@ -38,26 +38,26 @@ def test_other_kinds(kinds: tuple[str, str], works: bool) -> None:
     assert next(p for p in pairs if p.kinds == kinds).connected is works
 
 
-def test_blocked_udp_reaches_nobody() -> None:
+def test_blocked_udp_reaches_no_peer() -> None:
     pairs, _ = truth_table(["udp-blocked", "public"], [0.0])
     assert [p.connected for p in pairs] == [False, False, False, True]
 
 
-def test_an_introduction_that_was_lost_is_told_again() -> None:
+def test_a_lost_introduction_is_repeated() -> None:
     relay, a, b = Relay(), ("11.0.0.1", 1), ("11.0.0.2", 2)
     assert [*relay.on_datagram(0.0, b"hello 7 a", a)] == [(b"seen", a)]
     relay.on_datagram(0.0, b"hello 7 b", b)
     relay.on_datagram(0.1, b"ready 7 a", a)
-    assert [*relay.on_datagram(0.1, b"ready 7 a", a)] == []  # nobody to tell of
+    assert [*relay.on_datagram(0.1, b"ready 7 a", a)] == []  # there is no peer to tell it to
     relay.on_datagram(0.3, b"ready 7 b", b)
     assert relay.wake_at == 0.3
     assert [*relay.on_time(0.3)] == [(b"peer 11.0.0.1 1", b)]
-    assert [*relay.on_datagram(0.35, b"ready 7 b", b)] == []  # still under way to the nearer one
+    assert [*relay.on_datagram(0.35, b"ready 7 b", b)] == []  # still on its way to the nearer one
     assert [*relay.on_time(0.4)] == [(b"peer 11.0.0.2 2", a)]
     assert [*relay.on_datagram(1.4, b"ready 7 b", b)] == [(b"peer 11.0.0.1 1", b)]
 
 
-def test_who_claims_to_be_another_is_not_introduced() -> None:
+def test_a_peer_with_a_false_identity_is_not_introduced() -> None:
     relay = Relay()
     relay.on_datagram(0.0, b"hello 7 a", ("11.0.0.1", 1))
     assert [*relay.on_datagram(0.1, b"ready 7 a", ("11.0.0.9", 1))] == []

@@ -48,7 +48,7 @@ def test_mapping_ends_and_outbound_packets_keep_it() -> None:
 
 
 @pytest.mark.parametrize("refresh", [True, False])
-def test_inbound_packets_keep_it_if_told_so(refresh: bool) -> None:
+def test_inbound_packets_renew_a_mapping_if_configured(refresh: bool) -> None:
     wire = Wire("eim-apdf", udp_new=30.0, udp_stream=30.0, refresh_in=refresh)
     wire.out(INSIDE, A)
     wire.at(29.0).back(A, OUTER)
@@ -160,7 +160,7 @@ def test_tcp_phase_sets_the_timer(steps: tuple[str, ...], seconds: float) -> Non
 
 
 def test_closed_connection_frees_its_port() -> None:
-    """What is left of a mapping decides how long it lives, even where the filter is open."""
+    """The remaining sessions decide how long a mapping lives, even if the filter is open."""
     for busy, reached in (False, None), (True, INSIDE):
         wire = Wire("eim-eif")
         for remote in (A, B) if busy else (A,):
@@ -232,7 +232,7 @@ def test_error_about_a_remote_never_spoken_to_is_dropped() -> None:
 # Bounds.
 
 
-def test_memory_is_bounded_by_what_lives() -> None:
+def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("apdm-apdf", udp_new=30.0)
     for number in range(5000):
         wire.at(number * 1.0).out((INSIDE[0], 1024 + number), A)

@@ -1,4 +1,4 @@
-"""The life of one flow."""
+"""The lifetime of one flow."""
 
 import pytest
 
@@ -26,7 +26,9 @@ def test_udp_is_a_stream_when_answered_and_old() -> None:
 
 
 def lives(*steps: str) -> float:
-    """Seconds after the last step (`>syn` outward, `<synack` inward)."""
+    """Return the seconds that a flow lives after the last step (`>syn` outward, `<synack`
+    inward).
+    """
     session = Session(0.0)
     for step in steps:
         session.renew(packet(step[1:]), step[0] == ">", 0.0, TIMERS)

@@ -1,4 +1,4 @@
-"""SYNs that wait for one the other way, and for how long."""
+"""SYNs that are held for one in the other direction, and for how long."""
 
 import pytest
 
@@ -25,16 +25,16 @@ class Box:
         )
 
 
-def test_one_that_nothing_answers_is_refused_after_six_seconds() -> None:
+def test_an_unanswered_syn_is_refused_after_six_seconds() -> None:
     box, packet = Box(), syn()
     box.syns.hold(packet)
     box.events.run_until(2.0)
-    box.syns.hold(syn())  # sent again: the first one's time counts
+    box.syns.hold(syn())  # sent again: the time of the first one counts
     box.events.run_until(60.0)
     assert box.refused == [(HOLD_S, packet)]
 
 
-def test_one_that_was_answered_and_came_again_waits_anew() -> None:
+def test_an_answered_syn_that_comes_again_is_held_again() -> None:
     box = Box()
     box.syns.hold(syn())
     box.syns.forget(A, B)
@@ -44,7 +44,7 @@ def test_one_that_was_answered_and_came_again_waits_anew() -> None:
     assert [when for when, _ in box.refused] == [4.0 + HOLD_S]
 
 
-def test_only_first_segments_and_only_so_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_first_segments_up_to_a_limit_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(syns, "HELD", 3)
     box = Box()
     box.syns.hold(syn(name="synack"))

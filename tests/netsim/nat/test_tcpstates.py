@@ -1,4 +1,4 @@
-"""Linux's table of TCP states, by the stories it must tell."""
+"""Linux's table of TCP states, tested by sequences of segments."""
 
 import pytest
 

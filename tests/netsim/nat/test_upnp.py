@@ -30,7 +30,7 @@ class Bench:
         return self.control.answer(request).decode()
 
     def act(self, name: str, client: str = INSIDE[0], **arguments: Any) -> dict[str, str]:
-        """The answer's arguments, or {"error": code}."""
+        """Return the reply's arguments, or {"error": code}."""
         inner = "".join(f"<{key}>{value}</{key}>" for key, value in arguments.items())
         tag = f'<u:{name} xmlns:u="{SERVICE}{self.version}">{inner}</u:{name}>'
         envelope = '<s:Envelope xmlns:s="http://schemas.xmlsoap.org/soap/envelope/">'
@@ -154,7 +154,7 @@ def test_any_port_is_of_igd_2() -> None:
     assert bench.leases.at_port(UDP, int(reserved)) is not None and reserved != "9000"
 
 
-def test_lease_zero_is_for_ever_or_a_week() -> None:
+def test_lease_zero_means_forever_or_a_week() -> None:
     for bench, expected in (Bench(), math.inf), (Bench(version=2), 604800.0):
         bench.act("AddPortMapping", **mapping(NewLeaseDuration=0))
         lease = bench.leases.at_port(UDP, 9000)

@@ -1,4 +1,4 @@
-"""A gateway on a bench: packets in at either side, what comes out at the other."""
+"""A gateway on a test bench: packets in at either side, packets out at the other."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ OTHER: Addr = ("192.168.1.3", 4001)
 
 
 class Plug:
-    """Takes packets and keeps them."""
+    """Receiver that stores packets."""
 
     up = True
 
@@ -34,7 +34,7 @@ class Plug:
 
 
 class Wire:
-    """One gateway, two computers inside (or `hosts`), everybody else outside."""
+    """One gateway, two computers inside (or `hosts`), all others outside."""
 
     def __init__(self, kind: str, hosts: tuple[str, ...] = (), *, seed: int = 0, **knobs: Any):
         self.events = Events()
@@ -67,34 +67,34 @@ class Wire:
         return got[0] if got else None
 
     def out(self, source: Addr, to: Addr, data: Any = b"x", proto: int = UDP) -> Addr | None:
-        """Whom the outside sees; None where nothing comes out."""
+        """Send a packet out; return the source that the outside sees, None if none comes out."""
         self.put(Packet(proto, source, to, 100, data, "inner", ""), self.lan)
         packet = self._take(self.outer)
         return packet.src if packet is not None else None
 
     def back(self, source: Addr, to: Addr, data: Any = b"x", proto: int = UDP) -> Addr | None:
-        """Whom a packet from outside reaches inside; None where nobody."""
+        """Send a packet in; return the inside endpoint that it reaches, None if none."""
         self.put(Packet(proto, source, to, 100, data, "outer", ""), self.wan)
         packet = self._take(self.inner)
         return packet.dst if packet is not None else None
 
     def inward(self, source: Addr, to: Addr, data: Any = b"x", proto: int = UDP) -> Packet | None:
-        """What reaches the inside from the inside (hairpin), or what the gateway answers."""
+        """Return what reaches the inside from the inside (hairpin), or the gateway's reply."""
         self.put(Packet(proto, source, to, 100, data, "inner", ""), self.lan)
         return self._take(self.inner)
 
     def told(self) -> Packet | None:
-        """What has come out outside since."""
+        """Return what has come out on the outside since the last call."""
         return self._take(self.outer)
 
     def drops(self) -> list[str]:
-        """Why packets were dropped, in order."""
+        """Return the reasons of dropped packets, in order."""
         _ = self.trace.digest
         return [record[1] for record in self.trace.records if record[1] not in ("sent", "received")]
 
 
 def flag(name: str) -> TcpSegment:
-    """A segment: syn, synack, ack, fin, rst."""
+    """Return a segment: syn, synack, ack, fin, rst."""
     if name == "ack":
         return TcpSegment(1, 1, 1000, b"", (), -1.0, -1.0)
     ack = name in ("synack", "fin")
@@ -104,7 +104,7 @@ def flag(name: str) -> TcpSegment:
 
 
 def error(kind: str, source: Addr, to: Addr, about: tuple[int, Addr, Addr]) -> Packet:
-    """An ICMP error from `source` about a packet (protocol, source, destination)."""
+    """Return an ICMP error from `source` about a packet (protocol, source, destination)."""
     subject = Packet(about[0], about[1], about[2], 100, b"", "", "")
     return Packet(ICMP, (source[0], 0), (to[0], 0), 56, Icmp(kind, subject), "", "")
 

@@ -1,4 +1,4 @@
-"""What the tests of the kernel backend share."""
+"""Fixtures shared by the tests of the kernel backend."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shoal.netsim.netns.namespaces import available
 
 @pytest.fixture
 def kernel() -> None:
-    """Skips, with the reason, where this machine has no namespaces for us."""
+    """Skip, with the reason, if this machine cannot create namespaces."""
     reason = available()
     if reason is not None:
         pytest.skip(reason)

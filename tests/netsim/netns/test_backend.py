@@ -47,12 +47,12 @@ def test_a_host_behind_two_gateways_is_seen_as_the_outer_one(kernel: None) -> No
             assert server.recvfrom(10)[1][0] == outer.address
 
 
-def test_what_cannot_be_is_refused(kernel: None) -> None:
+def test_impossible_worlds_are_refused(kernel: None) -> None:
     with KernelWorld() as world:
         world.gateway("home")
-        with pytest.raises(SimError, match="alice is behind `home` and shares that one's link"):
+        with pytest.raises(SimError, match="alice is behind `home` and shares its link"):
             world.host("alice", behind="home", link=SLOW)
-        with pytest.raises(SimError, match="there is a `home` already"):
+        with pytest.raises(SimError, match="`home` already exists"):
             world.host("home")
         with pytest.raises(ValueError, match="no gateway of kind `cisco`"):
             world.gateway("office", "cisco")
@@ -62,7 +62,7 @@ def test_a_daemon_that_ends_is_quoted(kernel: None) -> None:
     with KernelWorld() as world:
         world.host("a")
         world.start("a", "--layers", "nonsense")
-        with pytest.raises(SimError, match="a runs a daemon already"):
+        with pytest.raises(SimError, match="a already runs a daemon"):
             world.start("a")
         with pytest.raises(KernelRefused, match=r"daemon on a has ended; it said: .*nonsense"):
             world.wait(lambda: world.status("a") is not None)
@@ -110,7 +110,7 @@ def test_two_behind_nats_join_by_a_public_one(kernel: None) -> None:
         for name in "alice", "bob":
             rtts: list[float] = []
             deadline = time.monotonic() + 120
-            while not rtts or rtts[-1] > 46:  # where the machine is busy, a later one is better
+            while not rtts or rtts[-1] > 46:  # on a busy machine, a later one is better
                 world.wait(partial(round_trip_known, world, name, me))
                 rtts += [peer["rtt_ms"] for peer in world.peers(name) if peer["peer"] == me]
                 assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The process that enters namespaces: what it answers, when it ends."""
+"""The process that enters namespaces: its replies, and when it ends."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from shoal.netsim.netns import broker
 from shoal.netsim.netns.namespaces import BROKER
 
 
-def test_a_request_that_it_does_not_know_is_refused() -> None:
+def test_an_unknown_request_is_refused() -> None:
     with pytest.raises(OSError, match="not understood") as refused:
         broker.perform({"op": "format", "disk": "c"})
     assert refused.value.errno == errno.EINVAL
@@ -24,7 +24,7 @@ def test_a_failure_is_an_answer() -> None:
     assert (answer["errno"], made) == (errno.ENOENT, [])
 
 
-def test_a_socket_is_made_where_it_stands() -> None:
+def test_a_socket_belongs_to_the_current_namespace() -> None:
     request = {"op": "socket", "family": socket.AF_INET, "kind": socket.SOCK_DGRAM, "proto": 0}
     answer, [made] = broker.answer(request, None)
     with socket.socket(fileno=made) as sock:
@@ -33,10 +33,10 @@ def test_a_socket_is_made_where_it_stands() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="namespaces are Linux's")
-def test_it_has_not_left_and_so_need_not_come_back() -> None:
+def test_a_broker_that_has_not_left_need_not_come_back() -> None:
     here = os.stat(broker.HERE).st_ino
     home = os.open(broker.HERE, os.O_RDONLY)
-    broker.come_back(home)  # without root too
+    broker.come_back(home)  # works without root too
     os.close(home)
     assert os.stat(broker.HERE).st_ino == here
 

@@ -44,7 +44,7 @@ def test_the_golden_table_has_every_kind_and_says_where_it_comes_from() -> None:
     assert document["kernel"].startswith("Linux ")
     assert document["timers"] == probes.TIMERS
     answered = {frozenset(answers) for answers in document["kinds"].values()}
-    assert len(answered) == 1  # all kinds were asked the same
+    assert len(answered) == 1  # all kinds had the same probes
 
 
 @pytest.mark.parametrize("kind", nft.KINDS)
@@ -53,7 +53,7 @@ def test_the_simulated_nat_answers_as_the_kernel_did(kind: str) -> None:
 
 
 def test_a_nat_that_is_another_answers_otherwise() -> None:
-    """The twin: the table tells kinds apart, also the nearest ones."""
+    """The twin: the table tells kinds apart, also the most similar ones."""
     simulated = {"linux-accept": this.simulate(["linux-reject"])["linux-reject"]}
     differences = compare(simulated, golden())
     assert "udp.race.port_kept" in [difference.probe for difference in differences]
@@ -65,7 +65,7 @@ def test_without_a_kernel_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         this.calibrate(["linux-drop"])
 
 
-def test_the_command_writes_what_was_asked_for(
+def test_the_command_writes_the_requested_kinds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object, kernel: None
 ) -> None:
     assert isinstance(tmp_path, type(GOLDEN))
@@ -96,7 +96,7 @@ def test_another_kind_answers_otherwise(kernel: None) -> None:
 
 
 def rest(kind: str, found: probes.Found) -> probes.Found:
-    """The stored answers to what was not asked now."""
+    """Return the stored results of the probes that were not run now."""
     return {probe: answer for probe, answer in golden()[kind].items() if probe not in found}
 
 

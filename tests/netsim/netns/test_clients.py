@@ -1,4 +1,4 @@
-"""Real daemons behind real NATs: who cannot be dialled, among servers, and where hardly any are."""
+"""Real daemons behind real NATs: nodes that cannot be dialled, among many servers and few."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from shoal.netsim.netns.backend import KernelWorld
 from tests.cli.daemons import shoal
 
 ARGS = ("--no-lan", "--no-port-mapping", "--model", "none")
-HOMES = 3  # of those that cannot be dialled, where hardly anybody can
+HOMES = 3  # homes that cannot be dialled, in the swarm with few servers
 
 
 def dht(world: KernelWorld, name: str) -> dict[str, Any]:
-    """What `shoal dht --json` shows."""
+    """Return what `shoal dht --json` shows."""
     done = shoal("dht", "--json", "--data", str(world.hosts[name].data))
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -25,7 +25,7 @@ def dht(world: KernelWorld, name: str) -> dict[str, Any]:
 
 
 def find(world: KernelWorld, name: str, key: str) -> list[dict[str, Any]]:
-    """What `shoal find` shows that others know."""
+    """Return the records of other nodes that `shoal find` shows."""
     done = shoal("find", key, "--json", "--data", str(world.hosts[name].data))
     return [each for search in json.loads(done.stdout)["searches"] for each in search["records"]]
 
@@ -35,7 +35,7 @@ def peer(world: KernelWorld, name: str) -> str:
 
 
 def add(world: KernelWorld, name: str, size: int = 300_000) -> tuple[str, bytes]:
-    """A blob that a host shares: its root, its bytes."""
+    """Share a blob from a host; return its root and its bytes."""
     path, data = world.folder / f"blob-of-{name}", os.urandom(size)
     path.write_bytes(data)
     done = shoal("blob", "add", str(path), "--json", "--data", str(world.hosts[name].data))
@@ -52,7 +52,7 @@ def get(world: KernelWorld, name: str, root: str) -> bytes:
 
 @contextmanager
 def swarm(public: int, homes: int) -> Iterator[tuple[KernelWorld, list[str], list[str]]]:
-    """So many that all reach, and then so many that nobody does."""
+    """Start `public` nodes that all can reach, and `homes` that none can dial."""
     with KernelWorld() as world:
         servers = [f"s{n}" for n in range(public)]
         clients = [f"c{n}" for n in range(homes)]
@@ -82,7 +82,7 @@ def _serves(world: KernelWorld, name: str) -> bool:
 
 
 @pytest.mark.ci
-def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) -> None:
+def test_a_node_that_cannot_be_dialled_stores_nothing_and_is_a_full_member(kernel: None) -> None:
     with swarm(SERVERS[1], 1) as (world, servers, (alice,)):
         world.wait(lambda: dht(world, alice)["mode"] == "client", 90, "that alice is a client")
         shown = dht(world, alice)
@@ -98,8 +98,8 @@ def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) 
             lambda: any(r["author"] == peer(world, servers[3]) for r in find(world, alice, root))
         )
         assert find(world, "s7", peer(world, alice)), "its own records are found"
-        assert get(world, alice, root) == data, "it gets what others hold"
-        assert get(world, "s9", mine) == my_data, "and gives what it holds, through its links"
+        assert get(world, alice, root) == data, "it gets blobs of others"
+        assert get(world, "s9", mine) == my_data, "and provides its blobs through its links"
         kept = {each["about"]: each["kept"] for each in dht(world, alice)["own"]}
         assert kept[mine] >= SERVERS[0], "servers keep its records"
         assert dht(world, alice)["stored"]["records"] <= stored, "it keeps nothing of others"
@@ -114,8 +114,8 @@ def test_who_cannot_be_dialled_keeps_nothing_and_is_a_full_member(kernel: None) 
 
 
 @pytest.mark.ci
-def test_where_hardly_anybody_is_dialled_all_serve(kernel: None) -> None:
-    """One that all reach, as a relay; the others keep records too, and are asked through it."""
+def test_all_nodes_serve_if_hardly_any_can_be_dialled(kernel: None) -> None:
+    """One node is reachable and relays; the others store records too, and are asked through it."""
     with swarm(1, HOMES) as (world, (server,), homes):
         for name in homes:
             shown = dht(world, name)
@@ -130,6 +130,6 @@ def test_where_hardly_anybody_is_dialled_all_serve(kernel: None) -> None:
             "that all the others keep it",
         )
         assert get(world, homes[2], root) == data
-        world.hosts[server].crash()  # and without the only one that all reach it is found as well
+        world.hosts[server].crash()  # also without the only node that all can reach
         found = find(world, homes[2], root)
         assert {each["author"] for each in found} >= {peer(world, homes[0])}

@@ -50,7 +50,7 @@ def test_a_reboot_forgets_mappings(kernel: None, kind: str) -> None:
             client.sendto(b"?", (public.address, 7))
             seen = server.recvfrom(10)[1]
             server.sendto(b"!", seen)
-            assert client.recvfrom(10)[0] == b"!"  # the twin: before, it comes through
+            assert client.recvfrom(10)[0] == b"!"  # the twin: before the reboot, it passes
             gate.reboot()
             server.sendto(b"!", seen)
             with pytest.raises(TimeoutError):

@@ -20,7 +20,7 @@ def test_every_host_has_its_address(kernel: None) -> None:
 
 
 def test_timers_are_as_told(kernel: None) -> None:
-    """A mapping lives longer than its timer only where that is longer."""
+    """A mapping outlives the shorter of two timers, not the longer one."""
 
     async def alive(lab: KernelLab) -> bool:
         client = await probes.udp(lab, "a1", 40000)

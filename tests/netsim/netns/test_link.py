@@ -1,4 +1,4 @@
-"""The user-space link, between socket pairs in the place of TUN devices."""
+"""The user-space link, between socket pairs instead of TUN devices."""
 
 import os
 import socket
@@ -36,7 +36,9 @@ class Bench:
         self.a, self.b = self._pairs[0], self._pairs[2]
 
     def run(self, seconds: float) -> None:
-        """Take what has been sent, and let pass what is due in so long; on a busy machine too."""
+        """Take what has been sent, and pass what is due within `seconds`, also on a busy
+        machine.
+        """
         self.switch.turn(0)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -89,7 +91,7 @@ def test_the_way_back_has_the_down_pipe(benches: list[Bench]) -> None:
 
 
 def test_a_rate_spreads_packets_and_its_queue_overflows(benches: list[Bench]) -> None:
-    bench = Bench(LinkSpec(up=PipeSpec(rate=100_000, queue=0.005)))  # 1 ms a packet of 100 bytes
+    bench = Bench(LinkSpec(up=PipeSpec(rate=100_000, queue=0.005)))  # 1 ms per packet of 100 bytes
     benches.append(bench)
     for _ in range(20):
         bench.a.send(packet(A, B))
@@ -138,7 +140,7 @@ def test_a_changed_link_counts_from_now_on(benches: list[Bench]) -> None:
     assert bench.received(bench.b) == []
 
 
-def test_nobody_has_the_address(benches: list[Bench]) -> None:
+def test_an_unknown_address(benches: list[Bench]) -> None:
     bench = Bench(LinkSpec())
     benches.append(bench)
     bench.a.send(packet(A, "11.9.9.9"))
@@ -148,7 +150,7 @@ def test_nobody_has_the_address(benches: list[Bench]) -> None:
 
 
 @pytest.mark.parametrize("narrow", ["up", "down"])
-def test_a_packet_too_big_is_told_to_its_sender(benches: list[Bench], narrow: str) -> None:
+def test_a_packet_too_big_is_reported_to_its_sender(benches: list[Bench], narrow: str) -> None:
     bench = Bench(LinkSpec(**{narrow: PipeSpec(mtu=600)}))
     benches.append(bench)
     (sender, source, to) = (bench.a, A, B) if narrow == "up" else (bench.b, B, A)
@@ -163,12 +165,12 @@ def test_a_packet_too_big_is_told_to_its_sender(benches: list[Bench], narrow: st
 
 
 def checksum(data: bytes) -> int:
-    """The one's complement sum; all ones where a checksum in it is right."""
+    """Return the one's complement sum; it is all ones if a checksum in the data is right."""
     total = sum(int.from_bytes(data[i : i + 2]) for i in range(0, len(data), 2))
     return (total & 0xFFFF) + (total >> 16)
 
 
-def test_nobody_complains_of_complaints() -> None:
+def test_no_error_is_sent_about_an_error() -> None:
     assert too_big(packet(A, B, 1000, proto=1), 600) == b""
     assert too_big(bytes([0x60]) + bytes(99), 600) == b""
 
@@ -194,7 +196,7 @@ def test_lateness_is_of_the_latest_packets(benches: list[Bench]) -> None:
 
 
 def test_devices_are_not_closed_by_the_switch(benches: list[Bench]) -> None:
-    """Whoever opened a device owns it; the switch only lets go of its epoll descriptor."""
+    """The opener of a device owns it; the switch only closes its epoll descriptor."""
     bench = Bench(LinkSpec())
     bench.switch.close()
     os.fstat(bench.a.fileno())

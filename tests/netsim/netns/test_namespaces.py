@@ -1,4 +1,4 @@
-"""Namespaces: separate from the machine's own, and gone whatever happens."""
+"""Namespaces: separate from the machine's own, and removed in every case."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from shoal.netsim.netns.namespaces import KernelRefused, Namespaces, available
 
 
 def own_network() -> str:
-    """All that the machine's own namespace shows."""
+    """Return all that the machine's own namespace shows."""
     commands = ["ip -o link", "ip -o addr", "ip route", "nft list ruleset", "ip netns list"]
     shown = [subprocess.run(c.split(), capture_output=True, text=True).stdout for c in commands]
     return "\n".join([*shown, Path("/proc/sys/net/ipv4/ip_forward").read_text()])
@@ -40,7 +40,7 @@ def test_a_cable_carries_packets_between_two_namespaces(spaces: Namespaces) -> N
         assert two.recvfrom(10)[0] == b"hello"
 
 
-def test_the_machines_own_namespace_stays_as_it_was(kernel: None) -> None:
+def test_the_machine_s_own_namespace_is_unchanged(kernel: None) -> None:
     before = own_network()
     with Namespaces() as spaces:
         a = spaces.add("a")
@@ -53,7 +53,7 @@ def test_the_machines_own_namespace_stays_as_it_was(kernel: None) -> None:
     assert own_network() == before
 
 
-def test_a_refusal_says_where_and_what(spaces: Namespaces) -> None:
+def test_a_refusal_names_place_and_reason(spaces: Namespaces) -> None:
     space = spaces.add("router")
     with pytest.raises(KernelRefused, match=r"in router: .*eth7"):
         space.ip("link set eth7 up")
@@ -65,8 +65,8 @@ def test_a_refusal_says_where_and_what(spaces: Namespaces) -> None:
         space.read(["ip", "link", "show", "eth7"])
 
 
-def test_what_it_was_told_last_does_not_stay_with_the_broker(spaces: Namespaces) -> None:
-    """The broker goes home after each request, also after one that failed."""
+def test_the_broker_does_not_stay_in_a_namespace(spaces: Namespaces) -> None:
+    """The broker returns to its own namespace after each request, also after a failed one."""
     a = spaces.add("a")
     with pytest.raises(KernelRefused):
         a.sysctl({"net.ipv4.no_such_thing": 1})
@@ -86,7 +86,7 @@ time.sleep(600)
 
 
 def users(inode: int) -> list[int]:
-    """Processes in a network namespace."""
+    """Return the processes in a network namespace."""
     found = []
     for path in Path("/proc").glob("[0-9]*/ns/net"):
         try:
@@ -98,7 +98,7 @@ def users(inode: int) -> list[int]:
 
 
 def holders(inode: int) -> list[int]:
-    """Processes with a descriptor of a network namespace."""
+    """Return the processes with a descriptor of a network namespace."""
     found = []
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         try:
@@ -118,7 +118,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(kernel: None, number: int)
         inside, held = set(users(inode)), set(holders(inode))
         assert child.pid in held
         child.send_signal(number)
-    # The same processes: the namespace's number may be another's by now.
+    # Compare the processes, because the namespace's number may be reused by now.
     wait_until(lambda: not inside & set(users(inode)) and not held & set(holders(inode)))
 
 
@@ -147,10 +147,10 @@ def test_an_exception_takes_everything_away(kernel: None) -> None:
             inode = os.stat(spaces.add("a").path).st_ino
             assert os.getpid() in holders(inode)
             raise ZeroDivisionError
-    assert os.getpid() not in holders(inode)  # the number may be another's by now
+    assert os.getpid() not in holders(inode)  # the number may be reused by now
 
 
-def test_it_says_why_a_machine_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_why_a_machine_is_unsuitable(monkeypatch: pytest.MonkeyPatch) -> None:
     why = available.__wrapped__
     monkeypatch.setattr(sys, "platform", "darwin")
     assert why() == "the kernel backend needs Linux"
@@ -162,7 +162,7 @@ def test_it_says_why_a_machine_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "needs `nft` (on Debian: apt-get install nftables)" in str(why())
 
 
-def test_it_says_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Namespaces, request: object, inside: object = None) -> int:
         raise KernelRefused("new: [Errno 1] Operation not permitted")
 
@@ -170,4 +170,4 @@ def test_it_says_what_the_kernel_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(shutil, "which", lambda tool: tool)
     monkeypatch.setattr(Namespaces, "ask", refuse)
     said = available.__wrapped__()
-    assert said == "this kernel does not let us: new: [Errno 1] Operation not permitted"
+    assert said == "this kernel does not permit it: new: [Errno 1] Operation not permitted"

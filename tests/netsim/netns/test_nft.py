@@ -27,7 +27,7 @@ def test_every_kind_with_a_twin_in_the_kernel_has_a_recipe() -> None:
     assert list(nft.KINDS) == list(probes.KINDS)
 
 
-def test_kinds_differ_in_what_they_are_named_for() -> None:
+def test_kinds_differ_as_their_names_say() -> None:
     rules = {kind: nft.rules(kind, SITE) for kind in nft.KINDS}
     assert "masquerade fully-random" in rules["linux-fully-random"]
     assert "snat to 198.51.100.1 persistent" in rules["linux-persistent"]

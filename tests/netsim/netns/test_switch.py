@@ -16,7 +16,7 @@ FULL = LinkSpec(
 
 
 @pytest.mark.parametrize("link", [LinkSpec(), FULL])
-def test_a_link_comes_through_the_control_socket_as_it_was(link: LinkSpec) -> None:
+def test_a_link_passes_the_control_socket_unchanged(link: LinkSpec) -> None:
     import json
 
     assert link_spec(json.loads(json.dumps(asdict(link)))) == link
@@ -30,7 +30,7 @@ def test_the_process_answers_and_ends_with_its_socket() -> None:
         switch.counts()  # it still answers
 
 
-def test_a_process_that_has_ended_is_said_so() -> None:
+def test_the_end_of_the_process_is_reported() -> None:
     switch = SwitchProcess()
     switch.counts()
     switch.kill()

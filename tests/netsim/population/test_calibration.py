@@ -1,4 +1,4 @@
-"""The population punches as often as peers in life do."""
+"""The population's success at hole punching is that of real peers."""
 
 import copy
 
@@ -23,7 +23,9 @@ def test_success_is_the_published_one() -> None:
 
 
 def test_each_pair_of_classes_does_as_in_theory() -> None:
-    """Losses aside: where theory says no, none gets through; where it says yes, nearly all."""
+    """Apart from losses: pairs that cannot punch in theory never succeed, all others nearly
+    always.
+    """
     found, kinds = punch(600, seed=2), {kind.name: kind.punch for kind in load().kinds}
     for (a, b), tried in found.tried.items():
         done = found.succeeded[a, b]
@@ -34,7 +36,7 @@ def test_each_pair_of_classes_does_as_in_theory() -> None:
 
 
 def with_share(symmetric: int) -> Population:
-    """The population with so many percent symmetric, taken from the port-restricted."""
+    """Return the population with this percentage symmetric, taken from the port-restricted."""
     entry = copy.deepcopy(table(f"{DEFAULT}.toml"))
     shares = {"port-restricted": 53 - symmetric, "symmetric": symmetric}
     for item in entry["class"]:
@@ -56,7 +58,7 @@ def test_the_table_has_a_line_a_class() -> None:
 
 @pytest.mark.long
 def test_success_over_many_seeds() -> None:
-    """Of ten thousand pairs; and every share may be 30 % off without leaving the band by much."""
+    """Checks ten thousand pairs. Each share may be 30 % off without leaving the band by much."""
     rates = [punch(1000, seed=seed).rate for seed in range(10)]
     assert sum(rates) / len(rates) == pytest.approx(RATE, abs=SPREAD)
     for symmetric in (8, 14):

@@ -1,4 +1,4 @@
-"""Sessions against their models; and that the driver does what it drew."""
+"""Sessions against their models; and the driver does what it drew."""
 
 import math
 from itertools import islice, pairwise
@@ -54,7 +54,7 @@ def test_departures_have_their_shares() -> None:
 
 
 @pytest.mark.parametrize("utc_hours", [0.0, 8.0, -6.0])
-def test_daily_ones_come_in_the_morning_of_their_own_place(utc_hours: float) -> None:
+def test_daily_volunteers_come_in_the_morning_of_their_place(utc_hours: float) -> None:
     found = stays("daily", 400, utc_hours)[1:]
     local = [(stay.start / HOUR + utc_hours) % 24 for stay in found]
     assert median(local) == pytest.approx(10, abs=0.4)
@@ -71,7 +71,7 @@ def test_sessions_follow_each_other(name: str) -> None:
     assert all(a.end < b.start for a, b in pairwise(found))
 
 
-def test_some_are_there_at_the_beginning_and_some_are_not() -> None:
+def test_some_volunteers_are_online_at_the_beginning() -> None:
     first = [stays("casual", 1, seed=seed)[0].start for seed in range(200)]
     there = sum(start == 0.0 for start in first) / 200
     expected = 5.57 / (5.57 + 12 * math.exp(0.5))  # mean stay, mean absence
@@ -92,7 +92,7 @@ def test_an_unknown_model_is_refused() -> None:
 
 
 class Beat:
-    """A program that only is there."""
+    """Program that only runs."""
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[str]") -> None:
         task_status.started("beating")
@@ -100,7 +100,7 @@ class Beat:
 
 
 def lives(seed: int, *, count: int = 15, hours: float = 48.0) -> list[Deed]:
-    """What a driver did to whole hosts."""
+    """Return what a driver did to whole hosts."""
     world = World(seed)
     faults = Faults(world)
     people = populate(world, count)
@@ -113,7 +113,7 @@ def lives(seed: int, *, count: int = 15, hours: float = 48.0) -> list[Deed]:
     return faults.timeline
 
 
-def test_the_driver_does_what_was_drawn_and_again_the_same() -> None:
+def test_the_driver_follows_the_draws_reproducibly() -> None:
     timeline = lives(5)
     assert timeline == lives(5) != lives(6)
     assert {deed.what for deed in timeline} >= {"start", "stop", "crash", "sleep", "redial"}
@@ -124,7 +124,7 @@ def test_the_driver_does_what_was_drawn_and_again_the_same() -> None:
 
 
 class Clockwork:
-    """A core that counts its seconds."""
+    """Core that counts its seconds."""
 
     def __init__(self) -> None:
         self.wake_at = 0.0
@@ -139,7 +139,7 @@ class Clockwork:
         return ()
 
 
-def test_light_hosts_are_there_as_long_as_their_sessions_last() -> None:
+def test_light_hosts_are_up_during_their_sessions() -> None:
     world = World(3)
     faults = Faults(world)
     cores: dict[str, Clockwork] = {}
@@ -149,7 +149,7 @@ def test_light_hosts_are_there_as_long_as_their_sessions_last() -> None:
         return cores[name]
 
     people = populate(world, 20, core=core)
-    random = Random("3/v0/churn")  # the stream of the first one
+    random = Random("3/v0/churn")  # the stream of the first volunteer
     first = sessions(MODEL, habit_of(MODEL, random), random, people[0].drawn.region.utc_hours)
     expected = sum(
         max(0.0, min(stay.end, 100 * HOUR) - stay.start)

@@ -1,4 +1,4 @@
-"""Both published formats, what is wrong with a file, and the computed matrix of the package."""
+"""Both published formats, errors in a file, and the computed matrix of the package."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_a_table_of_cities_names_the_line_that_is_wrong(text: str, line: int) ->
 
 
 def test_latency_grows_with_the_great_circle() -> None:
-    """A quarter of the earth is 10,008 km: 100 ms there and back in glass, the detour aside."""
+    """A quarter of the earth is 10,008 km: 100 ms of round trip in glass, without the detour."""
     pole, equator, east = (90.0, 0.0), (0.0, 0.0), (0.0, 90.0)
     quarter = ENDS_MS + DETOUR * 100.08
     assert round_trip_ms(pole, equator) == pytest.approx(quarter, abs=0.1)
@@ -144,18 +144,18 @@ def test_a_world_takes_a_matrix() -> None:
 
 
 needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the published files lie beside the project"
+    not TRACES.is_dir(), reason="needs the published files next to the project"
 )
 
 
 def round_trips(places: Matrix) -> list[float]:
-    """The 5th to the 95th percentile, ms."""
+    """Return the 5th to the 95th percentile, in ms."""
     return [2000 * quantile(places.one_way(), share) for share in SHARES]
 
 
 @needs_traces
 def test_the_published_files_can_be_read() -> None:
-    """Their quantiles are those of their descriptions."""
+    """Their quantiles are those in their descriptions."""
     with (TRACES / "planetlab" / "rtt_ms_490.txt").open() as file:
         lab = planetlab(file)
     assert len(lab) == 490
@@ -167,7 +167,7 @@ def test_the_published_files_can_be_read() -> None:
 
 @needs_traces
 def test_the_core_matrix_is_like_the_measured_ones() -> None:
-    """As the docstring says: by quantiles over the same cities, and by pairs."""
+    """The quantiles over the same cities, and the pairs, are as the docstring says."""
     core = matrix()
     with (TRACES / "wondernetwork" / "pings_2018.csv").open() as file:
         wonder = wondernetwork(file)

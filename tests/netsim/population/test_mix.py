@@ -1,4 +1,4 @@
-"""Who is drawn, what is built, and that one more volunteer changes nobody."""
+"""Volunteers: how they are drawn and built, and that adding one changes no other."""
 
 import copy
 from collections import Counter
@@ -27,7 +27,7 @@ from shoal.netsim.world import World
 
 
 class Silent:
-    """A core that does nothing."""
+    """Core that does nothing."""
 
     wake_at = inf
 
@@ -43,13 +43,13 @@ def people(count: int, seed: int = 1) -> list[Volunteer]:
 
 
 def shown(one: Volunteer) -> tuple[Any, ...]:
-    """All that can differ between two volunteers, addresses aside."""
+    """Return all that can differ between two volunteers, except addresses."""
     kinds = tuple(type(gateway).__name__ for gateway in one.gateways)
     return one.name, one.kind, one.drawn, kinds
 
 
 def test_shares_are_those_of_the_population() -> None:
-    """Within 99.9 % of what chance does, for classes, regions, IPv6."""
+    """Within 99.9 % of chance, for classes, regions and IPv6."""
     population, places = load(), latency.matrix()
     count = 5000
     drawn = [draw(population, Random(n), places) for n in range(count)]
@@ -72,7 +72,7 @@ def test_sites_lie_in_their_region() -> None:
         assert places.sites[one.site].region == one.region.name
 
 
-def test_one_more_changes_nobody() -> None:
+def test_one_more_volunteer_changes_no_other() -> None:
     assert [shown(one) for one in people(40)] == [shown(one) for one in people(60)[:40]]
     assert [shown(one) for one in people(40)] != [shown(one) for one in people(40, seed=2)]
 
@@ -131,7 +131,7 @@ def test_the_analytic_check_can_fail() -> None:
         ("open", "blocked", False),
     ],
 )
-def test_who_can_punch_whom(a: str, b: str, works: bool) -> None:
+def test_pairs_that_can_punch(a: str, b: str, works: bool) -> None:
     assert can_punch(a, b) == can_punch(b, a) == works
 
 

@@ -1,4 +1,4 @@
-"""Link profiles by name, against the table they come from."""
+"""Link profiles by name, compared with the table that they come from."""
 
 from random import Random
 from statistics import median
@@ -9,7 +9,7 @@ from shoal.netsim.errors import BadScenario
 from shoal.netsim.link import LOST, Pipe
 from shoal.netsim.population.profiles import link, names, overlay, overlays
 
-# One way p50 and jitter in ms, down and up in Mbit/s, buffer in ms: the study's table.
+# One-way p50 and jitter in ms, down and up in Mbit/s, buffer in ms: the study's table.
 TABLE = {
     "fibre": (3, 1, 500, 300, 50),
     "cable": (8, 4, 300, 20, 250),
@@ -41,7 +41,9 @@ def test_a_profile_delays_as_its_table_says(name: str) -> None:
 
 
 def test_a_low_satellite_spikes_at_its_handover() -> None:
-    """The round trip's spike: about 140 ms at the start of each 15 s, about 75 ms at their end."""
+    """The round trip rises by about 140 ms at the start of each 15 s, by about 75 ms at
+    their end.
+    """
     cycle = link("leo").up.cycle
     assert cycle is not None
     base = 2 * 0.025

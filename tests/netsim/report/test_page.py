@@ -53,7 +53,7 @@ def result(name: str = "plain") -> dict[str, Any]:
 
 
 class Tags(HTMLParser):
-    """Every tag that has to be closed is, and which there are."""
+    """Parser that checks that every tag is closed, and collects the tags."""
 
     VOID = ("meta", "br")
     OPTIONAL = ("tr", "td", "th", "p")
@@ -136,7 +136,7 @@ def test_plots_are_images() -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every figure that is plotted from now on, drawn."""
+    """Collect every figure that is plotted from now on, drawn."""
     pytest.importorskip("matplotlib")
     found: list[Any] = []
 
@@ -204,7 +204,7 @@ def test_marks_and_figures_are_explained(monkeypatch: pytest.MonkeyPatch) -> Non
         assert words in found, words
 
 
-def test_what_there_is_nothing_of_is_left_out() -> None:
+def test_empty_sections_are_left_out() -> None:
     assert plots.topology([]) == "" and plots.matrix({"classes": ["a"], "cells": []}) == ""
     assert plots.timeline({"series": {"at": []}}) == ""
 
@@ -215,7 +215,7 @@ def test_a_run_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No step was asked for" in found and not re.search(r"Expectations", found)
 
 
-def test_what_a_reader_looks_for_stands_first() -> None:
+def test_the_headline_comes_first() -> None:
     text = page(result())
     places = [text.index(word) for word in (
         "of the echoes answered", "1 of 1 failed", "What happened", "All figures",
@@ -224,7 +224,7 @@ def test_what_a_reader_looks_for_stands_first() -> None:
     assert "there and back (median)" in text[: places[1]] and " ms</dt>" in text[: places[1]]
 
 
-def test_a_matplotlib_that_does_not_load_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matplotlib_that_does_not_load_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert not plots.available()
     assert "pip install matplotlib" in page(result())

@@ -1,4 +1,4 @@
-"""Scenarios of the tests, short."""
+"""Short scenarios for the tests."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,9 @@ RunText = Callable[..., Run]
 
 @pytest.fixture
 def run_text() -> RunText:
-    """`run_text("[[host]] …")` runs it under a `[sim]` of so many seconds; returns the run."""
+    """Return a function that runs a text under a `[sim]` of the given duration, and returns the
+    run.
+    """
 
     def run(text: str, *, duration: str = "10s", seed: int = 1, until: float | None = None) -> Run:
         head = f'[sim]\nname = "t"\nduration = "{duration}"\n'

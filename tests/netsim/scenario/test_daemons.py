@@ -1,4 +1,4 @@
-"""Scenarios of whole daemons: each setting reaches the daemon, and what is measured of it."""
+"""Scenarios of whole daemons: each setting reaches the daemon, and its metrics are measured."""
 
 from collections.abc import Callable
 from typing import Any
@@ -89,17 +89,17 @@ def test_a_setting_reaches_the_daemon(run_text: Any, name: str) -> None:
     ("settings", "says"),
     [
         ('profile = "dekstop"', "no profile `dekstop`"),
-        ('layers = "3:1"', "are no layers"),
-        ('layers = "a"', "are no layers"),
-        ('memory = "0B"', "more memory than none"),
+        ('layers = "3:1"', "is not a range of layers"),
+        ('layers = "a"', "is not a range of layers"),
+        ('memory = "0B"', "to offer some memory"),
         ('memory = "4 gigs"', "units of a size"),
-        ('dtype = "int8"', "`int8` is none of"),
+        ('dtype = "int8"', "`int8` is not one of"),
         ('engine = false, model = "tiny"', "`model` has no effect"),
         ('bootstrap = "m"', "no `daemon` host `m`"),
         ("port = 0", "at least 1"),
         ('up = "9kB/s"', "a daemon's rates are at least 10 kB/s"),
-        ('relay = "0B/s"', "a rate is more than nothing"),
-        ('down = "none"', "is no rate"),
+        ('relay = "0B/s"', "a rate has to be greater than 0"),
+        ('down = "none"', "is not a rate"),
     ],
 )
 def test_settings_that_are_refused(run_text: Any, settings: str, says: str) -> None:
@@ -108,7 +108,7 @@ def test_settings_that_are_refused(run_text: Any, settings: str, says: str) -> N
     assert says in caught.value.message and caught.value.line == 8
 
 
-def test_daemons_that_nobody_can_reach_are_refused(run_text: Any) -> None:
+def test_daemons_without_a_public_one_are_refused(run_text: Any) -> None:
     with pytest.raises(BadScenario, match="no daemon has a public address"):
         run_text(THREE.format(host='nat = "linux-drop"', end=""))
 
@@ -121,7 +121,9 @@ def test_the_least_rate_is_that_of_the_daemon() -> None:
 
 @pytest.mark.ci
 def test_a_relay_links_homes_that_cannot_reach_each_other(run_text: Any) -> None:
-    """Two homes whose gateways give each peer another port: their only way is the public daemon."""
+    """Two homes whose gateways give each peer another port can only meet through the public
+    daemon.
+    """
     homes = '[[host]]\nname = "h"\ncount = 2\nnat = "apdm-apdf"\nsettings = {{ {} }}\n'
     for relay, linked in (('"1MB/s"', 1.0), ('"none"', 2 / 3)):
         settings = f"settings = {{ engine = false, relay = {relay} }}\n"
@@ -163,7 +165,7 @@ def test_faults_of_a_disk(run_text: Any, action: str) -> None:
 
 def test_a_host_without_a_daemon_has_no_disk(run_text: Any) -> None:
     end = '[[step]]\nat = "1s"\naction = "disk.full"\ntarget = "n2"\n'
-    with pytest.raises(BadScenario, match="`n2` runs no daemon"):
+    with pytest.raises(BadScenario, match="`n2` does not run a daemon"):
         run_text(THREE.format(host='program = "idle"', end=end))
     with pytest.raises(SimError, match="no disk before its daemon starts"):
         run_text(THREE.format(host='start = "2s"', end=end))

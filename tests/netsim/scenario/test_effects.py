@@ -88,7 +88,7 @@ def fill(text: str, **given: str) -> str:
 
 
 def fingerprint(text: str) -> Any:
-    """What shows of a run: its packets, its figures, its hosts and their clocks."""
+    """Return all that shows of a run: its packets, its figures, its hosts and their clocks."""
     run = Run(parse(text), 3)
     result = run.go()
     walls = [(host.name, host.wall()) for host in run.world.hosts.values()]
@@ -169,7 +169,8 @@ CASES: dict[tuple[str, str], tuple[str, dict[str, str]]] = {
     ),
     ("cut", "target"): (ECHO, {"end": step("cut", 'target = "a"\nway = "down"')}),
 }  # fmt: skip
-WITHOUT: dict[tuple[str, str], dict[str, str]] = {  # what to compare with, where not with nothing
+# the text to compare with, if not the one without the knob
+WITHOUT: dict[tuple[str, str], dict[str, str]] = {
     ("nat", "site"): {"world": 'latency = "core"'},
     ("host", "site"): {"world": 'latency = "core"'},
     ("host", "behind"): {"host": 'nat = "linux-drop"'},
@@ -225,7 +226,7 @@ def test_a_knob_has_an_effect(case: tuple[str, str]) -> None:
 
 
 def test_the_same_text_gives_the_same_run() -> None:
-    """Or the test above would say nothing."""
+    """Otherwise the test above would say nothing."""
     assert fingerprint(fill(ECHO)) == fingerprint(fill(ECHO))
     assert fingerprint(fill(PUNCH)) == fingerprint(fill(PUNCH))
 
@@ -263,12 +264,12 @@ program = "idle"
         ("eim-apdf", "block_size = 64", "no effect without `ports"),
         ("eim-apdf", 'ports = "block"\nblock_size = 99999', "block_size"),
         ("linux-drop", 'inside = "no network"', "no network"),
-        ("eim-apdf", "hairpin = true", "none of external"),
+        ("eim-apdf", "hairpin = true", "not one of external"),
         ("linux-drop", 'hairpin = "off"', "neither true nor false"),
-        ("linux-drop", 'udp_new = "-1s"', "not negative"),
+        ("linux-drop", 'udp_new = "-1s"', "cannot be negative"),
     ],
 )
-def test_what_a_gateway_cannot_be_is_refused(kind: str, text: str, says: str) -> None:
+def test_invalid_gateways_are_refused(kind: str, text: str, says: str) -> None:
     with pytest.raises(BadScenario) as caught:
         parse(NAT.format(kind=kind, knobs=text))
     assert says in caught.value.message and caught.value.line in range(4, 9)
@@ -278,7 +279,7 @@ def test_what_a_gateway_cannot_be_is_refused(kind: str, text: str, says: str) ->
     "text",
     ['udp_new = "3s"', "ipv6 = true", 'overlay = "full-cone"\noverlay_s = "3s"', "igd = true"],
 )
-def test_what_a_gateway_can_be_is_built(text: str) -> None:
+def test_valid_gateways_are_built(text: str) -> None:
     run = Run(parse(NAT.format(kind="linux-drop", knobs=text)), 1)
     assert "n" in run.world.gateways
     run.go()

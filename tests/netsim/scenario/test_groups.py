@@ -1,4 +1,4 @@
-"""Groups: which hosts they have, by seed; their links, their settings, and faults on them."""
+"""Groups: their hosts, by seed; their links, their settings, and faults on them."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_hosts_by_their_gateway_and_by_their_class() -> None:
     assert not kinds & others
 
 
-def test_the_rest_is_what_another_group_leaves() -> None:
+def test_without_leaves_out_the_hosts_of_another_group() -> None:
     text = '[[group]]\nname = "cut"\nof = "a"\ncount = 1\n'
     text += '[[group]]\nname = "g"\nof = "a"\nwithout = "cut"\n'
     groups = made(text).groups
@@ -154,14 +154,14 @@ def test_the_same_seed_the_same_packets() -> None:
     ("text", "says", "after"),
     [
         ("", "`[[group]] needs `name`", 0),
-        ('name = "a"', "the name `a` is taken", 1),
-        ('name = "all"', "the name `all` is taken", 1),
-        ('name = "g h"', "is no name for a group", 1),
+        ('name = "a"', "the name `a` is already used", 1),
+        ('name = "all"', "the name `all` is already used", 1),
+        ('name = "g h"', "is not a valid name for a group", 1),
         ('name = "g"\nof = "q"', "no host `q`", 2),
         ('name = "g"\nwithout = "h"', "no host `h`", 2),
         ('name = "g"\nkind = "symetric"', "no kind of gateway or class `symetric`", 2),
         ('name = "g"\nlink = "dls"', "no link `dls`", 2),
-        ('name = "g"\nshare = 0', "more than nothing", 2),
+        ('name = "g"\nshare = 0', "greater than 0", 2),
         ('name = "g"\nshare = 0.5\ncount = 2', "either a `share` or a `count`", 2),
         ('name = "g"\nsettings = { every = "1s" }', "the hosts run `idle` and `udp-echo`", 2),
         ('name = "g"\nof = "a"\nsettings = { evry = "1s" }', "has no key `evry`", 3),
@@ -199,7 +199,7 @@ def test_a_host_on_two_sides_is_refused_with_the_step_s_line() -> None:
     step = '[[step]]\nat = "1s"\naction = "partition"\ngroups = [["g"], ["a1"]]\n'
     with pytest.raises(BadScenario) as caught:
         made('[[group]]\nname = "g"\nof = "a"\n', step=step)
-    assert "`a1` is in the groups twice" in caught.value.message
+    assert "`a1` is in two groups of the partition" in caught.value.message
     assert caught.value.line == AT + 3 and "`without`" in caught.value.hint
 
 

@@ -1,4 +1,4 @@
-"""Links of a scenario: the profile, then what holds for both directions, then each one's own."""
+"""Links of a scenario: the profile, then the values for both directions, then those for one."""
 
 import pytest
 

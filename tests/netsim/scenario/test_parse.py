@@ -1,4 +1,4 @@
-"""Scenarios: what is read, and that everything else is refused with its line and a hint."""
+"""Scenarios: valid ones are read, and everything else is refused with its line and a hint."""
 
 import random
 import re
@@ -96,7 +96,7 @@ def test_the_examples_are_right(path: Path) -> None:
         ('rate = "1Mbit/s"', 'mtu = "100B"', "`mtu` is at least 576 B", ""),
         ('rate = "1Mbit/s"', 'profile = "cabel"', "no link profile `cabel`", "`cable`"),
         ('rate = "1Mbit/s"', 'up = { dealy = "1s" }', "`up` has no key `dealy`", "`delay`"),
-        ('id = "slow"', 'id = "cable"', "there is a link `cable` already", ""),
+        ('id = "slow"', 'id = "cable"', "the link `cable` already exists", ""),
         ('kind = "linux-drop"', 'kind = "linux-dorp"', "no kind of gateway", "`linux-drop`"),
         ('kind = "linux-drop"', 'kind = "linux-drop"\nudp_neww = "1s"', "udp_neww", "`udp_new`"),
         (
@@ -105,15 +105,15 @@ def test_the_examples_are_right(path: Path) -> None:
             "[[nat]] of kind `linux-drop` has no key",
             "",
         ),
-        ('kind = "linux-drop"', 'kind = "linux-drop"\ninput = "maybe"', "`maybe` is none of", ""),
+        ('kind = "linux-drop"', 'kind = "linux-drop"\ninput = "maybe"', "`maybe` is not one", ""),
         ('kind = "linux-drop"', 'kind = "linux-drop"\nbehind = "x"', "no earlier [[nat]] `x`", ""),
         ('link = "slow"', 'link = "slwo"', "no link `slwo`", "`slow`"),
         ('nat = "shared"', 'nat = "shred"', "no kind of gateway or [[nat]] `shred`", "`shared`"),
         ('nat = "shared"', 'nat = "shared"\nbehind = "shared"', "`behind` has no effect", "nat ="),
         ('nat = "shared"', 'nat = "shared"\nsite = 3', "`site` has no effect", ""),
         ('program = "udp-echo"', 'program = "udp-ehco"', "no program `udp-ehco`", "`udp-echo`"),
-        ('name = "b"', 'name = "a1"', "the name `a1` is taken", ""),
-        ('name = "b"', 'name = "<script>"', "is no name for a host", ""),
+        ('name = "b"', 'name = "a1"', "the name `a1` is already used", ""),
+        ('name = "b"', 'name = "<script>"', "is not a valid name for a host", ""),
         ("count = 2", "count = 0", "at least 1", ""),
         (
             "count = 2",
@@ -127,21 +127,21 @@ def test_the_examples_are_right(path: Path) -> None:
         ('action = "partition"', 'action = "partitoin"', "no action", "`partition`"),
         ('action = "partition"', 'action = "heal"', "`heal` has no key `groups`", ""),
         ('groups = [["a"], ["b"]]', 'groups = [["a"], ["c"]]', "no host `c`", ""),
-        ('groups = [["a"], ["b"]]', 'groups = [["a"], ["a1"]]', "`a1` is in the groups", ""),
-        ('groups = [["a"], ["b"]]', 'groups = [["all"], ["b"]]', "`b` is in the groups", ""),
+        ('groups = [["a"], ["b"]]', 'groups = [["a"], ["a1"]]', "`a1` is in two groups", ""),
+        ('groups = [["a"], ["b"]]', 'groups = [["all"], ["b"]]', "`b` is in two groups", ""),
         ('metric = "rtt.p50"', 'metric = "rtt"', "no metric `rtt`", "`rtt.p5"),
         ('metric = "rtt.p50"', 'metric = "throughput.p50"', "nothing in this scenario", "tcp-t"),
         ('op = "<"', 'op = "=<"', "no operator `=<`", "`<=`"),
         ('duration = "10s"', 'duration = "99999d"', "at most ten years", ""),
         ('duration = "10s"', 'duration = "0.1us"', "at least 1us", ""),
         ('name = "x"', f"name = 'x'\n{'a.' * 40}b = 1", "at most 30 dots", ""),
-        ('name = "x"', 'name = "x"\n[sim]\nname = "x"', "there is a [sim] already", "together"),
+        ('name = "x"', 'name = "x"\n[sim]\nname = "x"', "[sim] is declared twice", "together"),
         ("count = 2", "count = 99999999999999999999", "at most 63 bits", ""),
-        ('value = "1s"', "value = 1", "value: a time is written with its unit", ""),
+        ('value = "1s"', "value = 1", "value: a time needs a unit", ""),
         ('metric = "rtt.p50"', 'invariant = "linked"', "[[expect]] has no key `op`", ""),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, says: str, hint: str) -> None:
+def test_errors_are_refused_with_their_line(old: str, new: str, says: str, hint: str) -> None:
     text = PLAIN.replace(old, new, 1)
     error = refused(text)
     assert says in error.message, error.message
@@ -157,14 +157,14 @@ def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, says: str, h
     [
         ("", "there is no [sim]"),
         ('[sim]\nname = "x"\nduration = "1s"', "there is no host"),
-        ("[sim", "this is no TOML"),
-        ("[sim]\nname = 1\nname = 2", "this is no TOML"),
-        ("sim = 3", "`sim` is a table"),
-        ('host = "x"\n[sim]\nname = "x"\nduration = "1s"', "`host` is an array of tables"),
+        ("[sim", "not valid TOML"),
+        ("[sim]\nname = 1\nname = 2", "not valid TOML"),
+        ("sim = 3", "`sim` has to be a table"),
+        ('host = "x"\n[sim]\nname = "x"\nduration = "1s"', "`host` has to be an array of tables"),
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
     ],
 )
-def test_what_is_no_scenario(text: str, says: str) -> None:
+def test_files_that_are_not_scenarios(text: str, says: str) -> None:
     assert says in refused(text).message
 
 
@@ -178,7 +178,7 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ("hosts = 3", "`hosts` needs a `population`"),
         ('population = "home-volunteers-2026"\n[[host]]\nname = "a"', "`population` has no effect"),
         ('latency = "croe"\n[[host]]\nname = "a"', "no latency matrix"),
-        ('latency = "planetlab:/nowhere"\n[[host]]\nname = "a"', "no name of a file beside"),
+        ('latency = "planetlab:/nowhere"\n[[host]]\nname = "a"', "not the name of a file"),
         (
             'hosts = 2\npopulation = "home-volunteers-2026"\nprogram = "udp-echo"\n'
             'settings = { to = "a" }\n[[host]]\nname = "a"',
@@ -192,8 +192,8 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
             '[[host]]\nname = "a"\ncount = 60000\nprogram = "idle"',
             "at most 100000 hosts",
         ),
-        ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "no name of a file beside"),
-        ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "no name of a file beside"),
+        ('latency = "planetlab:../rtt.txt"\n[[host]]\nname = "a"', "not the name of a file"),
+        ('latency = "planetlab:.hidden"\n[[host]]\nname = "a"', "not the name of a file"),
         ('latency = "planetlab:rtt.txt"\n[[host]]\nname = "a"', "there is no file `rtt.txt`"),
         ('latency = "planet:rtt.txt"\n[[host]]\nname = "a"', "no form of latencies `planet`"),
         ('[[host]]\nname = "a"\nsettings = { port = 70000 }', "at most 65535"),
@@ -209,7 +209,7 @@ WORLD = '[sim]\nname = "x"\nduration = "10s"\n[world]\n'
         ('[[host]]\nname = "a"\n[[step]]\nat = "1s"\naction = "heal"\nfor = "1s"', "cannot end"),
     ],
 )
-def test_what_has_no_effect_is_refused(world: str, says: str) -> None:
+def test_keys_without_effect_are_refused(world: str, says: str) -> None:
     assert says in refused(WORLD + world).message
 
 
@@ -220,12 +220,12 @@ def test_a_scale_for_the_population() -> None:
         parse(PLAIN, hosts=4)
 
 
-def test_for_ends_what_can_end() -> None:
+def test_for_ends_actions_that_can_end() -> None:
     assert set(UNDO) < set(ACTIONS)
     assert all(name in UNDO for name, table in ACTIONS.items() if table in NEEDS_FOR)
 
 
-# Whatever is written, the answer is a scenario or a line.
+# Any input gives a scenario or an error with a line.
 
 _LINES = [line for path in EXAMPLES for line in path.read_text().splitlines()] + PLAIN.splitlines()
 
@@ -298,7 +298,7 @@ def test_errors_in_such_a_file_have_both_lines() -> None:
     with pytest.raises(BadScenario) as caught:
         parse(PLACES, beside={"rtt.txt": "0 40\n60 x\n"}.__getitem__)
     assert caught.value.line == 5
-    assert caught.value.message == "rtt.txt:2: 'x' is no number of milliseconds"
+    assert caught.value.message == "rtt.txt:2: 'x' is not a number of milliseconds"
     with pytest.raises(BadScenario, match="no site 1"):
         parse(PLACES, beside={"rtt.txt": "0\n"}.__getitem__)
 
@@ -308,13 +308,13 @@ def test_a_matrix_in_seconds_is_not_read_as_milliseconds() -> None:
     with pytest.raises(BadScenario) as caught:
         parse(PLACES, beside=beside)
     assert caught.value.line == 5
-    assert "its longest round trip is 0.06: this can be seconds or" in caught.value.message
+    assert "the longest round trip is 0.06, which can be seconds or" in caught.value.message
     assert 'latency_unit = "s"' in caught.value.hint
     for unit, seconds in (("s", 0.025), ("ms", 0.000025)):
         text = PLACES.replace("[world]", f'[world]\nlatency_unit = "{unit}"')
         found = parse(text, beside=beside)
         assert found.matrix is not None and found.matrix(0, 1) == pytest.approx(seconds)
-    with pytest.raises(BadScenario, match="a round trip of 40 s cannot be"):
+    with pytest.raises(BadScenario, match="a round trip of 40 s is out of range"):
         parse(text.replace('"ms"', '"s"'), beside={"rtt.txt": "0 40\n60 0\n"}.__getitem__)
     with pytest.raises(BadScenario, match="`latency_unit` has no effect here"):
         parse(text.replace("planetlab:rtt.txt", "core"))
@@ -326,7 +326,7 @@ def test_a_large_file_is_no_scenario() -> None:
 
 
 def test_many_hosts_are_read_in_linear_time() -> None:
-    """Quadratic, these took minutes."""
+    """With quadratic time these took minutes."""
     table = '[[host]]\nname = "h{}"\nprogram = "udp-echo"\n'
     began = time.process_time()
     parse(WORLD + "".join(table.format(number) for number in range(8000)))

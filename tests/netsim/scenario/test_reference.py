@@ -1,4 +1,4 @@
-"""docs/spec/scenario.md is what the tables say of themselves, and each of its examples is valid."""
+"""docs/spec/scenario.md is generated from the tables, and each of its examples is valid."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_reference_is_up_to_date() -> None:
 
 
 def scenario(example: str) -> Scenario:
-    """An example as a whole file, where it is only a table of one."""
+    """Complete an example that is only a table of a file."""
     link = 'link = "wifi"\n' if 'id = "wifi"' in example else ""
     text = example if "[sim]" in example else SIM + example + HOST + link
     return parse(text, beside=FILES.__getitem__)

@@ -1,4 +1,4 @@
-"""Results: what is kept of samples, and the matrix of pairs."""
+"""Results: the samples that are kept, and the matrix of pairs."""
 
 from itertools import pairwise
 

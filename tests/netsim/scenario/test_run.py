@@ -1,4 +1,4 @@
-"""Runs: figures, samples, verdicts, populations and churn; the same twice."""
+"""Runs: figures, samples, verdicts, populations and churn; equal for equal seeds."""
 
 from dataclasses import asdict
 from typing import Any
@@ -53,7 +53,7 @@ def test_a_run_that_is_stopped_judges_nothing(run_text: Any) -> None:
     assert result.virtual == 4.0
 
 
-def test_a_late_echo_is_none(run_text: Any) -> None:
+def test_a_late_echo_does_not_count(run_text: Any) -> None:
     slow = PAIR.replace('"10ms"', '"400ms"')
     assert run_text(slow).result().metrics["echo.answered"] > 20
     late = slow.replace("settings = {", 'settings = { timeout = "700ms",')
@@ -110,7 +110,7 @@ def test_volunteers_come_and_go(run_text: Any) -> None:
     assert len(other.deeds) < len(result.deeds)
 
 
-def test_what_a_program_raises_ends_the_run() -> None:
+def test_an_exception_of_a_program_ends_the_run() -> None:
     run = Run(parse(f'[sim]\nname = "t"\nduration = "9s"\n{PAIR}'), 1)
 
     async def broken(*_: Any, **__: Any) -> None:
@@ -123,7 +123,7 @@ def test_what_a_program_raises_ends_the_run() -> None:
     assert result.ended == "interrupted" and not result.verdicts
 
 
-def test_progress_is_told_of_every_sample() -> None:
+def test_progress_is_reported_at_every_sample() -> None:
     told: list[float] = []
     Run(parse(f'[sim]\nname = "t"\nduration = "3s"\n{PAIR}'), 1, progress=told.append).go()
     assert told == [1.0, 2.0, 3.0]

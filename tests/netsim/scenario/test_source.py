@@ -1,4 +1,4 @@
-"""Tables read into dataclasses: values, defaults, and what is told of a word that is unknown."""
+"""Tables read into dataclasses: values, defaults, and the messages for unknown words."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from shoal.netsim.scenario.source import Source, knob, knobs
 class Table:
     name: str = knob(units.text, says="its name")
     kind: str = knob(units.text, "round", says="its kind", known=lambda: ("round", "square"))
-    origins: tuple[str, ...] = knob(units.names, (), key="from", says="where it comes from")
+    origins: tuple[str, ...] = knob(units.names, (), key="from", says="its source")
     line: int = 0
 
 
@@ -30,17 +30,17 @@ def test_a_table() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        ("[t]\nname = 3", 2, "name: `3` is no text"),
+        ("[t]\nname = 3", 2, "name: `3` is not a text"),
         ('[t]\nname = "x"\nkind = "rund"', 3, "no kind `rund`"),
         ('[t]\nname = "x"\nline = 3', 3, "[t] has no key `line`"),
         ('[t]\nname = "x"\norigins = "a"', 3, "[t] has no key `origins`"),
         ('\n\n[t]\nkind = "round"', 3, "[t] needs `name`"),
-        ("t = 3", 1, "`t` is a table"),
-        ('[t]\nname = "x\n', 2, "this is no TOML"),
-        ("[t]\nname = ", 2, "this is no TOML"),
+        ("t = 3", 1, "`t` has to be a table"),
+        ('[t]\nname = "x\n', 2, "not valid TOML"),
+        ("[t]\nname = ", 2, "not valid TOML"),
     ],
 )
-def test_what_is_refused(text: str, line: int, says: str) -> None:
+def test_refused_tables(text: str, line: int, says: str) -> None:
     with pytest.raises(BadScenario) as caught:
         read(text)
     assert says in caught.value.message and caught.value.line == line

@@ -1,4 +1,4 @@
-"""Steps: what each does to the hosts, when it ends, and what is noted."""
+"""Steps: their effect on the hosts, when it ends, and what is recorded."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def answered(run: Any, name: str) -> int:
         ("partition", 'groups = [["b"], ["a"]]\noneway = true\nfor = "3s"', 30),
         ("loss", 'from = "a"\nto = "b"\nshare = "100%"\nfor = "3s"', 30),
         ("delay", 'from = "a"\nto = "b"\nby = "9s"\nfor = "3s"', 30),
-        ("clog", 'target = "b"\nfor = "7900ms"', 79 - 50),  # those of the last 5 s are in time
+        ("clog", 'target = "b"\nfor = "7900ms"', 79 - 50),  # the echoes of the last 5 s are in time
         ("crash", 'target = "b"\nfor = "3s"', 30),
         ("sleep", 'target = "b"\nfor = "3s"', 30),
         ("link.down", 'target = "b"\nfor = "3s"', 30),

@@ -1,4 +1,4 @@
-"""Quantities: what is read, and what is refused."""
+"""Quantities: values that are read, and values that are refused."""
 
 from typing import Any
 

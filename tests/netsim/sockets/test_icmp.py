@@ -1,4 +1,4 @@
-"""ICMP errors: who is told, through which NATs, and how often."""
+"""ICMP errors: which sockets get them, through which NATs, and how often."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shoal.netsim.world import World
 
 
 def refused(world: World, behind: Gateway | None, target: Any) -> bool:
-    """Whether a connected socket behind `behind` hears that nobody has port 9 of `target`."""
+    """Whether a connected socket behind `behind` learns that port 9 of `target` is closed."""
     host = world.host("asker", behind=behind)
 
     async def program() -> bool:
@@ -36,7 +36,7 @@ def test_a_closed_port_is_reported() -> None:
     assert refused(world, None, world.host("target"))
 
 
-def test_a_host_that_is_off_says_nothing() -> None:
+def test_a_host_that_is_off_sends_no_error() -> None:
     world = World()
     target = world.host("target")
     target.up = False
@@ -50,7 +50,7 @@ def test_errors_come_back_through_a_nat() -> None:
 
 
 def test_errors_are_rationed() -> None:
-    """Six at once, then one a second; the loopback is not counted."""
+    """Six at once, then one per second; the loopback is not counted."""
     trace = Trace(keep=True)
     world = World(trace=trace)
     host, target = world.host("asker"), world.host("target")
@@ -71,7 +71,7 @@ def test_errors_are_rationed() -> None:
 
 
 def test_error_sizes_and_sources() -> None:
-    """An error quotes what fits 576 bytes, and comes from the address that was asked."""
+    """An error quotes what fits into 576 bytes, and comes from the address that was asked."""
     trace = Trace(keep=True)
     world = World(trace=trace)
     host, target = world.host("asker"), world.host("target")
@@ -90,7 +90,7 @@ def test_error_sizes_and_sources() -> None:
 
 
 def test_errors_about_others_are_not_heard() -> None:
-    """A forged or stale error does not end a conversation it does not name."""
+    """A forged or stale error does not end a conversation that it does not name."""
     world = World()
     host = world.host("asker")
 

@@ -80,7 +80,7 @@ def test_refusals(world: Any, tmp_path: Path) -> None:
         server = unix()
         await server.bind(path)
         with pytest.raises(ConnectionRefusedError):
-            await client.connect(path)  # bound, but nobody listens
+            await client.connect(path)  # bound, but not listening
         with pytest.raises(OSError) as caught, unix() as other:
             await other.bind(path)
         assert caught.value.errno == errno.EADDRINUSE
@@ -133,7 +133,7 @@ def test_bytes_and_half_close(world: Any, tmp_path: Path) -> None:
 
 @both
 def test_closed_with_unread_bytes(world: Any, tmp_path: Path) -> None:
-    """The one that wrote learns by ECONNRESET that they were never read."""
+    """The writer learns by ECONNRESET that the bytes were never read."""
 
     async def program(pair: Any, _: str) -> None:
         a, b = pair()
@@ -166,7 +166,7 @@ def test_listener_closed_with_a_connection_not_accepted(world: Any, tmp_path: Pa
 
 
 @both
-def test_close_wakes_who_waits(world: Any, tmp_path: Path) -> None:
+def test_close_wakes_waiting_tasks(world: Any, tmp_path: Path) -> None:
     async def program(pair: Any, _: str) -> None:
         a, b = pair()
         raised = []

@@ -1,4 +1,4 @@
-"""What a program observes of TCP: real loopback sockets and simulated ones, the same tests."""
+"""TCP as a program observes it: the same tests on real loopback sockets and on simulated ones."""
 
 import errno
 import gc
@@ -26,8 +26,8 @@ def _real(scenario: Scenario) -> Any:
     if sys.platform != "linux":
         pytest.skip("the simulated sockets behave as Linux's do")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # scenarios leave sockets to us
-        gc.freeze()  # so that the collection looks at this test's objects alone
+        warnings.simplefilter("ignore", ResourceWarning)  # scenarios leave sockets to this function
+        gc.freeze()  # so that the collection only looks at this test's objects
         result = trio.run(scenario)
         gc.collect()
         gc.unfreeze()
@@ -46,7 +46,7 @@ def _simulated(scenario: Scenario) -> Any:
 
 @pytest.fixture(params=[_real, _simulated], ids=["real", "simulated"])
 def run(request: pytest.FixtureRequest) -> Callable[[Scenario], Any]:
-    """Run a scenario on one of the two."""
+    """Return a function that runs a scenario on one of the two."""
     runner: Callable[[Scenario], Any] = request.param
     return runner
 
@@ -61,7 +61,7 @@ async def settle() -> None:
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What came back, or the name of the error."""
+    """Return the result, or the name of the error."""
     try:
         with trio.fail_after(5):
             return await awaitable
@@ -79,7 +79,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Any:
 
 
 async def bound(address: str = LOOP4, port: int = 0, *options: int, v6only: int = -1) -> Any:
-    """A socket bound with these options of SOL_SOCKET; or the error's name."""
+    """Return a socket bound with these options of SOL_SOCKET, or the error's name."""
     sock = tcp(stdlib.AF_INET6 if ":" in address else stdlib.AF_INET)
     for option in options:
         sock.setsockopt(stdlib.SOL_SOCKET, option, 1)
@@ -99,7 +99,7 @@ async def listening(address: str = LOOP4, backlog: int = 8) -> tuple[Any, int]:
 
 
 async def pair(address: str = LOOP4) -> tuple[Any, Any]:
-    """A connection's two ends: who dialled, who accepted."""
+    """Return a connection's two ends: the dialled one and the accepted one."""
     listener, port = await listening(address)
     near = tcp(listener.family)
     await near.connect((address, port))
@@ -192,7 +192,7 @@ def test_getpeername_after_a_reset(run: Any) -> None:
     assert run(scenario) == ("ENOTCONN", LOOP4)
 
 
-def test_a_connection_is_there_before_accept(run: Any) -> None:
+def test_a_connection_exists_before_accept(run: Any) -> None:
     async def scenario() -> Any:
         listener, port = await listening()
         near = tcp()
@@ -216,7 +216,7 @@ def test_connect_twice(run: Any) -> None:
             await outcome(listener.connect((LOOP4, port))),
         )
 
-    # The first repetition only tells that a dial that did not block has come to its end.
+    # The first repetition only reports that a non-blocking dial has ended.
     assert run(scenario) == ([None, "EISCONN"], "EISCONN", "EISCONN")
 
 
@@ -286,7 +286,7 @@ def test_a_mapped_address_dials_ipv4(run: Any) -> None:
     assert run(scenario)
 
 
-# Who may bind beside whom.
+# Sockets that may share a port.
 
 ADDRESS, PORT = stdlib.SO_REUSEADDR, stdlib.SO_REUSEPORT
 CHOICES = [(), (ADDRESS,), (PORT,), (ADDRESS, PORT)]
@@ -365,7 +365,7 @@ def test_a_port_is_free_after_close(run: Any) -> None:
 def test_the_listeners_port_after_a_connection(
     run: Any, options: tuple[int, ...], accepted: str
 ) -> None:
-    """A connection, and its TIME-WAIT, hold the port for all without SO_REUSEADDR."""
+    """A connection and its TIME-WAIT hold the port for all sockets without SO_REUSEADDR."""
 
     async def scenario() -> Any:
         listener = await bound(LOOP4, 0, *options)
@@ -386,7 +386,7 @@ def test_the_listeners_port_after_a_connection(
 
 
 def test_dials_share_the_listeners_port(run: Any) -> None:
-    """What the daemon does: bind without SO_REUSEPORT, listen, set it, dial from there."""
+    """Like the daemon: bind without SO_REUSEPORT, listen, set it, dial from there."""
 
     async def scenario() -> Any:
         listener = await bound(LOOP4, 0, ADDRESS)
@@ -545,7 +545,7 @@ def test_shutdown_when_both_have_finished(run: Any) -> None:
     assert run(scenario) == ("ENOTCONN", "ENOTCONN")
 
 
-def test_shutdown_of_what_is_not_connected(run: Any) -> None:
+def test_shutdown_of_an_unconnected_socket(run: Any) -> None:
     async def scenario() -> Any:
         return at_once(tcp().shutdown, stdlib.SHUT_WR)
 
@@ -678,7 +678,7 @@ def test_a_waiting_reader_hears_of_a_reset(run: Any) -> None:
 # Closing.
 
 
-def test_close_wakes_who_waits(run: Any) -> None:
+def test_close_wakes_waiting_tasks(run: Any) -> None:
     async def scenario() -> Any:
         near, _far = await pair()
         seen = []
@@ -695,7 +695,7 @@ def test_close_wakes_who_waits(run: Any) -> None:
     assert run(scenario) == ["ClosedResourceError"]
 
 
-def test_close_wakes_who_accepts(run: Any) -> None:
+def test_close_wakes_accepting_tasks(run: Any) -> None:
     async def scenario() -> Any:
         listener, _ = await listening()
         seen = []
@@ -819,7 +819,7 @@ def test_a_dial_gets_in_when_there_is_room(run: Any) -> None:
     assert 0.9 < run(scenario) < 1.2  # with the second SYN
 
 
-def test_closing_a_listener_resets_who_was_not_accepted(run: Any) -> None:
+def test_closing_a_listener_resets_connections_not_accepted(run: Any) -> None:
     async def scenario() -> Any:
         listener, port = await listening()
         near = tcp()
@@ -912,7 +912,7 @@ def test_accepted_sockets_inherit_options(run: Any) -> None:
     assert run(scenario) == (1, True)
 
 
-# What goes over the wire.
+# The segments on the wire.
 
 
 def segments_of(sock: Any) -> int:
@@ -924,7 +924,7 @@ def segments_of(sock: Any) -> int:
     trace = host.network.trace
     if trace is None:
         trace = host.network.trace = Trace(keep=True)
-    assert trace.digest  # every record is in
+    assert trace.digest  # every record is written
     return sum(record[4] == sock.getsockname() for record in trace.records)
 
 
@@ -943,11 +943,11 @@ def test_an_answer_carries_the_acknowledgement_of_its_request(run: Any) -> None:
         first = await exchange(near, far)
         return first, min([await exchange(near, far) for _ in range(4)])
 
-    # At first every segment is acknowledged at once; then by the answer, where one comes.
+    # At first every segment is acknowledged at once; later by the reply, if there is one.
     assert run(scenario) == ((2, 2), (2, 1))
 
 
-# Trio's streams over it.
+# Trio's streams over TCP.
 
 
 def test_streams(run: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an application can see of UDP sockets, on a real loopback and on a simulated one."""
+"""UDP as a program observes it, on a real loopback and on a simulated one."""
 
 import errno
 from collections.abc import Awaitable, Callable, Iterator
@@ -138,8 +138,8 @@ def test_sizes(world: Any) -> None:
 
 @both
 @families
-def test_refused_where_nobody_listens(world: Any, family: int) -> None:
-    """A connected socket hears of it, once, at its next call; others never do."""
+def test_a_closed_port_refuses(world: Any, family: int) -> None:
+    """A connected socket gets the error once, at its next call; others never do."""
 
     async def program() -> None:
         with await bound(LOOPBACK[family]) as gone:
@@ -168,7 +168,7 @@ def test_refused_where_nobody_listens(world: Any, family: int) -> None:
 
 
 @both
-def test_connected_sockets_hear_their_peer_alone(world: Any) -> None:
+def test_connected_sockets_hear_only_their_peer(world: Any) -> None:
     async def program() -> None:
         with await bound() as a, await bound() as b, await bound() as c:
             await a.connect(b.getsockname())
@@ -305,7 +305,7 @@ def test_options(world: Any) -> None:
 
 
 @both
-def test_what_datagram_sockets_refuse(world: Any) -> None:
+def test_operations_that_datagram_sockets_refuse(world: Any) -> None:
     async def program() -> None:
         a = udp()
         with fails(errno.EOPNOTSUPP):

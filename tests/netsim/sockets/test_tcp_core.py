@@ -1,4 +1,4 @@
-"""The parts of a TCP connection by themselves: no sockets, no packets, no world."""
+"""The parts of a TCP connection alone: no sockets, no packets, no world."""
 
 import errno
 from random import Random
@@ -32,7 +32,7 @@ def test_inbox_puts_segments_in_order(seed: int) -> None:
     data = random.randbytes(20_000)
     pieces = [segment(start + 1, data[start : start + 500]) for start in range(0, 20_000, 500)]
     pieces.append(segment(20_001, b"", fin=True))
-    pieces += random.sample(pieces, 10)  # some come twice
+    pieces += random.sample(pieces, 10)  # some arrive twice
     random.shuffle(pieces)
     inbox = Inbox()
     inbox.start(1)
@@ -81,7 +81,7 @@ def test_inbox_reads_in_parts() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_outbox_gives_what_was_put_in(seed: int) -> None:
+def test_outbox_returns_the_bytes_in_order(seed: int) -> None:
     random = Random(seed)
     outbox = Outbox()
     put, got = b"", b""
@@ -97,7 +97,7 @@ def test_outbox_gives_what_was_put_in(seed: int) -> None:
     assert got == put
 
 
-def test_outbox_hands_a_whole_write_on_uncopied() -> None:
+def test_outbox_returns_a_whole_write_without_a_copy() -> None:
     outbox = Outbox()
     data = bytes(1448)
     outbox.add(data, 1448)
@@ -111,7 +111,7 @@ def _board(count: int, now: float = 0.0) -> Scoreboard:
     return board
 
 
-def test_scoreboard_counts_what_is_under_way() -> None:
+def test_scoreboard_counts_segments_in_flight() -> None:
     board = _board(10)
     assert board.acknowledge(0, 300, 0.1, 0.1) == 3
     assert board.sack(((500, 700),), 300, 0.1, 0.1) == 2
@@ -121,7 +121,7 @@ def test_scoreboard_counts_what_is_under_way() -> None:
     assert (board.pipe, board.sacked, len(board)) == (0, 0, 0)
 
 
-def test_scoreboard_loses_what_was_overtaken() -> None:
+def test_scoreboard_marks_overtaken_segments_as_lost() -> None:
     board = _board(6)
     board.sack(((300, 600),), 0, 0.1, 0.1)
     assert board.overtaken(0.1, board.patience(0.1, False)) == INFINITY
@@ -134,7 +134,7 @@ def test_scoreboard_loses_what_was_overtaken() -> None:
 
 
 def test_scoreboard_waits_where_segments_may_overtake() -> None:
-    """One segment ahead is no loss yet: a quarter of a round trip later it is."""
+    """One segment ahead is no loss yet; a quarter of a round trip later it is."""
     board = _board(3)
     board.sack(((200, 300),), 0, 0.1, 0.1)
     due = board.overtaken(0.1, board.patience(0.1, False))
@@ -169,7 +169,7 @@ def test_round_trip_as_rfc_6298_has_it() -> None:
     assert trip.least == 0.1
 
 
-def test_cubic_comes_back_to_where_it_lost() -> None:
+def test_cubic_returns_to_the_window_of_the_loss() -> None:
     """RFC 9438, 4.2: K = cbrt(W_max * (1 - beta) / C) seconds after the loss."""
     cubic = Cubic()
     cubic.window = 1000.0
@@ -235,7 +235,7 @@ def _shake(now: float = 0.0) -> tuple[Connection, Connection]:
 
 
 def _carry(one: Connection, two: Connection, now: float) -> None:
-    """Deliver what both want to send until neither does."""
+    """Deliver the segments of both until neither sends any more."""
     while one.out or two.out:
         for sender, receiver in ((one, two), (two, one)):
             sent, sender.out = sender.out, []
@@ -289,7 +289,7 @@ def test_an_early_call_of_tick_does_nothing() -> None:
 
 
 def test_reports_of_holes_leave_room_for_less() -> None:
-    """Or a full segment and the report would exceed the path's packets, for ever."""
+    """Otherwise a full segment and the report would exceed the size of packets forever."""
     near, far = _shake()
     near.no_delay = far.no_delay = True
     for _ in range(6):
@@ -301,7 +301,7 @@ def test_reports_of_holes_leave_room_for_less() -> None:
     assert len(far.inbox.sack) == 3
     far.out.clear()
     far.write(bytes(10_000), 1.1)
-    far.tick(3.0)  # nothing is acknowledged: it leaves again
+    far.tick(3.0)  # nothing is acknowledged: it is sent again
     assert len(far.out) > 3
     for item in far.out:
         assert len(item.data) + (4 + 8 * len(item.sack) if item.sack else 0) <= 1448

@@ -26,7 +26,7 @@ PAYLOAD = 1448 / 1500  # of a full packet
 
 
 class Wire:
-    """Sees every TCP packet as it arrives, and may drop it (`decide` says True)."""
+    """Observer of every TCP packet that arrives, which it drops if `decide` returns True."""
 
     def __init__(
         self, world: World, decide: Callable[[Packet, str], bool] = lambda *_: False
@@ -43,7 +43,7 @@ class Wire:
 
 
 def two(seed: int = 1, *, delay: float = 0.02, pipe: PipeSpec | None = None, **world: Any) -> Any:
-    """A world, and the hosts `near` (behind the pipe, upwards) and `far`."""
+    """Return a world, and the hosts `near` (behind the pipe, upwards) and `far`."""
     made = World(seed, latency=delay, **world)
     link = LinkSpec(up=pipe or PipeSpec())
     return made, made.host("near", link=link), made.host("far")
@@ -73,7 +73,7 @@ async def dial(host: Host, to: Host) -> Any:
 
 
 async def joined(near: Host, far: Host) -> tuple[Any, Any]:
-    """Both ends of a connection."""
+    """Return both ends of a connection."""
     listener = await listen(far)
     here = await dial(near, far)
     there, _ = await listener.accept()
@@ -88,7 +88,7 @@ async def send_all(sock: Any, data: bytes) -> None:
 
 
 def connections(host: Host) -> dict[Any, Any]:
-    """Those of a host, in TIME-WAIT too."""
+    """Return the connections of a host, including those in TIME-WAIT."""
     stack = host.protocols[TCP]
     assert isinstance(stack, TcpStack)
     return stack.connections
@@ -100,7 +100,7 @@ async def drain(sock: Any) -> None:
 
 
 async def transfer(near: Host, far: Host, size: int) -> list[tuple[float, int]]:
-    """Send so many bytes; when how many had come."""
+    """Send `size` bytes; return the times with the number of bytes received so far."""
     here, there = await joined(near, far)
     marks: list[tuple[float, int]] = []
     async with trio.open_nursery() as nursery:
@@ -113,19 +113,19 @@ async def transfer(near: Host, far: Host, size: int) -> list[tuple[float, int]]:
 
 
 def rate(marks: list[tuple[float, int]], after: float) -> float:
-    """Bytes per second once a share of the bytes has come."""
+    """Return the bytes per second after a fraction of the bytes has arrived."""
     total = marks[-1][1]
     start = next(mark for mark in marks if mark[1] >= total * after)
     return (total - start[1]) / (marks[-1][0] - start[0])
 
 
 def gaps(marks: list[tuple[float, int]]) -> float:
-    """The longest silence."""
+    """Return the longest silence."""
     return max(b[0] - a[0] for a, b in itertools.pairwise(marks))
 
 
 async def number(awaitable: Awaitable[Any]) -> int:
-    """The errno of what is raised."""
+    """Return the errno of the error that is raised."""
     with pytest.raises(OSError) as caught:
         await awaitable
     return caught.value.errno or 0
@@ -149,7 +149,7 @@ def test_a_short_queue_still_carries_most() -> None:
 
 
 def test_slow_start_ends_before_a_deep_queue_is_full() -> None:
-    """Two seconds of queue: it would double until the receive window stops it."""
+    """With two seconds of queue it would double until the receive window stops it."""
     world, near, far = two(pipe=PipeSpec(rate=1.25e6, queue=2.0))
 
     async def main() -> float:
@@ -171,7 +171,7 @@ def test_slow_start_doubles_each_round_trip() -> None:
     assert took == pytest.approx([0.4, 0.6, 0.8])
 
 
-def test_loss_costs_what_it_should() -> None:
+def test_loss_reduces_the_rate_as_predicted() -> None:
     """Mathis et al. 1997: MSS / RTT * 1.22 / sqrt(p), within a factor of two."""
     world, near, far = two(delay=0.025, pipe=PipeSpec(loss=0.01))
     marks = world.run(transfer, near, far, 5_000_000)
@@ -223,7 +223,7 @@ def test_a_burst_is_recovered_without_a_timeout() -> None:
 
 
 def test_without_sack_the_same_burst_takes_longer() -> None:
-    """The twin: what the reports of the receiver are good for."""
+    """The twin: the benefit of the receiver's reports."""
 
     def run(sack: bool) -> float:
         world, near, far = two(delay=0.03)
@@ -241,7 +241,9 @@ def test_without_sack_the_same_burst_takes_longer() -> None:
 
 
 def test_a_lost_tail_is_probed_for() -> None:
-    """The last three segments are lost: no further one shows it, a probe does (RFC 8985, 7)."""
+    """The last three segments are lost. No later segment shows it, but a probe does (RFC
+    8985, 7).
+    """
     world, near, far = two(delay=0.03)
     Wire(world, _dropping(3, 17))
     marks = world.run(transfer, near, far, 20 * 1448)
@@ -249,8 +251,9 @@ def test_a_lost_tail_is_probed_for() -> None:
 
 
 def test_a_spike_of_delay_is_no_loss() -> None:
-    """All packets are held back for a second: the timeout is found to have been a mistake
-    (RFC 3522), and little is sent twice."""
+    """All packets are held back for a second. The timeout is recognised as spurious (RFC 3522), and
+    little is sent twice.
+    """
     world, near, far = two(delay=0.05, pipe=PipeSpec(rate=1e6))
     count = 0
 
@@ -360,7 +363,7 @@ def test_sockets_of_a_crashed_host_stay_silent() -> None:
         await near.crash()
         near.equip(near)
         near.up = True
-        here.close()  # no FIN of its old life, neither then nor now
+        here.close()  # no FIN of its old run, neither then nor now
         await trio.sleep(1000)
         return len(wire.seen) - before
 
@@ -407,7 +410,7 @@ def test_a_closed_window_is_probed_and_opens_again() -> None:
         return probes, here.connection.queued
 
     probes, left = world.run(main)
-    assert 8 <= probes <= 16  # one each way in two minutes
+    assert 8 <= probes <= 16  # one in each direction in two minutes
     assert left == 0
 
 
@@ -427,7 +430,7 @@ def test_the_window_is_half_the_receive_buffer() -> None:
 
 
 def test_a_window_that_grows_with_the_reader() -> None:
-    """Half of 128 KiB a round trip of 0.2 s would be 0.3 MB/s; the window grows beyond that."""
+    """Half of 128 KiB per round trip of 0.2 s would be 0.3 MB/s; the window grows beyond that."""
     world, near, far = two(delay=0.1)
     marks = world.run(transfer, near, far, 8_000_000)
     assert rate(marks, 0.5) > 2_000_000
@@ -515,7 +518,7 @@ def test_segments_of_an_ethernet_and_of_a_tunnel() -> None:
 
 
 def test_a_router_that_passes_less() -> None:
-    """ICMP "too big" makes smaller segments, and what was dropped is sent again."""
+    """ICMP "too big" makes segments smaller, and dropped data is sent again."""
     world, near, far = two()
     network: Network = world.network
 
@@ -569,7 +572,7 @@ def test_no_route() -> None:
 
 
 def test_a_segment_out_of_the_blue_is_reset() -> None:
-    """Only one with the awaited number resets (RFC 5961); others get an acknowledgement."""
+    """Only a segment with the expected number resets (RFC 5961); others get an acknowledgement."""
     world, near, far = two()
 
     async def main() -> tuple[bool, int]:
@@ -595,7 +598,7 @@ class _Reset(Segment):
 
 
 def test_syns_that_cross() -> None:
-    """Simultaneous open: both dial from bound ports, nobody listens."""
+    """Simultaneous open: both dial from bound ports, and neither listens."""
     world, near, far = two()
     wire = Wire(world)
 
@@ -687,7 +690,7 @@ def test_a_lost_last_acknowledgement() -> None:
     assert world.run(main) == 0
 
 
-def test_a_peer_that_never_says_fin_is_dropped_after_a_minute() -> None:
+def test_a_peer_that_never_sends_fin_is_dropped_after_a_minute() -> None:
     world, near, far = two()
 
     async def main() -> list[int]:
@@ -750,7 +753,7 @@ def test_the_same_seed_gives_the_same_packets() -> None:
 
 
 def test_an_idle_connection_is_small() -> None:
-    """At most 3 KiB an end, also after use: 500 daemons with 24 links each share a process."""
+    """At most 3 KiB per end, also after use: 500 daemons with 24 links each share a process."""
     world, near, far = two()
     count = 200
 

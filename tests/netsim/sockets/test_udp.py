@@ -1,4 +1,4 @@
-"""UDP between simulated hosts: what a real loopback cannot show."""
+"""UDP between simulated hosts: effects that a real loopback cannot show."""
 
 import errno
 import struct
@@ -70,7 +70,7 @@ def test_names_are_looked_up() -> None:
     world.run(main)
 
 
-def test_a_full_buffer_drops_and_says_so() -> None:
+def test_a_full_buffer_drops_and_records_it() -> None:
     trace = Trace(keep=True)
     world = World(trace=trace)
     alice, bob = world.host("alice"), world.host("bob")
@@ -101,7 +101,7 @@ def test_unfragmented_datagrams_and_the_path_s_mtu() -> None:
             await a.sendto(bytes(1473), to)
         assert caught.value.errno == errno.EMSGSIZE
         await a.sendto(bytes(1272), to)  # 1300 with its headers
-        await a.sendto(bytes(1273), to)  # lost on the way; a router says so
+        await a.sendto(bytes(1273), to)  # lost on the way; a router reports it
         await trio.sleep(1)
         assert heard(b) == 1
         with pytest.raises(OSError) as caught:
@@ -130,7 +130,7 @@ def test_multicast_reaches_the_lan_s_members_alone() -> None:
         assert [heard(one) for one in found] == [1, 2, 1, 0, 0]
         found[1].close()
         await hosts[2].crash()
-        await found[3].sendto(b"x", (GROUP, PORT))  # who sends need not be a member
+        await found[3].sendto(b"x", (GROUP, PORT))  # a sender need not be a member
         await trio.sleep(1)
         assert [heard(one) for one in found] == [2, 2, 1, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Punching: the relay's answers, the pairs, and pairs of gateways whose outcome is known."""
+"""Punching: the relay's replies, the pairs, and pairs of gateways whose outcome is known."""
 
 from random import Random
 from typing import Any
@@ -10,7 +10,7 @@ from shoal.netsim.scenario.programs.punch import Relay, draw_pairs
 from shoal.netsim.scenario.run import Run
 
 
-def test_a_relay_introduces_only_whom_it_knows() -> None:
+def test_a_relay_introduces_only_known_hosts() -> None:
     relay = Relay()
     a, b = ("11.0.0.1", 5), ("11.0.0.2", 6)
     ask = b"C" + bytes([0, 0, 0, 1, 0, 0, 0, 2])
@@ -22,7 +22,7 @@ def test_a_relay_introduces_only_whom_it_knows() -> None:
     assert told[0][0].endswith(b"11.0.0.2") and told[1][0].endswith(b"11.0.0.1")
 
 
-def test_nobody_has_two_partners_in_a_round_nor_one_twice() -> None:
+def test_no_host_has_two_partners_in_a_round_or_one_twice() -> None:
     found = draw_pairs(range(21), 6, Random(1))
     pairs = [(min(a, b), max(a, b)) for a, turns in found.items() for _, b in turns]
     assert len(pairs) == len(set(pairs))

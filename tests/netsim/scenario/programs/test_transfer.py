@@ -1,4 +1,4 @@
-"""Transfers: at the rate of the link, and failed where nobody listens."""
+"""Transfers: at the rate of the link, and failed if no host listens."""
 
 from typing import Any
 
