@@ -200,7 +200,7 @@ ARGUMENTS = [
     (["run", "none.toml"], CANNOT_SIMULATE, "no file `none.toml`"),
     (["run", "examples"], CANNOT_SIMULATE, "`examples` is a folder"),
     (["run", "wrong.toml"], CANNOT_SIMULATE, "wrong.toml:9: there is no program `udp-ecko`"),
-    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is no UTF-8"),
+    (["run", "bytes.toml"], CANNOT_SIMULATE, "bytes.toml:2: this is not UTF-8"),
     (["run", "echo.toml", "--hosts", "3"], CANNOT_SIMULATE, "no population to scale"),
     (["run", "echo.toml", "--seed", "-1"], USAGE, "-1"),
     (["run", "echo.toml", "--backend", "ns3"], USAGE, "ns3"),

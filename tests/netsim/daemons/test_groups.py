@@ -250,7 +250,7 @@ def test_owners_that_revoke_each_other_in_a_partition() -> None:
         faults = Faults(world)
         faults.partition(*([node.host.name for node in side] for side in sides))
         await left.ask("group_revoke", peer=right.peer)
-        with pytest.raises(ControlError, match="stands before"):
+        with pytest.raises(ControlError, match="is senior"):
             await right.ask("group_revoke", peer=left.peer)
         right.node.state.set("group", revocation_key(left.peer), revocation_fact({}, 1))
         await right.ask("group_revoke", peer=others[2].peer)
