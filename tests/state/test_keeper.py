@@ -194,7 +194,7 @@ def test_concurrent_changes_are_committed_together(monkeypatch: pytest.MonkeyPat
     assert together < 10 * alone
     monkeypatch.setattr(defaults, "COMMIT_WORKS", 1)
     alone, together = run(body)
-    assert together > 50 * alone, "the twin: a sync for each"
+    assert together > 50 * alone, "control: one sync for each"
 
 
 def test_an_entry_out_of_order_fails_only_its_caller() -> None:
