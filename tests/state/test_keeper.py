@@ -271,10 +271,10 @@ def test_a_refusing_disk_stops_only_own_entries(fault: str) -> None:
             lives.disk.errors.clear()
             lives.disk.read_only = False
             await trio.sleep(2 * defaults.REFUSED_PAUSE)
-            assert not lives.troubles, "it recovers alone"
+            assert not lives.troubles, "it recovers by itself"
             await keeper.put(chain(9, 1), own=True)
         code = raised.value.code
-        assert lives.told == [(DISK, code), (DISK, "")], "told once each"
+        assert lives.told == [(DISK, code), (DISK, "")], "reported once each"
         async with lives.running() as keeper:
             found = {feed.name: feed.entries for feed in await everything(keeper)}
             assert found[name(1)] == tuple(sealed(entries))
