@@ -3,9 +3,9 @@
 A feed is pulled from one peer at a time. If that pull fails or is slow, two other peers are asked,
 because over far links each useless pull costs a second. The number of concurrent pulls is limited.
 The peer with the fewest pulls in flight comes first, then the one asked least recently, so a liar
-that offers everything delays no other peer. A link may have a second pull, which hides the latency
-of far peers, but some capacity stays reserved for first pulls. Authors that recently sent many
-entries wait; rates only delay. No I/O.
+that offers everything delays no other peer. A link may have further pulls, which hide the latency
+of far peers, but capacity stays reserved for first pulls. Authors that recently sent many entries
+wait, which only delays them. No I/O.
 
 Feeds of patient kinds, which all members write when they join, are pulled within a budget: a number
 at once, enough for a small swarm, and then a few every few seconds. Each feed counts as one,

@@ -194,7 +194,7 @@ def test_concurrent_changes_are_committed_together(monkeypatch: pytest.MonkeyPat
     assert together < 10 * alone
     monkeypatch.setattr(defaults, "COMMIT_WORKS", 1)
     alone, together = run(body)
-    assert together > 50 * alone, "the twin: a sync for each"
+    assert together > 50 * alone, "control: one sync for each"
 
 
 def test_an_entry_out_of_order_fails_only_its_caller() -> None:
@@ -271,10 +271,10 @@ def test_a_refusing_disk_stops_only_own_entries(fault: str) -> None:
             lives.disk.errors.clear()
             lives.disk.read_only = False
             await trio.sleep(2 * defaults.REFUSED_PAUSE)
-            assert not lives.troubles, "it recovers alone"
+            assert not lives.troubles, "it recovers by itself"
             await keeper.put(chain(9, 1), own=True)
         code = raised.value.code
-        assert lives.told == [(DISK, code), (DISK, "")], "told once each"
+        assert lives.told == [(DISK, code), (DISK, "")], "reported once each"
         async with lives.running() as keeper:
             found = {feed.name: feed.entries for feed in await everything(keeper)}
             assert found[name(1)] == tuple(sealed(entries))

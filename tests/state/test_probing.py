@@ -152,7 +152,7 @@ async def test_a_liar_keeps_no_dead_member_listed(
     """A hub continues to report a link to a dead leaf, and answers for it."""
     nodes = await star(net, 2, 4)
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
-    if not verified:  # the twin
+    if not verified:  # control
         monkeypatch.setattr(probing, "verify", lambda *_: True)
     silence(dead)
     liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
@@ -210,7 +210,7 @@ async def test_no_member_is_lost_while_this_node_stalls(
         return out
 
     assert await outs(0.5) == 0
-    assert await outs(1e9) > 0  # the twin
+    assert await outs(1e9) > 0  # control
 
 
 @pytest.mark.trio
