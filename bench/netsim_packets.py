@@ -1,9 +1,9 @@
 """Simulated UDP packets: 500 trio hosts that ask each other and reply, trace hash on.
 
-It is compared with the obvious hand-written version: trio's MockClock, and a task that sleeps for
-each packet. Both sides run the same program over the same delays and losses, in turns, on one core.
-`value` is the packets per CPU second of the simulator, divided by those of the other side; goal
-1.5. `packets_per_s` is its rate on this machine.
+The simulator is compared with the obvious hand-written version: trio's MockClock, and a task that
+sleeps for each packet. Both sides run the same program over the same delays and losses, in turns,
+on one core. `value` is the packets per CPU second of the simulator, divided by those of the other
+side; goal 1.5. `packets_per_s` is its rate on this machine.
 """
 
 import argparse

@@ -16,7 +16,7 @@ the jobs; goal 0.05. `ok` also requires for each seed that every job is done, th
 the same winners, and that it took at most 1.5 x ideal. Beside it are the twins: the number of jobs
 for which two views would show two winners if the last entry received decided; and, for the first 2
 seeds, how many jobs are never done without further attempts, how many executions are abandoned
-(beside `gave_way`) if a claim is void once its lease is over by the wall clock, and the reruns if
+(beside `gave_way`) if a claim is void once its lease has ended by the wall clock, and the reruns if
 no node has precedence for a job.
 
 `--out FILE` keeps one line per seed, and resumes there after a stop. `-j` seeds in parallel. There

@@ -69,7 +69,7 @@ def one(seed: int, nodes: int) -> Figures:
 
 
 def write(swarm: Swarm) -> int:
-    """Let random nodes write until the partition is over; return the number of entries."""
+    """Let random nodes write until the partition ends; return the number of entries."""
     end, written = swarm.now + CUT_S, 0
     pace = WRITE_S / len(swarm.nodes)
     while swarm.now < end:

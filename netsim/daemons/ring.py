@@ -61,7 +61,7 @@ class Ring:
         self.nodes: list[RingNode] = []
         self.liars: list[Liar] = []
         self.claimed: dict[Key, int] = {}
-        """By key of a blob: the number that the records of the liars' made-up authors carry."""
+        """Numbers, by key, of the blobs that the liars' made-up authors claim to provide."""
         self.hosts: dict[PeerId, LightHost] = {}
         self._where: dict[PeerId, Addr] = {}
         self._settings = settings or LookupSettings()

@@ -36,8 +36,7 @@ RESEND_S: Final = (0.6, 1.8, 4.2)
 NOWHERE: Final = ("198.18.255.254", 4001)
 """An address that never replies."""
 LIAR_KIN, GHOSTS_NEAR = 5, 200
-"""Real contacts among the 20 that a liar names; the ghosts near a key from which it draws the rest.
-"""
+"""Liars among the 20 contacts that a liar names; ghosts near a key, of which it draws others."""
 SLACK: Final = 4.0
 """Records are stored up to this many times the radius of a region away."""
 

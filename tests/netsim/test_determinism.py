@@ -1,4 +1,4 @@
-"""The same seed gives the same packets, whatever the machine does; and each check can fail.
+"""Equal seeds give equal packets, whatever the machine does; and each check can fail.
 
 Every run is a process of its own. Each check has a twin: a workload (workload.py) that exposes a
 property of the machine, which the check must detect.

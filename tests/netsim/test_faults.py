@@ -218,7 +218,7 @@ def test_a_sleeping_host_does_nothing_and_hears_nothing() -> None:
         assert await swarm.round() == ALL
 
     swarm.run(main)
-    # It is awake at 0.1, 1.1, 2.1; what was due at 3.1 fires on waking, at 12.6; then each second.
+    # Awake at 0.1, 1.1, 2.1; the tick due at 3.1 fires on waking, at 12.6; then each second.
     assert ticker.ticks == pytest.approx([0.1, 1.1, 2.1, 12.6, 13.6, 14.6, 15.6])
 
 

@@ -187,8 +187,8 @@ def test_a_disk_that_fails_in_the_boot_is_a_clear_error() -> None:
 
 
 def test_a_disk_that_turns_read_only_ends_nothing() -> None:
-    """It is a condition while the daemon runs and no error when it ends; the next start works as
-    usual.
+    """The fault is a condition while the daemon runs, and no error when it ends. The next start
+    works as usual.
     """
 
     async def body(world: World) -> None:

@@ -82,7 +82,7 @@ def complete(known: Knowledge) -> bool:
 
 
 class Whole:
-    """The same swarm of whole daemons."""
+    """Swarm of whole daemons, with the same knowledge and times."""
 
     def __init__(self, seed: int, count: int) -> None:
         self.world = World(seed, latency=0.02)

@@ -164,7 +164,7 @@ def test_the_error_names_a_missing_provider() -> None:
 
 
 def test_a_forged_pointer_is_a_choice_and_a_hash_picks() -> None:
-    """Another node signs the same name for a root that does not exist, and claims to provide it."""
+    """A liar signs the same name for a root that does not exist, and claims to provide it."""
 
     async def body(world: World) -> None:
         holder, hub, asker = await apart(world)
