@@ -35,11 +35,11 @@ _MEMORY = sys.platform == "linux"
 
 
 class WireError(Exception):
-    """The other side broke the protocol; the connection is of no further use."""
+    """The peer process broke the protocol, so the connection must be closed."""
 
 
 class WireClosed(Exception):
-    """The other side is gone."""
+    """The peer process has closed the connection."""
 
 
 class Channel:
