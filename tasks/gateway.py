@@ -326,7 +326,7 @@ class Gateway:
 
     async def _converse(self, talk: _Talk) -> bool:
         """Feed the prompt, a few spans ahead of the head's progress, and receive the tokens. Return
-        False if another chain has taken over, or if the job has to give way."""
+        False if another chain has taken over, or if the job must yield."""
         run = talk.run
         assert run is not None
         spans = _spans(run, talk.model.hidden)

@@ -142,7 +142,7 @@ class Serving:
 
     @property
     def sentence(self) -> str:
-        """What this node is doing, in words for a person."""
+        """A sentence for a person about the current activity."""
         return self._state.text
 
     def is_for(self, root: str) -> bool:

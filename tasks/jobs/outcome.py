@@ -20,7 +20,7 @@ _MOST_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One of `text`, `blob` (root of the text's UTF-8 bytes) or `error` (a code)."""
+    """Either `text`, or `blob` (root of the text's UTF-8 bytes) or `error` (a code)."""
 
     text: str = ""
     blob: str = ""

@@ -200,7 +200,7 @@ class Worker:
             await trio.sleep(defaults.LOOK)
 
     def _notice(self, job: str) -> None:
-        """Handle a change of a job: another node may have precedence, or the job may be gone."""
+        """Handle a change of a job: another node may have precedence, or the job may be removed."""
         if not self._claimant.noticed(job, self._host.now()):
             return
         if self._work is not None and self._work.job.id == job:
