@@ -61,8 +61,8 @@ class Turn(Protocol):
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A client's request, with either `prompt` or `messages`. `raw` skips the chat template. The
-    request for a `job` has a `turn`: while that is over, the request closes its chain, and later
-    it continues after the last token."""
+    request for a `job` has a `turn`. When the turn ends, the request closes its chain, and in its
+    next turn it continues after the last token."""
 
     model: str
     prompt: str | None = None
