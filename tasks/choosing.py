@@ -75,7 +75,7 @@ class Choosing:
         if choice is None:
             self._say(await self._host.offload(waiting_sentence, members, own, backing))
         elif not choice.settled:
-            self._say("looking which models members want")
+            self._say("finding out which models members want")
         return choice
 
     async def _named_model(self, name: str) -> Meaning:

@@ -177,7 +177,7 @@ class Gateway:
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
         if request.messages is None and request.prompt is None:
-            raise SessionError("bad-request", "there is neither a prompt nor messages")
+            raise SessionError("bad-request", "expected a prompt or messages")
         if request.raw:
             ids = await model.text.encode(request.prompt or "")
         elif request.messages is not None:
@@ -443,7 +443,7 @@ class Gateway:
 
 
 def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
-    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is gone: {why}", by=by)
+    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
 
 
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:
@@ -463,7 +463,7 @@ def _room(model: Model, prompt: int, wanted: int | None) -> int:
     if prompt >= model.context:
         raise PromptTooLong(prompt, model.context)
     if wanted is not None and wanted < 1:
-        raise SessionError("bad-request", f"{wanted} tokens cannot be generated")
+        raise SessionError("bad-request", f"cannot generate {wanted} tokens")
     return min(wanted or MAX_NEW_TOKENS, model.context - prompt)
 
 

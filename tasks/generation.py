@@ -152,7 +152,7 @@ class Run:
     def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
         """Raise SessionError unless the sender may send this message in this epoch."""
         if sender not in self.peers or (head and sender != self.peers[-1]):
-            raise SessionError("not-yours", "that is said by another stage of the session")
+            raise SessionError("not-yours", "only another stage may send this message")
         if epoch != self.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
@@ -164,12 +164,12 @@ class Run:
         if self._final:
             return
         if token.position != self._expected or token.token >= vocabulary:
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible token"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid token"))
             return
         self._expected += 1
         left = self.prompt + self.new - self._expected
         if left < 0 or (left == 0 and not token.final):
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} does not stop"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} exceeded the token limit"))
             return
         if token.final:
             self._final = True
@@ -179,7 +179,7 @@ class Run:
 
     def take_progress(self, progress: Progress, now: float) -> None:
         if not self._progress < progress.position < self.prompt:
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible progress"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
             return
         self._progress = progress.position
         self.heard_at = now

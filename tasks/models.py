@@ -223,7 +223,7 @@ class Models:
         if len(self._loaded) >= most:
             raise SessionError(
                 "no-memory",
-                f"the texts of {len(self._loaded)} models are being read already, and the memory "
+                f"text processes of {len(self._loaded)} models are running, and the memory "
                 f"of this node has room for no more",
                 hint="try again when their answers are there, or offer more: "
                 "`shoal node --memory SIZE`",

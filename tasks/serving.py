@@ -268,7 +268,7 @@ class Serving:
         plan = await self._read(root)
         if (fixed := self._fixed(plan.arch)) is not None:
             return plan.at(fixed)
-        self._say("choosing", f"looking which layers of {self._name(root)} are needed")
+        self._say("choosing", f"finding out which layers of {self._name(root)} are needed")
         self._standing.take_up(root, plan.sizes)
         span = await self._standing.next_span()
         if span is None:

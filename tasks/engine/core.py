@@ -287,7 +287,7 @@ class Core:
         elif len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
             raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
         if span.want != "hidden" and not parts.head:
-            raise EngineError("no-head", f"this shard has no head, `{span.want}` cannot be had")
+            raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
         if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
             raise EngineError("bad-span", "only a shard with embedding and head feeds tokens back")
         if span.start + span.count + span.steps - 1 > session.kv.tokens:

@@ -88,7 +88,7 @@ class Desk:
         if self.results.unread + len(specs) > defaults.RESULTS:
             raise JobError(
                 "results-full",
-                f"{self.results.unread} results wait to be read",
+                f"{self.results.unread} results are unread",
                 hint="`shoal job result --all -o FILE` reads all, `shoal job cancel ID` drops one",
             )
         jobs = [self._new(spec, lease) for spec in specs]
@@ -205,7 +205,7 @@ class Desk:
             return
         raise JobError(
             "not-stored",
-            "the disk does not take the job, or this node's feed of jobs takes nothing",
+            "the job was not stored: the disk or this node's feed of jobs refused it",
             hint="`shoal status` says what is wrong",
         )
 
@@ -297,7 +297,9 @@ class Desk:
         """Refuse a claimant whose result is invalid: its claims no longer count, and other nodes do
         the job. After too many refusals, return an error as the result."""
         if len(job.refused) >= state_defaults.JOB_REFUSED:
-            return failed("no-result", f"{len(job.refused) + 1} nodes gave none; the last: {why}")
+            return failed(
+                "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
+            )
         fact: dict[str, Any] = dict(self._state.get("jobs", job.id) or {})
         fact["refused"] = sorted({*job.refused, claim.claimant})
         try:
@@ -357,6 +359,6 @@ def _full(error: FeedFull) -> JobError:
         return JobError(error.code, error.message)
     return JobError(
         "jobs-full",
-        "this node lists as many jobs as its feed holds; none of these was taken",
+        "this node's feed has no room for these jobs; none was submitted",
         hint="wait until some are done, or take some out: `shoal job cancel ID`",
     )

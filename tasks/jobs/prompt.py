@@ -90,7 +90,7 @@ def root_of(data: bytes) -> str:
     millisecond if the spec is malicious, and 1,024 specs are checked in one go. Raises BadSpec."""
     found = _ROOT_FIRST.match(data)
     if found is None:
-        raise BadSpec("this is no prompt: it does not begin with the root of a model")
+        raise BadSpec("invalid prompt: it does not begin with the root of a model")
     return found[1].decode()
 
 
@@ -100,16 +100,16 @@ def read_spec(data: bytes) -> PromptSpec:
     try:
         return _read(read_fields(data))
     except (BadFact, UnicodeDecodeError) as error:
-        raise BadSpec(f"this is no prompt: {error}") from None
+        raise BadSpec(f"invalid prompt: {error}") from None
 
 
 def _read(fields: Any) -> PromptSpec:
     asked, said = fields.get("prompt"), fields.get("messages")
     if (asked is None) == (said is None):
-        raise BadFact("there is not one of prompt and messages")
+        raise BadFact("expected either a prompt or messages")
     messages = None if said is None else read_each(said, defaults.PROMPT_MESSAGES, _message)
     if messages == () or asked == b"":
-        raise BadFact("nothing is asked")
+        raise BadFact("the prompt is empty")
     return PromptSpec(
         root=read_root(fields.get("root")),
         prompt=None if asked is None else read_bytes(asked, _TEXT_BYTES).decode(),
@@ -150,7 +150,7 @@ def _sampling(value: object) -> Sampling:
 
 def _between(value: object, least: float, most: float) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise BadFact("a number of the sampling is none")
+        raise BadFact("a number of the sampling is not finite")
     number = float(value)  # type: ignore[arg-type]
     if not least <= number <= most:
         raise BadFact("a number of the sampling is out of bounds")

@@ -302,7 +302,7 @@ class Worker:
         try:
             root = await self._shelf.put(data)
         except ShoalError as error:
-            self.health(f"the result of a job cannot be kept: {error.message}")
+            self.health(f"cannot store the result of a job: {error.message}")
             return None
         self.health(None)
         return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
@@ -332,7 +332,7 @@ class Worker:
         try:
             self._state.set(KIND, claim.job, claim_fact(claim))
         except FeedFull as full:
-            self.health(f"no job can be claimed: {full.message}")
+            self.health(f"cannot claim a job: {full.message}")
             return False
         return True
 

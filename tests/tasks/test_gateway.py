@@ -384,7 +384,7 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
             link._deliver("session.failed", failed.header(), b"")
         (error,) = errors
         assert error.code == "stage-lost"
-        assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is gone")
+        assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is lost")
         assert error.message.endswith(f"says stage 3 of 3 ({head.peer}, layers 4:6)")
         swarm.assert_free()
 

@@ -187,7 +187,7 @@ async def test_the_embedded_model_waits_until_demand_is_known(
         world.directory.put(record_of(peer_of(3), models=(other,)))
         world.other_has_it()
         await trio.sleep(DEMAND_TIME / 2)
-        assert await world.settle("choosing") == "looking which models members want"
+        assert await world.settle("choosing") == "finding out which models members want"
         await trio.sleep(DEMAND_TIME)
         await world.settle("serving")
         assert world.serving.status()["why"] == "small: every node ships with it"
@@ -207,7 +207,7 @@ async def test_by_default_it_takes_missing_layers_that_fit(
     world.directory.put(replace(world.directory.records[OTHER], shards=(first,)))
 
     async def body() -> None:
-        assert await world.settle("choosing") == "looking which layers of small are needed"
+        assert await world.settle("choosing") == "finding out which layers of small are needed"
         assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.CLAIMS)
         await trio.sleep(CLAIM_WAIT + 0.1)
         assert await world.settle("serving") == "serving layers 1:2 of small"
