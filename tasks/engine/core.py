@@ -2,7 +2,7 @@
 
 Implements docs/spec/engine.md, sections session and spans. The owner calls `handle` for each frame
 and `step` while `busy`; sessions take turns, so a long prompt delays the others by one chunk
-at most. The rules are here; what is computed is a `Compute`, torch's (`compute.py`) or another.
+at most. This module has the rules; a `Compute` such as torch's (`compute.py`) does the computing.
 """
 
 import time

@@ -790,7 +790,7 @@ async def test_a_quiet_link_is_not_replaced(autojump_clock: object) -> None:
 
 
 class Turns:
-    """Turn that is over during `waiting`. Counts how often `come` was called."""
+    """Turn that ends during `waiting`. Counts the calls of `come`."""
 
     def __init__(self) -> None:
         self.waiting = False
