@@ -1,1 +1,1 @@
-"""What nodes do with compute: hardware probe, placement, engine workers, sessions."""
+"""Inference across nodes: hardware probe, placement of layers, engine processes, sessions, jobs."""

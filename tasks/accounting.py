@@ -1,8 +1,8 @@
-"""Usage, written down: what other nodes' gateways had of this node, as facts of its own feed.
+"""Usage accounting: records in this node's feed what the gateways of other nodes used of it.
 
-The sums go on over restarts, for they are read back from the feed; what was counted since the
-last writing is lost in a crash. Where there are more users than the feed is to hold, those that
-had least go together into one sum. Spec: docs/spec/jobs.md, Usage.
+The sums survive restarts, because they are read back from the feed. A crash loses what was counted
+since the last write. If there are more users than the feed may hold, those with the least usage
+are merged into one sum. Spec: docs/spec/jobs.md, Usage.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from .metering import Meter, Use
 
 KIND = "usage"
 NO_ROOT = "0" * 64
-"""The model of a sum of many."""
+"""Root in the key of the sum that merges the smallest users."""
 _FIELDS = ("requests", "in", "out", "busy")
 
 User = tuple[PeerId, str]
-"""The node that is charged, and the root of a model."""
+"""The node that is charged, and the root of the model that it used."""
 
 Payer = Callable[[Use], PeerId | None]
-"""Return the node for which a gateway asked; None: the job that it named is not known yet."""
+"""Return the node to charge for a use, or None while the job that the gateway named is unknown."""
 
 
 def gateway_pays(use: Use) -> PeerId:
@@ -35,11 +35,11 @@ def gateway_pays(use: Use) -> PeerId:
 
 
 class Accounting:
-    """Usage of one node, from its meter into its feed. `State.run` must be running.
+    """Transfers one node's usage from its meter into its feed. `State.run` must be running.
 
-    A stage may compute for a job before the job and the claim on it have reached this node, and
-    both may have ended when the sums are written. So the payer of each use is looked up every
-    USAGE_LOOK seconds; where a job stays unknown for USAGE_LOOKS looks, its gateway is charged.
+    A stage may compute for a job before the job and the claim on it reach this node, and both may
+    have ended when the sums are written. So the payer of each use is looked up every USAGE_LOOK
+    seconds. If the job is still unknown after USAGE_LOOKS lookups, the gateway is charged.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Accounting:
         self._meter = meter
         self._payer = payer
         self._counted: dict[User, Count] = {}
-        self._unknown: dict[Use, tuple[Count, int]] = {}  # and how often it was looked up
+        self._unknown: dict[Use, tuple[Count, int]] = {}  # and the number of lookups so far
 
     async def run(self) -> None:
         """Look up payers and write sums, until cancelled."""
@@ -63,8 +63,8 @@ class Accounting:
             self.write()
 
     def write(self, *, last: bool = False) -> None:
-        """Add what was counted to what the feed says; a feed that takes nothing gets it later.
-        `last`: nothing is looked up after this, so the gateways of unknown jobs are charged."""
+        """Add the new counts to the sums in the feed, or keep them for later if the feed is full.
+        `last`: there are no more lookups, so the gateways of unknown jobs are charged now."""
         self._settle(patient=not last)
         if not self._counted or not self._state.shown.is_set():
             return
@@ -83,7 +83,7 @@ class Accounting:
             self._counted = {}
 
     def _settle(self, *, patient: bool) -> None:
-        """Charge what was counted to its payers, as far as they are known."""
+        """Charge the new counts to their payers, where these are known."""
         looked, self._unknown = self._unknown, {}
         for use, count in self._meter.take().items():
             known, times = looked.get(use, (Count(), 0))
@@ -106,8 +106,8 @@ class Accounting:
 def merged(
     own: PeerId, before: Mapping[str, Count], counted: Mapping[User, Count]
 ) -> dict[str, Count]:
-    """The sums by key. Beyond USAGE_USERS those with the least computing, then the fewest tokens
-    and requests, go together under `others_key`, and stay there."""
+    """Return the sums by key. Beyond USAGE_USERS, the users with the least computing time, then
+    the fewest tokens and requests, are merged under `others_key` for good."""
     others = others_key(own)
     sums = {key: count for key, count in before.items() if key != others}
     for (client, root), count in counted.items():
@@ -123,7 +123,7 @@ def merged(
 
 
 def others_key(own: PeerId) -> str:
-    """Where those go together that had least: under the provider's own name, for no model."""
+    """Return the key of the merged sum: the provider's own peer id and a root of zeros."""
     return usage_key(own, NO_ROOT)
 
 

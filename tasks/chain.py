@@ -1,4 +1,4 @@
-"""Opening the stages of a session, and closing them, from the gateway's side."""
+"""Opens and closes the stages of a session on behalf of its gateway."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -19,7 +19,7 @@ from .session import Close, Header, Open, parse_cached, parse_dtype, stage_code
 
 
 class Refused(Exception):
-    """A stage did not open; another chain may."""
+    """A stage refused to open a session. Another chain may accept it."""
 
     def __init__(self, peer: PeerId, error: SessionError) -> None:
         super().__init__(error.message)
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Chains:
-    """What a gateway asks of stages beside their work."""
+    """Opens and closes chains of stages for one gateway."""
 
     def __init__(self, host: Host, courier: Courier) -> None:
         self._host = host
@@ -38,8 +38,8 @@ class Chains:
         courier.on_link_quiet(self._link_quiet)
 
     def avoided(self) -> Collection[PeerId]:
-        """Who did not open a session lately: a stage that refuses all shall not cost each
-        request one of its attempts."""
+        """Return the stages that recently failed to open a session. A stage that refuses everything
+        must not cost each request one of its attempts."""
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
@@ -47,8 +47,9 @@ class Chains:
     async def open(
         self, run: Run, model: Model, sampling: Sampling, peers: Collection[PeerId]
     ) -> None:
-        """Open these stages of a run at once. It may begin at their shortest cached prefix; the
-        last token of all is computed for its answer. Raises Refused."""
+        """Open the stages of a run that are in `peers`, all at once. The run starts at their
+        shortest cached prefix, but always computes the last prompt token, because the first
+        answer token is sampled from it. Raises Refused."""
         failures: list[Refused] = []
 
         async def open_one(index: int) -> None:
@@ -87,7 +88,7 @@ class Chains:
             header = await self._ask(hop.peer, "session.open", message.header(), OPEN_TIMEOUT)
             return parse_cached(header, message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
-            if not run.job:  # it may be refused for the sake of one that is not
+            if not run.job:  # a job may be refused only because an interactive request has priority
                 self._unopened[hop.peer] = self._host.now()
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
@@ -96,8 +97,8 @@ class Chains:
     async def _ask(
         self, peer: PeerId, method: str, header: Header, timeout: float
     ) -> Mapping[str, object]:
-        """The answer's header; who is quiet, or grows quiet meanwhile, is not waited for. Raises
-        CallRefused, LinkClosed."""
+        """Return the header of the reply. Stop waiting when the peer is quiet or becomes quiet.
+        Raises CallRefused, LinkClosed."""
         if not self._courier.is_quiet(peer):
             with trio.CancelScope() as scope:
                 self._asking[scope] = peer
@@ -114,12 +115,12 @@ class Chains:
                 scope.cancel()
 
     async def close(self, run: Run) -> None:
-        """Free the session everywhere, also when the request is being cancelled. Quiet stages
-        are not waited for: their lanes keep the word until they are back."""
+        """Close the session on every stage, even while the request is being cancelled. Quiet stages
+        get the message when they are back, and are not waited for."""
         header = Close(run.session).header()
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a stage that is gone has freed it by going
+            with suppress(CallRefused, LinkClosed):  # a dead stage holds no session any more
                 await self._ask(peer, "session.close", header, CLOSE_TIMEOUT)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):

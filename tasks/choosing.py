@@ -1,5 +1,5 @@
-"""Which model this node serves: its owner's, or one that is wanted; and whether it is free to leave
-that for another one."""
+"""Chooses which model this node serves: the owner's, or one that the swarm needs. Also decides when
+the node may leave its model for another one."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +16,8 @@ from .models import Find
 
 
 class Choosing:
-    """Chooses for one node. `model` is the name that its owner gave, if any; `say` gets sentences
-    for a person while it takes time."""
+    """Model choice of one node. `model` is the name that the owner gave, if any. `say` receives
+    progress sentences for a person."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Choosing:
         self._say = say
         self._unfit = set[str]()
         self.meant: Meaning | None = None
-        """The owner's model, once it is known."""
+        """The owner's model, once its name is resolved."""
 
     async def model(self) -> Choice:
-        """The owner's model, or one that is wanted; waits until there is one. Raises ModelError."""
+        """Return the owner's model, or else wait for one that is needed. Raises ModelError."""
         if self._model is not None:
             meant = await self._named_model(self._model)
             return Choice(meant.root, "its owner named it", True)
@@ -64,22 +64,22 @@ class Choosing:
         return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
 
     def does_not_fit(self, root: str) -> None:
-        """Pass over a model of which this node cannot hold one layer."""
+        """Exclude a model of which not even one layer fits on this node."""
         self._unfit.add(root)
 
     async def _wanted(self) -> Choice | None:
-        """Choose by what is known now. It takes a while until what strangers name counts."""
+        """Choose from what is known now. It takes time until what unknown peers name counts."""
         members, own = self._directory.members(), self._directory.own().peer
         backing = self._backing()
         choice = await self._host.offload(choose_model, members, own, backing)
         if choice is None:
             self._say(await self._host.offload(waiting_sentence, members, own, backing))
         elif not choice.settled:
-            self._say("looking which models members want")
+            self._say("finding out which models members want")
         return choice
 
     async def _named_model(self, name: str) -> Meaning:
-        """Resolve the owner's name; raises ModelError if no node knows it within MODEL_PATIENCE."""
+        """Resolve the owner's name. Raises ModelError if no node knows it within MODEL_PATIENCE."""
         with trio.move_on_after(MODEL_PATIENCE):
             while True:
                 version = self._directory.version
@@ -96,7 +96,7 @@ class Choosing:
         return self.meant
 
     async def learn(self) -> None:
-        """Without an engine the owner's model is still the one that jobs are done for here."""
+        """Resolve the owner's model on a node without an engine, which still does jobs for it."""
         name = self._model
         while name is not None and self.meant is None:
             version = self._directory.version

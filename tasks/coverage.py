@@ -1,7 +1,7 @@
-"""How often each layer of a model is served, and which range one more node should take.
+"""Counts the replicas of each layer of a model and picks the range that one more node should take.
 
-Layers that are served alike stand together as one segment, so the work grows with the ends of
-shards and not with layers. All layers of a model take the same memory (`engine/families.py`).
+Neighbouring layers with the same replicas form one segment, so the work grows with the number of
+shard ends and not with layers. All layers of a model take the same memory (`engine/families.py`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,17 +21,17 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Memory of any range of one model's layers, with room for one short session: bytes."""
+    """Memory in bytes of any range of one model's layers, with KV for one short session."""
 
     layers: int
     layer: int
-    first: int  # more for the range that begins with layer 0
-    last: int  # more for the one that ends with the last layer
+    first: int  # added if the range begins with layer 0
+    last: int  # added if the range ends with the last layer
     everything: int
 
     @classmethod
     def of(cls, arch: Architecture, dtype: DType) -> "Sizes":
-        """Raises nothing; adds up no tensor twice."""
+        """Compute the sizes. Tied weights of a model's two ends are counted once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
         inner = weight_bytes(arch, Parts(False, 0, 1, False), dtype)
         layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
@@ -41,21 +41,21 @@ class Sizes:
         return cls(arch.layers, layer, first, last, arch.layers * layer + both)
 
     def of_span(self, start: int, stop: int) -> int:
-        """Bytes of start:stop, with the embedding and the head where they belong."""
+        """Return the bytes of start:stop, with the embedding and the head if it includes them."""
         if start == 0 and stop == self.layers:
             return self.everything
         ends = self.first * (start == 0) + self.last * (stop == self.layers)
         return self.layer * (stop - start) + ends
 
     def reach(self, start: int, most: int, memory: int) -> int:
-        """The largest stop up to `most` with which start:stop fits; `start` where none does."""
+        """Return the largest stop up to `most` such that start:stop fits, or `start` if none."""
         stop = start + (memory - self.first * (start == 0)) // self.layer
         if stop >= self.layers and self.of_span(start, self.layers) > memory:
             stop = self.layers - 1
         return max(start, min(stop, most))
 
     def reach_back(self, stop: int, least: int, memory: int) -> int:
-        """The smallest start down to `least` with which start:stop fits; `stop` where none does."""
+        """Return the smallest start from `least` such that start:stop fits, or `stop` if none."""
         start = stop - (memory - self.last * (stop == self.layers)) // self.layer
         if start <= 0 and self.of_span(0, stop) > memory:
             start = 1
@@ -63,13 +63,13 @@ class Sizes:
 
 
 class Coverage:
-    """The segments of one model by how many shards have them; `steps` counts the work done."""
+    """Segments of one model with their replica counts. `steps` counts the work done."""
 
     def __init__(self, layers: int, shards: Iterable[ShardRecord]) -> None:
-        """Layer 0 counts only with the embedding, the last layer only with the head."""
+        """Count layer 0 only with the embedding, and the last layer only with the head."""
         self.layers = layers
         self.steps = 0
-        ends: Counter[int] = Counter()  # how many more have the layers from here on
+        ends: Counter[int] = Counter()  # change of the replica count at this layer
         cuts = {0, layers}
         for shard in shards:
             if shard.stop > layers:
@@ -80,13 +80,13 @@ class Coverage:
             if start < stop:
                 ends[start] += 1
                 ends[stop] -= 1
-        self._edges = sorted(cuts | ends.keys())  # where segments begin, and the last one's end
-        self._cut = [edge in cuts for edge in self._edges]  # where a chain can join shards
+        self._edges = sorted(cuts | ends.keys())  # the start of each segment, and the last end
+        self._cut = [edge in cuts for edge in self._edges]  # whether a chain can join shards there
         self._counts = list(accumulate(ends[edge] for edge in self._edges[:-1]))
 
     @classmethod
     def of_spans(cls, layers: int, spans: Iterable[Span]) -> "Coverage":
-        """As of shards that have what belongs to their ends."""
+        """Create the coverage of shards that include the embedding and head of their ends."""
         shards = (ShardRecord("", a == 0, a, b, b == layers, "", 0) for a, b in spans)
         return cls(layers, shards)
 
@@ -95,14 +95,14 @@ class Coverage:
         return any(first <= start and stop <= last for first, last in self.holes())
 
     def replicas(self) -> list[int]:
-        """How many shards have each layer."""
+        """Return the number of shards that have each layer."""
         found: list[int] = []
         for segment, count in enumerate(self._counts):
             found += [count] * (self._edges[segment + 1] - self._edges[segment])
         return found
 
     def holes(self) -> list[Span]:
-        """The ranges that no shard has, in order."""
+        """Return the ranges that no shard has, in order."""
         found: list[Span] = []
         for segment, count in enumerate(self._counts):
             if count:
@@ -114,13 +114,13 @@ class Coverage:
         return found
 
     def add(self, start: int, stop: int) -> None:
-        """One more shard has start:stop, with what belongs to its ends."""
+        """Count one more shard with start:stop, and with the embedding and head of its ends."""
         first, last = self._edge(start), self._edge(stop)
         for segment in range(first, last):
             self._counts[segment] += 1
 
     def _edge(self, layer: int) -> int:
-        """The index of the edge at a layer, which is a cut from now on."""
+        """Return the index of the edge at a layer, and make that edge a cut."""
         at = bisect_left(self._edges, layer)
         if self._edges[at] != layer:
             self._edges.insert(at, layer)
@@ -130,10 +130,11 @@ class Coverage:
         return at
 
     def choose(self, sizes: Sizes, memory: int, turn: int = 0) -> Span | None:
-        """The range to take within `memory` bytes; None where not one layer fits.
+        """Return the range to take within `memory` bytes, or None if not one layer fits.
 
-        All if it fits. Else as much as fits of a hole, and without holes the aligned range whose
-        layers have the fewest replicas. Another `turn` takes the next of these choices.
+        If the whole model fits, take it. Otherwise fill as much as possible of a hole. If there is
+        no hole, take the aligned range whose layers have the fewest replicas. `turn` selects the
+        next of these choices.
         """
         self.steps += len(self._edges)
         if sizes.everything <= memory:
@@ -150,8 +151,8 @@ class Coverage:
         return _picked([((count, a - b, a), (a, b)) for count, (a, b) in choices], turn)
 
     def _in_holes(self, sizes: Sizes, memory: int) -> list[Span]:
-        """What fits of each hole from its beginning and to its end: cut in its middle it would be
-        two. From anywhere inside only where none of these fits."""
+        """Return the ranges that fit at the start or the end of each hole, because a range in the
+        middle would split it. Return ranges inside a hole only if none of these fits."""
         holes = self.holes()
         ends = [(start, sizes.reach(start, stop, memory)) for start, stop in holes]
         ends += [(sizes.reach_back(stop, start, memory), stop) for start, stop in holes]
@@ -166,7 +167,7 @@ class Coverage:
         return [(start, stop) for start, stop in inner if start < stop]
 
     def _aligned(self, sizes: Sizes, memory: int) -> Iterator[Span]:
-        """From each cut to the last cut that fits: a shorter range is never better."""
+        """Yield the longest range from each cut to a later cut. A shorter one is never better."""
         cuts = [edge for edge, cut in zip(self._edges, self._cut, strict=True) if cut]
         for start in cuts[:-1]:
             stop = cuts[bisect_right(cuts, sizes.reach(start, self.layers, memory)) - 1]
@@ -174,17 +175,17 @@ class Coverage:
                 yield start, stop
 
     def _loose(self, sizes: Sizes, memory: int) -> Iterator[Span]:
-        """From each layer as far as fits."""
+        """Yield the longest range that fits from each layer."""
         for start in range(self.layers):
             stop = sizes.reach(start, self.layers, memory)
             if start < stop:
                 yield start, stop
 
     def _weighed(self, spans: Iterable[Span]) -> list[tuple[int, Span]]:
-        """The fewest replicas in each of these spans, whose ends never go back."""
+        """Return the minimum replica count of each span. Span ends must not decrease."""
         found: list[tuple[int, Span]] = []
         edges, counts = self._edges, self._counts
-        waiting: deque[int] = deque()  # segments whose counts grow from the left to the right
+        waiting: deque[int] = deque()  # segments with increasing counts, for a sliding minimum
         segment = 0
         for start, stop in spans:
             while segment < len(counts) and edges[segment] < stop:
@@ -199,7 +200,7 @@ class Coverage:
 
 
 def _picked(ranked: list[tuple[tuple[int, ...], Span]], turn: int) -> Span:
-    """Return the span of the lowest rank, or for another turn the next one."""
+    """Return the span with the lowest rank, or the one that follows by `turn` ranks."""
     if not turn:
         return min(ranked)[1]
     chosen = sorted(set(ranked))

@@ -1,17 +1,18 @@
-"""How fast a shard is, as measured while it serves. No I/O."""
+"""Measures how fast a shard decodes while it serves. No I/O."""
 
 from .defaults import SPEED_MEMORY, SPEED_STEPS
 
 
 class DecodeSpeed:
-    """Tokens a second that its layers compute for one session, waiting aside; a moving mean."""
+    """Moving mean of the tokens per second that the shard computes for one session, without
+    waiting times."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
         self._steps = 0
 
     def note(self, seconds: float) -> None:
-        """One token took so long; what no clock could measure does not count."""
+        """Record the computing time of one token. Times that are not positive are ignored."""
         if seconds <= 0.0:
             return
         self._steps += 1
@@ -20,5 +21,5 @@ class DecodeSpeed:
 
     @property
     def tokens_per_s(self) -> float:
-        """0 until enough were measured."""
+        """Tokens per second, or 0 until SPEED_STEPS tokens were measured."""
         return 1.0 / self._seconds if self._steps >= SPEED_STEPS else 0.0

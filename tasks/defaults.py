@@ -10,81 +10,81 @@ PREFILL_TOKENS = 256  # of one prompt span
 PREFILL_BYTES = 4 * 2**20  # of one prompt span's hidden states in float32
 SPANS_UNDER_WAY = 8  # prompt spans of one session between gateway and head
 ASK_PATIENCE = 15.0  # seconds without a byte of a model's files while a request waits
-TEXT_PROCESSES = 4  # idle ones kept, one a model
-MAX_NEW_TOKENS = 1024  # generated where the request names no number
+TEXT_PROCESSES = 4  # idle text processes cached, one per model
+MAX_NEW_TOKENS = 1024  # tokens generated if the request sets no limit
 SESSIONS_PER_STAGE = 64
 SESSIONS_PER_GATEWAY = 16  # of one gateway at one stage
-KV_SHARE = 0.5  # of a shard's KV that the sessions of one other node's gateway may reserve
+KV_SHARE = 0.5  # share of a shard's KV that one other node's gateway may reserve
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
-SENT_BYTES = 256 * 2**20  # kept for replay by one stage, all sessions
+SENT_BYTES = 256 * 2**20  # logged for replay by one stage, over all sessions
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
-SESSION_WAITED = 5.0  # seconds without a message, or a span at the engine: nobody waits any more
+SESSION_WAITED = 5.0  # seconds without computing, then an open session does not hold up jobs
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
-TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the next sign of the chain
-STALLED = 3.0  # seconds without a sign of a chain with a quiet stage, then another is looked for
-QUIET_LOOK = 1.0  # seconds between two looks for one, while a stage is quiet
-OPEN_ATTEMPTS = 3  # routes tried when stages refuse
-ROUTE_AROUND = 60.0  # seconds for which a stage that did not open is taken only for want of others
+TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the chain's next message
+STALLED = 3.0  # seconds without a message from a chain with a quiet stage, then it is replaced
+QUIET_LOOK = 1.0  # seconds between attempts to replace the chain while a stage is quiet
+OPEN_ATTEMPTS = 3  # chains tried when stages refuse
+ROUTE_AROUND = 60.0  # seconds for which a stage that failed to open is used only as a last resort
 
 # Serving.
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
 KV_CONTEXTS = 16  # full contexts whose KV a shard reserves at most
-KV_TOKENS_LEAST = 512  # of KV that a shard must have room for
-RESOLVE_PAUSE = 3.0  # seconds until a name that nobody knew is looked for again
+KV_TOKENS_LEAST = 512  # tokens of KV that a shard must be able to hold
+RESOLVE_PAUSE = 3.0  # seconds until an unknown model name is looked up again
 SPEED_MEMORY = 0.98  # weight of the old mean when one more token is measured
-SPEED_STEPS = 16  # tokens measured, then a speed is told
-MODEL_PATIENCE = 10.0  # seconds until nobody's knowing the owner's model is a failure
-SERVE_RETRY = (1.0, 60.0)  # seconds until serving is tried again: first, most
-SEEK_TIME = 3.0  # seconds for the records of nodes that were just linked to come
+SPEED_STEPS = 16  # tokens measured before a speed is reported
+MODEL_PATIENCE = 10.0  # seconds until an unknown model name of the owner is a failure
+SERVE_RETRY = (1.0, 60.0)  # seconds until serving is retried: first, maximum
+SEEK_TIME = 3.0  # seconds to wait for the records of newly linked nodes
 
 # Usage: docs/spec/jobs.md.
-USAGE_PACE = 600.0  # seconds between two times that what was counted is written
-USAGE_LOOK = 1.0  # seconds between two looks for the author of a job that was computed for
-USAGE_LOOKS = 60  # of them, then the gateway that named the job is charged
-USAGE_USERS = 256  # users, each of one model, with sums of their own
+USAGE_PACE = 600.0  # seconds between two writes of the sums
+USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
+USAGE_LOOKS = 60  # lookups before the gateway that named the job is charged
+USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.
 TEXT_MEMORY = 2**30  # bytes of address space of the child; a 37 MB tokenizer.json takes 310 MiB
 TEXT_LOAD_TIMEOUT = 15.0  # seconds; a 37 MB tokenizer.json takes 0.9
 TEXT_TIMEOUT = 2.0  # seconds for one template, one text or one step of a detokenizer
 TEXT_BYTES = 2**20  # of one prompt, or of one rendered conversation
-TEXT_MESSAGES = 1024  # in one conversation
+TEXT_MESSAGES = 1024  # messages in one conversation
 TEXT_REPLY_BYTES = 16 * 2**20  # of one frame from the child
-TEXT_ITEMS = 2**16  # elements of one frame: of a conversation, five a message
+TEXT_ITEMS = 2**16  # elements of one frame; each message of a conversation has five
 TEXT_REQUEST_BYTES = 96 * 2**20  # of one frame to the child: all of a model's text files
 TEXT_IN_FLIGHT = 256  # requests at one child
-TEXT_RETRY = (0.05, 30.0)  # seconds until a dead child is started again: first, most
-TEXT_SETTLED = 5.0  # seconds a child has lived when its death counts as the first again
+TEXT_RETRY = (0.05, 30.0)  # seconds until a dead child is restarted: first, maximum
+TEXT_SETTLED = 5.0  # seconds after which the death of a child resets that delay
 TOKENIZER_BYTES = 64 * 2**20  # of tokenizer.json
 TEXT_FILE_BYTES = 4 * 2**20  # of each other text file of a model
-STOP_STRINGS = 16  # of one request
+STOP_STRINGS = 16  # stop strings of one request
 STOP_STRING_CHARACTERS = 256  # of one stop string
-HELD_TOKENS = 32  # without finished text before an unfinished character is given out as it is
+HELD_TOKENS = 32  # tokens held back for an unfinished character before it is shown unfinished
 
 # Placement and the probe.
-DEMAND_NETWORKS = 3  # in which members want a model, then a node serves it unasked
-DEMAND_LOOK = (0.2, 30.0)  # seconds until it is looked at again: with news, without
-DEMAND_TIME = 20.0  # seconds for that to be seen, before the embedded model is served instead
-AHEAD_STEPS = 2000  # segments looked at for those that choose their layers before this node
-PLACES = 512  # nodes of one model that a plan is made for
-PLAN_DROPS = 64  # nodes of a chain that are tried elsewhere one by one, before all of them
-CLAIM_WAIT = 2.5  # seconds in which claims of other nodes to the same layers arrive
-MOVE_SETTLE = 4.0  # seconds for which a node that holds layers must see the same reason to move
-SPREAD_SETTLE = 30.0  # the same where the nodes have too little memory for all layers: soon others
+DEMAND_NETWORKS = 3  # networks whose members must want a model before a node serves it unasked
+DEMAND_LOOK = (0.2, 30.0)  # seconds between two looks at demand: with news, without
+DEMAND_TIME = 20.0  # seconds to wait for demand before the embedded model is served instead
+AHEAD_STEPS = 2000  # segments examined for nodes that choose their layers before this node
+PLACES = 512  # nodes of one model that a plan includes
+PLAN_DROPS = 64  # nodes of a chain released one by one, before all of them are
+CLAIM_WAIT = 2.5  # seconds in which competing claims to the same layers arrive
+MOVE_SETTLE = 4.0  # seconds that a reason to move must last for a node that holds layers
+SPREAD_SETTLE = 30.0  # the same if all nodes together lack memory for the model: more nodes
 # may join, and then another division is better
 MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
-CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served, before it counts no more
+CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served before the claim expires
 PLACE_LOOK = (
     0.1,
     1.0,
-)  # seconds between two looks at the layers of all nodes: while it has none, then
+)  # seconds between two looks at the layers of all nodes: without layers, with layers
 NAMED_NODES = 8  # in a sentence about what is missing
-MEMORY_SHARE = 0.5  # of the memory available at start, offered where the owner says nothing
+MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount
 PROBE_FILE = "machine.json"  # in the data folder
 PROBE_FILE_BYTES = 4096
 PROBE_COPY_BYTES = 64 * 2**20  # copied to measure memory bandwidth: beyond most caches
 PROBE_MATRIX = 512  # rows and columns, float32
-PROBE_ROUNDS = 3  # of each, the fastest counts
+PROBE_ROUNDS = 3  # rounds per measurement; the fastest counts

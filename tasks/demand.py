@@ -1,7 +1,7 @@
-"""Which model a node serves unasked: only one that its owner trusts, or that many want.
+"""Decides which model a node serves unasked: one that its owner trusts, or that many peers want.
 
-A stranger may name any model, and create any number of members that name it. So a model counts by
-the networks in which this node itself is linked with members that want it, or by the word of peers
+Any peer may name any model and create any number of members that name it. So a model counts by the
+number of networks in which this node is linked with members that want it, or by the word of peers
 that the owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
@@ -21,13 +21,13 @@ class Backing:
     """Evidence beyond the members' own word."""
 
     named: frozenset[str] = frozenset()
-    """Roots that have a name here: the owner added or got them, or had them served before."""
+    """Roots that have a name here: the owner added or downloaded them, or served them."""
     embedded: str = ""
     """The root of the model that every node ships with."""
     trusted: Mapping[PeerId, str] = field(default_factory=dict)
-    """Peers that the owner trusts to say what is needed, and what each is to this node."""
+    """Peers that the owner trusts to say what is needed, and the relation of each to this node."""
     networks: Mapping[PeerId, str] = field(default_factory=dict)
-    """Where this node meets the peers that it has links to."""
+    """The network in which this node is linked with each peer."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
     """Roots that peers have jobs for."""
 
@@ -40,14 +40,14 @@ class Candidate:
     name: str
     layers: int
     networks: int
-    """In how many of them members stand for it."""
+    """Number of networks with members that want the model."""
     why: str
-    """The reason to serve it; "": there is none."""
+    """The reason to serve it, or "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to serve, why, and whether another model may yet turn out to be wanted more."""
+    """What to serve, why, and whether that is final or another model may turn out to be needed."""
 
     root: str
     why: str
@@ -58,8 +58,8 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
     """Choose, among the models that there is a reason to serve, the one whose weakest layer has
     the fewest replicas, then the one that is wanted in most networks, then by root.
 
-    Layers that members are about to serve count. The embedded model is for where there is no
-    other; but a node that has had it serves it again where no other node does.
+    Layers that members are about to serve count. The embedded model is used only if there is no
+    other model, but a node that has already had it serves it again if no other node does.
     """
     found = candidates(members, own, backing)
     others = {peer: _as_aimed(record) for peer, record in members.items() if peer != own}
@@ -87,9 +87,9 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
 def choose_other(
     members: Members, own: PeerId, root: str, backing: Backing, unfit: Collection[str] = ()
 ) -> Choice | None:
-    """Choose a model that no chain of members serves, for a node whose own model, by its `root`,
-    the others serve without it. Of several such nodes one goes at a time: the one that has chunks
-    of the other model, then the one with the lower peer id."""
+    """Choose a model that no chain of members serves, for a node whose own model (`root`) the
+    other members can serve without it. If several nodes could move, only one does at a time: first
+    those with chunks of the other model, then by the lower peer id."""
     others = {peer: record for peer, record in members.items() if peer != own}
     found = [each for each in candidates(members, own, backing) if each.root not in unfit]
     here = next((each for each in found if each.root == root), None)
@@ -117,9 +117,9 @@ def _is_served(
     staying: Collection[PeerId] = (),
     coming: Collection[PeerId] = (),
 ) -> bool:
-    """Return whether a chain of the others serves a model, or will. Members that claim layers of
-    another model count only if they are `staying`; members that claim layers of this one count only
-    if they are `coming`."""
+    """Return whether a chain of the other members serves a model, or will. Members that claim
+    layers of another model count only if they are `staying`. Members that claim layers of this one
+    count only if they are `coming`."""
     spans = []
     for peer, record in others.items():
         aim = record.aim
@@ -131,7 +131,7 @@ def _is_served(
 
 
 def _as_aimed(record: MemberRecord) -> MemberRecord:
-    """Return the member as if it served what it is about to serve."""
+    """Return the record as if the member already served what it claims."""
     aim = record.aim
     if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
         return record
@@ -140,7 +140,7 @@ def _as_aimed(record: MemberRecord) -> MemberRecord:
 
 
 def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:
-    """All models that members name, in the order of their roots."""
+    """Return all models that members name, ordered by root."""
     standing = {root: set(peers) for root, peers in backing.asked.items()}
     said: dict[str, dict[_Words, set[str]]] = {}
     for peer, record in members.items():
@@ -161,13 +161,14 @@ def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidat
 
 
 _Words = tuple[int, str]
-"""How many layers a model has, and what it is called."""
+"""The number of layers of a model, and its name."""
 
 
 def _candidate(
     root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
 ) -> Candidate:
-    """`said`: the networks of those that say so; "" is that of those that are trusted."""
+    """Create a candidate. `said`: networks of the members that state each description; "" stands
+    for the trusted ones."""
     layers, name = min(said, key=lambda words: ("" not in said[words], -len(said[words]), words))
     networks = {backing.networks[peer] for peer in standing if peer in backing.networks}
     trusted = min(standing & backing.trusted.keys(), default=None)
@@ -182,7 +183,7 @@ def _candidate(
 
 
 def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
-    """Why no model is served, and what would change that."""
+    """Return a sentence that says why no model is served, and what would change that."""
     found = [each for each in candidates(members, own, backing) if not each.why]
     if not found:
         return "no model is known yet; `shoal model add FOLDER` adds one"
@@ -194,6 +195,6 @@ def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
 
 
 def _stood_for(record: MemberRecord) -> Iterator[str]:
-    """The roots that a member serves or names."""
+    """Yield the roots that a member serves or names."""
     yield from (model.root for model in record.models)
     yield from (shard.root for shard in record.shards)

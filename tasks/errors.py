@@ -1,11 +1,11 @@
-"""What can go wrong while nodes compute.
+"""Errors of distributed inference.
 
 TaskError                   `code` is a short fixed word
-├── SessionError            a generation could not start or go on; codes: docs/spec/session.md
+├── SessionError            a generation could not start or continue; codes: docs/spec/session.md
 │   ├── BadMessage          a peer's message is malformed or beyond a bound
-│   ├── StageLost           a stage of the chain is gone
+│   ├── StageLost           a stage of the chain was lost
 │   └── PromptTooLong       more tokens than the model's context
-├── ServingError            this node cannot serve the shard it was to serve
+├── ServingError            this node cannot serve its shard
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
 ├── NoFit                   no layers of the model fit this node
 └── NoRoute                 no chain of members covers the model
@@ -15,7 +15,7 @@ from ..transport.errors import ShoalError
 
 
 class TaskError(ShoalError):
-    """An error of this package. `code` is a short fixed word, the rest is for people."""
+    """Base error of this package. `code` is a short fixed word; the message is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -23,7 +23,7 @@ class TaskError(ShoalError):
 
 
 class SessionError(TaskError):
-    """A generation could not start or go on."""
+    """A generation could not start or continue."""
 
 
 class BadMessage(SessionError):
@@ -34,8 +34,8 @@ class BadMessage(SessionError):
 
 
 class StageLost(SessionError):
-    """A stage of the chain, `peer`, is gone, as the stage `by` says, or as this node has seen
-    itself; another replica may hold its layers."""
+    """The stage `peer` of the chain was lost, as reported by the stage `by` or, if None, by this
+    node. Another replica may hold its layers."""
 
     def __init__(self, peer: str, message: str, *, by: str | None = None) -> None:
         super().__init__(
@@ -57,22 +57,22 @@ class PromptTooLong(SessionError):
 
 
 class ServingError(TaskError):
-    """This node cannot serve the shard it was to serve."""
+    """This node cannot serve its shard."""
 
 
 class TextError(TaskError):
-    """The model's tokenizer or chat template refused, failed, or went over a limit."""
+    """The model's tokenizer or chat template refused its input, failed, or exceeded a limit."""
 
 
 class NoFit(TaskError):
-    """No layers of the model fit this node; the message says which memory is missing where."""
+    """No layers of the model fit this node. The message says how much memory is missing."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("no-fit", message, hint=hint)
 
 
 class NoRoute(TaskError):
-    """No chain of members covers the model; the message says what is missing."""
+    """No chain of members covers the model. The message says what is missing."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("no-route", message, hint=hint)

@@ -1,7 +1,7 @@
-"""The asking side of a session: text in, a chain of stages, tokens back, text out.
+"""The gateway of a session: sends a prompt through a chain of stages and returns the answer's text.
 
-docs/spec/session.md. The gateway is not on the path of a token: it feeds the prompt to the
-first stage, and the stages go round without it until the head or the gateway stops them.
+Spec: docs/spec/session.md. Tokens do not pass through the gateway. It feeds the prompt to the first
+stage, and the stages then generate without it until the head or the gateway stops them.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -68,16 +68,16 @@ __all__ = [
 
 
 class ModelSource(Protocol):
-    """Where models come from: `models.py`."""
+    """Source of models for the gateway, implemented in `models.py`."""
 
     def use(self, name: str) -> AbstractAsyncContextManager[Model]:
-        """A model by name or root, while the block lasts; raises ModelError, TextError."""
+        """Provide a model by name or root while the block lasts. Raises ModelError, TextError."""
         ...
 
 
 Seek = Callable[[str], Awaitable[bool]]
-"""Links up with nodes that say they serve layers of a model (its root) and are no members yet;
-whether there were any. Their records come a round trip later."""
+"""Link with nodes that serve layers of a model (by root) and are not members yet. Return whether
+any were found. Their records arrive a round trip later."""
 
 
 async def _nobody(_root: str) -> bool:
@@ -87,7 +87,7 @@ async def _nobody(_root: str) -> bool:
 
 @dataclass(slots=True)
 class _Talk:
-    """One request: what it asks for, and which chain is at it."""
+    """State of one request, with the chain that is open for it."""
 
     model: Model
     request: GenerateRequest
@@ -100,7 +100,7 @@ class _Talk:
 
 
 class Gateway:
-    """Answers this node's clients through whatever chain of stages there is."""
+    """Answers this node's requests over chains of stages."""
 
     def __init__(
         self,
@@ -131,18 +131,18 @@ class Gateway:
 
     @property
     def sessions(self) -> int:
-        """How many are under way."""
+        """Number of open sessions."""
         return len(self._runs)
 
     @property
     def waited_for(self) -> int:
-        """Of how many requests somebody waits for the answer."""
+        """Number of interactive requests in progress. Requests for jobs do not count."""
         return self._waited_for
 
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
-        """Answer one request; `emit` gets the chain and then the text as it comes.
+        """Answer one request. `emit` receives the chain and then the text as it is generated.
 
-        Cancelling it, or an error of `emit`, frees the session on every stage. Raises
+        Cancelling it, or an error of `emit`, closes the session on every stage. Raises
         PromptTooLong, SessionError (codes: docs/spec/session.md), NoRoute, TextError,
         ModelError.
         """
@@ -177,7 +177,7 @@ class Gateway:
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
         if request.messages is None and request.prompt is None:
-            raise SessionError("bad-request", "there is neither a prompt nor messages")
+            raise SessionError("bad-request", "expected a prompt or messages")
         if request.raw:
             ids = await model.text.encode(request.prompt or "")
         elif request.messages is not None:
@@ -188,10 +188,10 @@ class Gateway:
             raise SessionError("bad-request", "the prompt is empty")
         return ids
 
-    # Which chain.
+    # Choosing and opening a chain.
 
     async def _start(self, talk: _Talk) -> None:
-        """Open a chain, where none is open."""
+        """Open a chain unless one is open already."""
         while talk.run is None:
             run = await self._some_run(talk)
             try:
@@ -202,7 +202,7 @@ class Gateway:
         await talk.answer.begin(talk.run.route)
 
     async def _some_run(self, talk: _Talk) -> Run:
-        """`_next_run`; where members are too few for a chain, others are looked for."""
+        """Return `_next_run`. If the members form no chain, look for more members first."""
         version = self._directory.version
         try:
             return self._next_run(talk, talk.lost)
@@ -217,7 +217,7 @@ class Gateway:
         return self._next_run(talk, talk.lost)
 
     def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
-        """A session over the best chain for what is still to do. Raises NoRoute."""
+        """Create a session over the best chain for the remaining tokens. Raises NoRoute."""
         session = self._host.entropy(SESSION_BYTES)
         new = talk.new - talk.answer.made
         without = {*talk.refused, *without}
@@ -230,10 +230,10 @@ class Gateway:
         try:
             try:
                 route = self._route(talk, linked, new, session)
-            except NoRoute:  # links to others that are live take a moment to make
+            except NoRoute:  # a new link takes a moment, so members with a link come first
                 route = self._route(talk, members, new, session)
         except NoRoute:
-            for error in talk.refused.values():  # why the last chain was refused says more
+            for error in talk.refused.values():  # the last chain's refusal is more informative
                 raise _told(talk, error) from None
             raise
         return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
@@ -251,14 +251,14 @@ class Gateway:
         )
 
     async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
-        """Open a run, its `fresh` stages first: only once they are there, the chain before is
-        given up and the others, which are in both, change over. Raises Refused."""
+        """Open a run, its `fresh` stages first. Only when these are open, close the previous run
+        and open the stages that both runs share. Raises Refused."""
         before, began = talk.run, self._host.now()
         self._runs[run.session] = run, talk.model
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
             if before is not None and before.has_gone_on(began):
-                return  # who was quiet is back in time
+                return  # the quiet stage is back in time
             await self._leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
@@ -272,8 +272,8 @@ class Gateway:
                 await self._close(run)
 
     async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
-        """Go on over another chain, without who is quiet; False where there is none to be had, or
-        who was quiet has come back."""
+        """Continue over another chain without the quiet stages. Return False if there is no such
+        chain, or if the quiet stage has come back."""
         most = len(talk.refused) + OPEN_ATTEMPTS
         for without in self._suspects(before, error):
             while len(talk.refused) < most:
@@ -294,8 +294,8 @@ class Gateway:
         return False
 
     def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:
-        """Whom to leave out, the likeliest first: where a stage has lost another one, it may be
-        itself that cannot be reached, and to leave out one of the two will do."""
+        """Yield sets of peers to leave out, the most likely cause first. If a stage has lost its
+        neighbour, the stage itself may be the unreachable one, so leaving out either will do."""
         lost: set[str] = {error.peer} if error is not None else set()
         parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
         lost |= run.missed
@@ -303,7 +303,7 @@ class Gateway:
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
 
     async def _give_way(self, talk: _Talk) -> None:
-        """Leave the chain to others while they are waited for, then open one anew."""
+        """While interactive requests have priority, close the chain. Then open a new one."""
         turn = talk.request.turn
         if turn is not None and turn.is_over():
             await self._leave(talk)
@@ -322,11 +322,11 @@ class Gateway:
         finally:
             del self._runs[run.session]
 
-    # What is said.
+    # The conversation with the chain.
 
     async def _converse(self, talk: _Talk) -> bool:
-        """Feed the prompt, a few spans ahead of the head's progress, and take the tokens; False
-        where another chain has taken over, or the turn is over."""
+        """Feed the prompt, a few spans ahead of the head's progress, and receive the tokens. Return
+        False if another chain has taken over, or if the job must yield."""
         run = talk.run
         assert run is not None
         spans = _spans(run, talk.model.hidden)
@@ -355,7 +355,7 @@ class Gateway:
             return False
 
     async def _hear(self, run: Run) -> list[Arrived | Progress | SessionError]:
-        """What has come; nothing where the chain stands still and one of it is quiet."""
+        """Return the received items, or nothing if the chain is stalled and one stage is quiet."""
         while True:
             quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
             items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
@@ -377,7 +377,7 @@ class Gateway:
         except LinkClosed as error:
             raise _lost(run, run.peers[0], error.message) from None
 
-    # What stages say.
+    # Messages from stages.
 
     def _find(self, call: Call, session: SessionId, epoch: int, *, head: bool) -> tuple[Run, Model]:
         if session not in self._runs:
@@ -422,7 +422,7 @@ class Gateway:
         stage = run.describe(run.peers.index(call.peer))
         if failed.lost in run.peers:
             run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
-        elif failed.code == "shard-gone":  # another replica may have its layers
+        elif failed.code == "shard-gone":  # another replica may hold the same layers
             run.fail(_lost(run, call.peer, failed.message))
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
@@ -443,11 +443,11 @@ class Gateway:
 
 
 def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
-    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is gone: {why}", by=by)
+    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
 
 
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:
-    """A stage's refusal, with what the client can do where the stage has too little room."""
+    """Return a stage's refusal. If the stage lacks memory, add a hint for the client."""
     if refusal.code != "no-memory":
         return refusal
     prompt, new = len(talk.ids), talk.new - talk.answer.made
@@ -459,16 +459,16 @@ def _told(talk: _Talk, refusal: SessionError) -> SessionError:
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:
-    """How many tokens may be generated; raises PromptTooLong where the context leaves none."""
+    """Return how many tokens may be generated. Raises PromptTooLong if the context leaves none."""
     if prompt >= model.context:
         raise PromptTooLong(prompt, model.context)
     if wanted is not None and wanted < 1:
-        raise SessionError("bad-request", f"{wanted} tokens cannot be generated")
+        raise SessionError("bad-request", f"cannot generate {wanted} tokens")
     return min(wanted or MAX_NEW_TOKENS, model.context - prompt)
 
 
 def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
-    """The prompt in spans of bounded bytes; only after the last one a token is wanted."""
+    """Yield the prompt in spans of bounded bytes. A token is requested only after the last one."""
     step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
     for first in range(run.start, run.prompt, step):
         count = min(step, run.prompt - first)

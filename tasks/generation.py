@@ -1,4 +1,4 @@
-"""One generation as its gateway knows it: the request, the tokens so far, the text, the figures."""
+"""State of one generation at its gateway: request, session, tokens, text and figures."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ Reason = Literal["stop", "length", "context"]
 
 
 class Text(Protocol):
-    """What the gateway needs of a model's text process."""
+    """Interface of a model's text process, as far as the gateway needs it."""
 
     @property
     def info(self) -> TextInfo: ...
@@ -35,7 +35,7 @@ class Text(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model ready to be asked; `context` and `vocabulary` in tokens, `hidden` in values."""
+    """A model that can answer; `context` and `vocabulary` in tokens, `hidden` in values."""
 
     root: str
     name: str
@@ -47,22 +47,22 @@ class Model:
 
 
 class Turn(Protocol):
-    """When a request may compute for which nobody waits."""
+    """Tells when a request without a waiting user, such as a job, may compute."""
 
     def is_over(self) -> bool:
-        """Whether somebody who waits has come."""
+        """Whether an interactive request now has priority."""
         ...
 
     async def come(self) -> None:
-        """Return when it is not over any more."""
+        """Wait until no interactive request has priority."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a client asks: `prompt` or `messages`; `raw` leaves the chat template out. One for a
-    `job` has a `turn`: it gives its chain up while that is over, and goes on behind the last token
-    later."""
+    """A client's request, with either `prompt` or `messages`. `raw` skips the chat template. The
+    request for a `job` has a `turn`. When the turn ends, the request closes its chain, and in its
+    next turn it continues after the last token."""
 
     model: str
     prompt: str | None = None
@@ -71,7 +71,7 @@ class GenerateRequest:
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
-    job: str = ""  # its id
+    job: str = ""  # the job's id
     turn: Turn | None = None
 
 
@@ -88,7 +88,7 @@ Emit = Callable[[GatewayEvent], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a generation ended. `hop_ms`: of a token's time, what was not computing, per hop."""
+    """How a generation ended. `hop_ms`: milliseconds per token and hop that were not computing."""
 
     reason: Reason
     prompt_tokens: int
@@ -103,13 +103,13 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Arrived:
     token: Token
-    at: float  # seconds, when the message came
+    at: float  # seconds, when the message arrived
 
 
 class Run:
-    """One session as its gateway knows it. The token ids stay here, whatever else is lost.
+    """One session at its gateway, which keeps all token ids even if stages are lost.
 
-    What another chain has generated before is prompt to this one.
+    Tokens that an earlier chain generated are part of this session's prompt.
     """
 
     def __init__(
@@ -130,17 +130,17 @@ class Run:
         self.prompt = len(ids)
         self.start = self.prompt - 1  # the first position to compute
         self.epoch = 1
-        self.heard_at = now  # when the chain last gave a sign
-        self._quiet: set[tuple[PeerId, PeerId]] = set()  # a stage, and the neighbour it misses
+        self.heard_at = now  # when the chain last sent a message
+        self._quiet: set[tuple[PeerId, PeerId]] = set()  # a stage, and the neighbour it lost
         self._looking = False
         self._expected = len(ids)
         self._progress = 0
         self._final = False
         self._broken = False
-        self._ended = trio.Event()  # the final token or an error has come
-        self._next_at = 0.0  # when tokens are to be made text again
-        # Unbounded, but receive() lets in no more than `new` tokens and one progress a position.
-        # None, one at most, is no news but a reason to look at the quiet ones.
+        self._ended = trio.Event()  # set by the final token or an error
+        self._next_at = 0.0  # when tokens are next converted to text
+        # Unbounded, but receive() admits at most `new` tokens and one progress per position. None
+        # is queued at most once. It carries no news and only makes the reader check quiet stages.
         self._send, self._inbox = trio.open_memory_channel[
             Arrived | Progress | SessionError | None
         ](math.inf)
@@ -150,26 +150,26 @@ class Run:
         return tuple(hop.peer for hop in self.route)
 
     def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
-        """Raises SessionError unless the sender may say this in this epoch."""
+        """Raise SessionError unless the sender may send this message in this epoch."""
         if sender not in self.peers or (head and sender != self.peers[-1]):
-            raise SessionError("not-yours", "that is said by another stage of the session")
+            raise SessionError("not-yours", "only another stage may send this message")
         if epoch != self.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
     def take_token(self, token: Token, vocabulary: int, now: float) -> None:
-        """The head's next token; anything else than the next breaks the session.
+        """Accept the head's next token. Any other position than the next one ends the session.
 
-        After the final one nothing counts.
+        Messages after the final token are ignored.
         """
         if self._final:
             return
         if token.position != self._expected or token.token >= vocabulary:
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible token"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid token"))
             return
         self._expected += 1
         left = self.prompt + self.new - self._expected
         if left < 0 or (left == 0 and not token.final):
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} does not stop"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} exceeded the token limit"))
             return
         if token.final:
             self._final = True
@@ -179,14 +179,14 @@ class Run:
 
     def take_progress(self, progress: Progress, now: float) -> None:
         if not self._progress < progress.position < self.prompt:
-            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an impossible progress"))
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
             return
         self._progress = progress.position
         self.heard_at = now
         self._put(progress)
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
-        """What a stage says of a neighbour."""
+        """Record that a stage has lost its neighbour, or hears it again."""
         if peer not in self.peers or sender == peer:
             return
         if quiet:
@@ -197,41 +197,41 @@ class Run:
 
     @property
     def missed(self) -> frozenset[PeerId]:
-        """Whom other stages of the chain do not hear."""
+        """Stages that a neighbour in the chain does not hear."""
         return frozenset(peer for _, peer in self._quiet)
 
     @property
     def parted(self) -> frozenset[PeerId]:
-        """These, and who says so: one of each two has lost the other."""
+        """Stages that lost a neighbour, and these neighbours. Either may be at fault."""
         return frozenset(peer for pair in self._quiet for peer in pair)
 
     def has_gone_on(self, since: float) -> bool:
-        """Whether the chain has given a sign since then, and may give more."""
+        """Whether the chain has sent a message since then and has not failed."""
         return self.heard_at > since and not self._broken
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the chain has been still for longer than one that goes on in spite of it all."""
+        """Whether the chain has been silent for STALLED seconds, too long for one that recovers."""
         return now >= self.heard_at + STALLED
 
     def look(self) -> None:
-        """Have `heard` return, perhaps with nothing."""
+        """Make `heard` return, perhaps without items."""
         if not self._looking:
             self._looking = True
             self._put(None)
 
     def fail(self, error: SessionError) -> None:
-        """End the session with the first error that comes."""
+        """End the session with this error. Later errors are ignored."""
         if not self._broken:
             self._put(error)
             self._broken = True
             self._ended.set()
 
     async def heard(self, timeout: float) -> list[Arrived | Progress | SessionError]:
-        """What has come, in order; an error is the last that ever comes. Nothing after `timeout`
-        seconds, or when there is a reason to look.
+        """Return the received items in order. An error is always the last item. Return nothing
+        after `timeout` seconds, or when `look` was called.
 
-        Tokens of a fast model are gathered for EMIT_PACE seconds, but for the first and the
-        last: a person sees no difference, and making text of each costs more than the token.
+        Tokens of a fast model are collected for EMIT_PACE seconds, except the first and the last.
+        A person sees no difference, and converting each token costs more than computing it.
         """
         items: list[Arrived | Progress | SessionError | None] = []
         with trio.move_on_after(timeout):
@@ -252,7 +252,7 @@ class Run:
             self._send.send_nowait(item)
 
     def describe(self, index: int) -> str:
-        """A stage for a person: its place, peer and layers."""
+        """Return a description of a stage for a person: its position, peer and layers."""
         hop = self.route[index]
         place = self.route.index(hop) + 1
         layers = f"layers {hop.parts.start}:{hop.parts.stop}"
@@ -260,8 +260,8 @@ class Run:
 
 
 class Answer:
-    """Tokens to text, and the figures of the summary. `ids` begins as the prompt, and gets what
-    is generated. `at_context`: the last token that may be generated fills the context."""
+    """Converts tokens to text and computes the figures of the summary. `ids` starts as the prompt
+    and grows with each token. `at_context`: the last allowed token fills the context."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class Answer:
         self._text: list[str] = []
         self._times: list[float] = []
         self._computing = 0.0  # seconds the stages computed, after the first token
-        self._between = 0.0  # seconds that passed from one chain to the next
+        self._between = 0.0  # seconds spent on changing from one chain to the next
         self._moved = False
         self._reason: Reason = "context" if at_context else "length"
 
@@ -292,20 +292,20 @@ class Answer:
 
     @property
     def made(self) -> int:
-        """Tokens taken so far."""
+        """Number of tokens generated so far."""
         return len(self._ids) - self._prompt
 
     async def begin(self, route: Sequence[Hop]) -> None:
-        """This chain is to answer, or to go on with the answer."""
+        """Announce the chain that starts the answer or continues it."""
         self._hops = len(route)
         self._moved = bool(self._times)
         await self._emit(Routed(tuple(route)))
 
     async def add(self, arrived: Sequence[Arrived]) -> bool:
-        """Take tokens; says whether the last was among them.
+        """Take tokens. Return whether the last one was among them.
 
-        Those that came while a text was on its way are made text together, but singly where
-        a stop string may end it, so that no more than needed count.
+        Tokens that arrived together are converted together. If the request has stop strings, they
+        are converted one at a time, so that no token after the stop string counts.
         """
         step = 1 if self._stop else len(arrived)
         for first in range(0, len(arrived), step):

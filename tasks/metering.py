@@ -19,7 +19,7 @@ class Use(NamedTuple):
 
 
 class Meter:
-    """Counts since the last `take`, by use. Bounded by the sessions there were in between."""
+    """Counts by use since the last `take`. Bounded by the number of sessions since then."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
@@ -28,15 +28,15 @@ class Meter:
         """The sum over all uses since the start."""
 
     def opened(self, use: Use) -> None:
-        """Count a session."""
+        """Count one session."""
         self._add(use, Count(requests=1))
 
     def read(self, use: Use, tokens: int) -> None:
-        """Count tokens of a prompt that are to be computed here."""
+        """Count prompt tokens that are to be computed here."""
         self._add(use, Count(tokens_in=tokens))
 
     def made(self, use: Use, *, tokens: int, seconds: float) -> None:
-        """Count tokens that this node helped to make, and the seconds that its device took."""
+        """Count tokens that this node helped to generate, and its device's computing seconds."""
         busy = round(1000 * seconds) if 0 <= seconds < _LONGEST else 0
         self._add(use, Count(tokens_out=tokens, busy_ms=busy))
 
@@ -53,4 +53,4 @@ class Meter:
 
 
 _NOTHING = Count()
-_LONGEST = 3600.0  # seconds of one span: an engine's clock may be wrong
+_LONGEST = 3600.0  # seconds of one span; larger values come from a wrong engine clock

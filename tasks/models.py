@@ -1,8 +1,8 @@
-"""The models that this node's clients can ask, whether it holds any of their layers or not.
+"""Provides the models that this node's clients can use, whether or not it holds any layers of them.
 
-A gateway needs a model's manifest, config and text files, a few megabytes: what is not on
-this disk is fetched from members that have it. One limited text process a model is kept
-while it is in use, and a few afterwards, as far as the memory that the owner offers has room.
+A gateway needs a model's manifest, config and text files, which are a few megabytes. Missing ones
+are fetched from members. Each model has one sandboxed text process while it is in use. A few idle
+ones are cached if the memory that the owner offers allows it.
 """
 
 from collections import OrderedDict
@@ -29,27 +29,27 @@ from .generation import Model
 from .text.process import ModelFiles, TextInfo, TextProcess
 
 Restore = Callable[[str, Sequence[str]], Awaitable[None]]
-"""Brings back chunks of a model from this machine, where it can: the root, the digests."""
+"""Restore chunks (by digest) of a model (by root) from this machine, as far as possible."""
 
 
 Find = Callable[[str], Awaitable[Meaning]]
-"""Which model a name means, beyond what this node and its members know. Raises ModelError."""
+"""Resolve a model name beyond what this node and its members know. Raises ModelError."""
 
 
 Pass = Callable[[str, int], Awaitable[None]]
-"""Reserves disk space, in bytes, for a model that is here for prompts alone. Raises ModelError."""
+"""Reserve disk space, in bytes, for a model that is here only for prompts. Raises ModelError."""
 
 
 async def without_bound(_root: str, _needed: int) -> None:
-    """The `Pass` of a library that may grow."""
+    """Accept any size: the `Pass` of a library without a disk limit."""
 
 
 async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
-    """The `Restore` of a machine that has none."""
+    """Restore nothing: the `Restore` of a machine without other copies."""
 
 
 def resolve(text: str, library: Library, directory: Directory) -> str:
-    """The root that a name or a root's prefix means here and among the members.
+    """Return the root that a name or a prefix of a root means on this node and among its members.
 
     Raises ModelError `unknown-model` (with the nearest name) or `ambiguous-model`.
     """
@@ -58,7 +58,7 @@ def resolve(text: str, library: Library, directory: Directory) -> str:
 
 
 def holders(root: str, directory: Directory) -> list[PeerId]:
-    """The other members that say they have the model or some of it."""
+    """Return the other members that name, serve, or hold parts of the model."""
     own = directory.own().peer
     return [
         peer
@@ -80,21 +80,21 @@ async def manifest_of(
     *,
     patience: float = ASK_PATIENCE,
 ) -> Manifest:
-    """A model's manifest from this disk or from a member. Raises ModelError.
+    """Return a model's manifest from this disk or from a member. Raises ModelError.
 
-    `patience` is in seconds: somebody may be waiting for the answer.
+    `patience`: seconds without progress before the fetch fails, because a user may be waiting.
     """
     if root in library.roots():
         try:
             return await library.manifest(root)
-        except ModelError as error:  # a damaged one is gone now
+        except ModelError as error:  # reading has deleted a damaged manifest
             if error.code != "manifest-corrupt" or not holders(root, directory):
                 raise
     return await exchange.fetch_manifest(root, lambda: holders(root, directory), patience=patience)
 
 
 class _Loaded:
-    """One model in use. As the task status of its text process it learns when that is ready."""
+    """One model in use. It is the task status of its text process, to learn when that is ready."""
 
     def __init__(self, root: str, name: str) -> None:
         self.root = root
@@ -123,7 +123,7 @@ class _Loaded:
 
 
 class Models:
-    """`ModelSource` over the library and the members' holdings; `run` must be running."""
+    """`ModelSource` over the library and the members' chunks. `run` must be running."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Models:
         pass_through: Pass = without_bound,
         memory: Callable[[], int] = lambda: TEXT_PROCESSES * TEXT_MEMORY,
     ) -> None:
-        """`memory`: bytes that all text processes may take now; one may run in any case."""
+        """`memory`: bytes that all text processes may use now. One may always run."""
         self._host = host
         self._memory = memory
         self._pass_through = pass_through
@@ -152,23 +152,23 @@ class Models:
         self._directory = directory
         self._kept = kept
         self._text_process = text_process
-        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least lately used first
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least recently used first
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keeps text processes until cancelled."""
+        """Run text processes until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
     def processes(self) -> dict[str, int]:
-        """The process of each model's texts, by the name that the model was first asked by."""
+        """Return the text process id of each model, by the name that was first used for it."""
         found = ((each.name, each.text) for each in self._loaded.values())
         return {name: text.pid for name, text in found if text is not None and text.pid is not None}
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
-        """A model by name or root, while the block lasts; raises ModelError, TextError,
+        """Provide a model by name or root while the block lasts. Raises ModelError, TextError,
         SessionError."""
         root = await self._root(name)
         loaded = self._loaded.get(root) or self._begin(root, name)
@@ -212,25 +212,25 @@ class Models:
         del self._loaded[loaded.root]
 
     def _most(self) -> int:
-        """How many processes may run; each is held to `TEXT_MEMORY`."""
+        """Return how many processes may run. Each is limited to `TEXT_MEMORY` bytes."""
         return max(1, self._memory() // TEXT_MEMORY)
 
     def _make_memory(self) -> None:
-        """Room for one process more, at the cost of idle ones. Raises SessionError `no-memory`."""
+        """Evict idle processes until one more may run. Raises SessionError `no-memory`."""
         most = self._most()
         for loaded in self._idle()[: max(0, len(self._loaded) + 1 - most)]:
             self._end(loaded)
         if len(self._loaded) >= most:
             raise SessionError(
                 "no-memory",
-                f"the texts of {len(self._loaded)} models are being read already, and the memory "
+                f"text processes of {len(self._loaded)} models are running, and the memory "
                 f"of this node has room for no more",
                 hint="try again when their answers are there, or offer more: "
                 "`shoal node --memory SIZE`",
             )
 
     async def _load(self, loaded: _Loaded) -> None:
-        """In this object's own task: the request that asked first may be cancelled."""
+        """Load a model in this object's own task, as the first request may be cancelled."""
         try:
             with loaded.scope, self._guard.around(loaded.name, instead=model_mishap):
                 files = await self._files(loaded)
@@ -250,7 +250,7 @@ class Models:
             digests,
             lambda: holders(root, self._directory),
             patience=ASK_PATIENCE,
-            asked=True,  # what is here for prompts alone has a bound of its own
+            asked=True,  # files that are here only for prompts have a disk limit of their own
         )
 
     async def _files(self, loaded: _Loaded) -> ModelFiles:
@@ -264,7 +264,7 @@ class Models:
         await self._fetch(root, digests)
         try:
             blobs = {key: await self._library.blob(root, key) for key in manifest.files}
-        except ChunkCorrupt:  # and gone from the disk now
+        except ChunkCorrupt:  # reading has deleted the damaged chunk
             await self._host.offload(self._library.store.drop_damaged, digests)
             await self._fetch(root, digests)
             blobs = {key: await self._library.blob(root, key) for key in manifest.files}

@@ -1,7 +1,7 @@
-"""How often each layer is served, and what is missing where. Pure functions over members.
+"""Counts replicas of layers and describes what is missing. Pure functions over members.
 
-The embedding goes with layer 0 and the head with the last layer. Which layers a node takes is
-decided in `plan.py`.
+The embedding belongs to layer 0 and the head to the last layer. `plan.py` decides which layers a
+node takes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ Members = Mapping[PeerId, MemberRecord]
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Layers start:stop that nobody serves."""
+    """Layers start:stop that no node serves."""
 
     start: int
     stop: int  # exclusive
 
 
 def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
-    """Even contiguous ranges (start, stop), one a node; `nodes` must not exceed `layers`."""
+    """Return `nodes` even contiguous ranges (start, stop); `nodes` must not exceed `layers`."""
     if not 1 <= nodes <= layers:
         raise ValueError(f"{layers} layers cannot be split over {nodes} nodes")
     cuts = [layers * number // nodes for number in range(nodes + 1)]
@@ -37,29 +37,29 @@ def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
 
 
 def parts_of(start: int, stop: int, layers: int) -> Parts:
-    """The shard of a layer range, with the embedding and the head where they belong."""
+    """Return the shard of a layer range, with the embedding and the head if it includes them."""
     return Parts(start == 0, start, stop, stop == layers)
 
 
 def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Memory of a shard: its weights, and KV for one short session (KV_TOKENS_LEAST tokens)."""
+    """Return a shard's memory: its weights, and KV for one short session (KV_TOKENS_LEAST)."""
     kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
     return weight_bytes(arch, parts, dtype) + kv
 
 
 def replicas(members: Members, root: str, layers: int) -> list[int]:
-    """How many members serve each layer. Layer 0 counts only with the embedding, the last only
-    with the head."""
+    """Return how many members serve each layer. Layer 0 counts only with the embedding, the last
+    only with the head."""
     return Coverage(layers, _shards(members, root)).replicas()
 
 
 def holes_of(members: Members, root: str, layers: int) -> list[Hole]:
-    """The ranges that nobody serves, in order."""
+    """Return the ranges that no node serves, in order."""
     return [Hole(*span) for span in Coverage(layers, _shards(members, root)).holes()]
 
 
 def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[Hole]) -> str:
-    """Which layers are served by nobody, the memory they take, and what each node offers."""
+    """Return a sentence with the unserved layers, the memory they take and each node's offer."""
     ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
     model = _named(members, root)
     name = f"`{naming.shown(model.name)}`" if model else f"model {root[:16]}"
@@ -79,7 +79,7 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
 
 
 def no_fit(sizes: Sizes, memory: int) -> NoFit:
-    """The error where not one layer fits in `memory` bytes."""
+    """Return the error for a node where not one layer fits in `memory` bytes."""
     smallest = min(
         sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
     )
@@ -97,7 +97,7 @@ def _named(members: Members, root: str) -> ModelName | None:
 
 
 def _offers(members: Members, root: str) -> str:
-    """What each node offers, those that could help first."""
+    """Return what each node offers, starting with those that could help most."""
     ranked = sorted(
         members.values(),
         key=lambda record: (not record.capacity.engine, -record.capacity.memory_bytes, record.peer),

@@ -1,9 +1,9 @@
-"""Decides when a node takes and changes its layers of one model. Sans-I/O: facts and `now` in, a
-step out.
+"""Decides when a node takes and changes its layers of one model. Sans-I/O: takes facts and a
+time, and returns a step.
 
-A node claims layers before it loads them, and looks again once the others have had the time to say
-that they claim the same: the plan then gives them to one of both. A node that holds layers moves
-only after it has seen the reason for a while. Why: docs/adr/0032-standing-placement.md.
+A node claims layers before it loads them. It looks again when other nodes have had time to publish
+a claim on the same layers, and the plan then gives them to only one node. A node that holds layers
+moves only after the reason has lasted for a while. Why: docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,19 +19,19 @@ from .plan import Place, has_chain, plan
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Decision of one look."""
+    """Decision of one look at the facts."""
 
     span: Span | None
-    """None: not one layer fits."""
+    """None if not one layer fits."""
     rank: Rank
     load: bool = False
     """Whether the node is to load the span now."""
     wake: float = inf
-    """When to look again without news."""
+    """When to look again if there is no news."""
 
 
 class Placing:
-    """One node's layers of one model. `jitter` in 0..1 spreads nodes that have the same reason."""
+    """Layers of one node in one model. `jitter` (0 to 1) spreads nodes with the same reason."""
 
     def __init__(self, own: PeerId, memory: int, jitter: float = 0.0) -> None:
         self._own = own
@@ -49,7 +49,7 @@ class Placing:
         return Rank.SEEKS if self._held is None else Rank.HOLDS
 
     def look(self, now: float, sizes: Sizes, others: Sequence[Place]) -> Step:
-        """Decide by what the others say. After a step that loads, the node holds the span."""
+        """Decide from the others' places. After a step with `load`, the node holds the span."""
         own = Place(self._own, self._memory, self._claim or self._held, self.rank)
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
@@ -78,11 +78,11 @@ class Placing:
         return has_chain(sizes.layers, (self._held, *held))
 
     def hold(self, span: Span) -> None:
-        """Have this span without a claim, as after a move that failed."""
+        """Hold this span without a claim, for example after a move that failed."""
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
-        """Return when the reason to move will have lasted for long enough."""
+        """Return when the reason to move will have lasted long enough."""
         if self._reason_since is None:
             self._reason_since = now
         return self._reason_since + self._jitter + (MOVE_SETTLE if complete else SPREAD_SETTLE)
@@ -104,8 +104,8 @@ class Facts:
         self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
-        """Return the others' places. A member that has claimed layers for CLAIM_TIME without
-        serving them counts no more; one that serves without an aim does not move."""
+        """Return the other nodes' places. Ignore a member that has claimed layers for CLAIM_TIME
+        without serving them. A member that serves without an aim does not move."""
         found, unserved = [], dict[PeerId, tuple[Aim, float]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:

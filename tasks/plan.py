@@ -1,8 +1,8 @@
 """Plans the layers of all nodes of one model. Pure functions over shared facts.
 
-A session runs through whole shards that join exactly, so what counts is a chain of them and not
-only that each layer is served somewhere. Nodes compute the same plan from the same facts, and each
-does its own part of it (`placing.py`). Why so: docs/adr/0032-standing-placement.md.
+A session runs through whole shards that join exactly, so the plan needs a chain of shards, and not
+only a replica of each layer. All nodes compute the same plan from the same facts, and each executes
+its own part (`placing.py`). Why: docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The span that each node should have, of those that fit any layer."""
+    """The span of each node on which at least one layer fits."""
 
     spans: Mapping[PeerId, Span]
     complete: bool
@@ -78,13 +78,13 @@ def _is_placed(sizes: Sizes, place: Place) -> bool:
 
 
 def _order(place: Place) -> tuple[int, int, PeerId]:
-    """Nodes that lose nothing by moving come first, then those that offer the most memory."""
+    """Sort key: nodes that lose nothing by moving first, then those with the most memory."""
     return place.rank, -place.memory, place.peer
 
 
 def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> dict[PeerId, Span]:
-    """Give seeking nodes what is missing, else what has the fewest replicas. The work is bounded:
-    beyond that, each takes another one of the choices that are left."""
+    """Give seeking nodes the missing layers, or else those with the fewest replicas. Beyond a limit
+    on the work, each node takes the next of the remaining choices."""
     coverage, found = Coverage.of_spans(sizes.layers, spans), dict[PeerId, Span]()
     turn = 0
     for place in seeking:
@@ -99,7 +99,7 @@ def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> di
 
 
 def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
-    """Return the spans of the nodes that should move or begin where there is no chain."""
+    """Return the spans of the nodes that should move or start because there is no chain."""
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
     fixed = [place for place in kept if not place.movable]
@@ -118,10 +118,10 @@ def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> 
 
 
 def _disjoint(placed: Sequence[Place]) -> list[Place]:
-    """Choose nodes whose spans do not overlap and together have the most layers; on ties those of
-    the higher rank."""
+    """Choose nodes whose spans do not overlap and together have the most layers. Ties go to the
+    higher rank."""
     Found = tuple[int, int, int, tuple[Place, ...]]
-    best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # by the layer up to which it looks
+    best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # by the last layer considered
     for place in sorted(placed, key=lambda place: (_span(place)[::-1], -place.rank, place.peer)):
         start, stop = _span(place)
         before = next(found for end, found in reversed(best) if end <= start)
@@ -148,8 +148,8 @@ def _waste(sizes: Sizes, place: Place) -> int:
 
 
 def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
-    """Return how many layers a node can hold, perhaps with the embedding or the head; at most all
-    of them."""
+    """Return how many layers a node can hold, optionally with the embedding or the head, up to
+    all of them."""
     if first and last:
         return sizes.layers if place.memory >= sizes.everything else 0
     free = place.memory - first * sizes.first - last * sizes.last
@@ -166,7 +166,7 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 def _filled(
     sizes: Sizes, kept: Sequence[Place], free: Sequence[Place]
 ) -> dict[PeerId, Span] | None:
-    """Return the spans with which free nodes fill all gaps; None where they cannot."""
+    """Return the spans with which free nodes fill all gaps, or None if they cannot."""
     pool, found = sorted(free, key=_order), dict[PeerId, Span]()
     for gap in _gaps(sizes.layers, kept):
         joined = _joined(sizes, gap, [place for place in pool if place.peer not in found])
@@ -177,15 +177,15 @@ def _filled(
 
 
 def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span]:
-    """Return spans that fill a gap exactly, of few nodes, and of none that holds layers if that is
-    possible; empty where all are too small."""
+    """Return spans of a few nodes that fill a gap exactly, if possible without nodes that hold
+    layers. Return nothing if all nodes together are too small."""
     free = [place for place in pool if place.rank < Rank.HOLDS]
     return dict(_row(sizes, gap, free) or _row(sizes, gap, pool))
 
 
 def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """Choose nodes for a gap: the smallest one that can fill it alone, else the first ones of the
-    pool without those that are not needed."""
+    """Choose nodes for a gap: the smallest one that can fill it alone, or else the first ones of
+    the pool that suffice, without those that turn out to be unnecessary."""
     size = gap[1] - gap[0]
     alone = [
         (place.rank, room, place.peer)
@@ -211,9 +211,9 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, S
 
 
 def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """Give each of these nodes a span, in a row over the gap; empty where they are too small.
+    """Give each of these nodes a span, in a row over the gap. Return nothing if they are too small.
 
-    Which one gets the embedding, and which the head, is where it costs the fewest layers.
+    The embedding and the head go to the nodes where they cost the fewest layers.
     """
     (start, stop), count = gap, len(nodes)
     if stop - start < count:
@@ -248,7 +248,7 @@ def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[Pee
 def _best_ends(
     first: Sequence[int], last: Sequence[int], inner: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Choose the two of a row that lose the fewest layers at its ends; the outermost on ties."""
+    """Choose the two nodes of a row that lose the fewest layers at its ends. Ties: outermost."""
     numbers = range(len(inner))
     begins = sorted((n for n in numbers if first[n]), key=lambda n: (inner[n] - first[n], n))[:2]
     ends = sorted((n for n in numbers if last[n]), key=lambda n: (inner[n] - last[n], -n))[:2]

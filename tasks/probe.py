@@ -1,8 +1,8 @@
-"""What this machine has and does: cores, memory, flop/s and bytes/s, measured once.
+"""Measures the hardware of this machine: cores, memory, flop/s and bytes/s.
 
-The figures serve to compare machines, not to boast: a float32 matrix product and a copy larger
-than most caches, the fastest of a few rounds each, some 0.3 s in all. They are kept in the data
-folder and measured again only when the machine is another one.
+The figures only compare machines. They come from a float32 matrix product and a copy larger than
+most caches, the fastest of a few rounds each, about 0.3 s in all. They are stored in the data
+folder, and measured again only if the machine has changed.
 """
 
 import json
@@ -34,8 +34,8 @@ class Speed:
 
 
 async def probe(host: Host, folder: Path, *, memory: int | None = None) -> Capacity:
-    """This machine's capacity; `memory` is what the owner offers, in bytes (None: half of what
-    is available now). `folder` keeps the measured speed."""
+    """Return this machine's capacity. `memory` is the owner's offer in bytes (None: half of the
+    available memory). `folder` stores the measured speed."""
     machine = host.machine()
     offered = int(machine.memory_available * MEMORY_SHARE) if memory is None else memory
     speed = await _speed(host, folder / PROBE_FILE, machine)
@@ -58,7 +58,7 @@ async def _speed(host: Host, path: Path, machine: Machine) -> Speed:
 
 
 def keep_speed(host: Host, folder: Path, speed: Speed) -> None:
-    """Keep what this machine was measured to do: `probe` believes it. Blocking."""
+    """Store a measured speed, which `probe` then uses. Blocking."""
     found = {
         "machine": _fingerprint(host.machine()),
         "flops": speed.flops,
@@ -72,7 +72,7 @@ def _fingerprint(machine: Machine) -> str:
 
 
 def _read(host: Host, path: Path, fingerprint: str) -> Speed | None:
-    """The kept speed, if it is this machine's and undamaged."""
+    """Return the stored speed if it is undamaged and belongs to this machine."""
     try:
         found = json.loads(host.files.read(path, limit=PROBE_FILE_BYTES))
         if found["machine"] != fingerprint:
@@ -85,7 +85,7 @@ def _read(host: Host, path: Path, fingerprint: str) -> Speed | None:
 
 
 async def measure(host: Host) -> Speed:
-    """Run the measurements; less than 0.5 s."""
+    """Run the measurements, which take less than 0.5 s."""
     multiply, copy = await host.offload(_workloads)
     return Speed(
         flops=2 * PROBE_MATRIX**3 / await _fastest(host, multiply),
@@ -94,7 +94,7 @@ async def measure(host: Host) -> Speed:
 
 
 async def _fastest(host: Host, work: Callable[[], None]) -> float:
-    """Seconds of the fastest round; the first, which touches the memory, does not count."""
+    """Return the seconds of the fastest round. The first, which touches the memory, is ignored."""
     seconds = []
     for _ in range(PROBE_ROUNDS + 1):
         before = host.now()
@@ -104,7 +104,7 @@ async def _fastest(host: Host, work: Callable[[], None]) -> float:
 
 
 def _workloads() -> tuple[Callable[[], None], Callable[[], None]]:
-    import numpy  # only here: a start that knows its machine does not wait for it
+    import numpy  # imported late, so that a start with a stored speed does not wait for it
 
     matrix = numpy.ones((PROBE_MATRIX, PROBE_MATRIX), numpy.float32)
     product = numpy.empty_like(matrix)

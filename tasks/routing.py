@@ -1,7 +1,7 @@
-"""Which members answer a request: a chain of shards over all layers. Pure functions.
+"""Chooses the chain of shards that answers a request. Pure functions.
 
-A session runs every stage's whole published shard (the engine's spans do), so shards are joined
-exactly where one ends and the next begins; one is never entered in its middle.
+Every stage runs its whole published shard, as the engine's spans do. So shards must join exactly
+where one ends and the next begins, and no chain enters a shard in its middle.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from .errors import NoRoute
 from .placement import holes_of, missing_sentence
 
 Members = Mapping[PeerId, MemberRecord]
-# Hops to avoid, hops, hops that are not our own, a random order by session.
+# Number of hops to avoid, of hops, and of hops on other nodes; then a random order by session.
 _Cost = tuple[int, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One stage of a chain: who, and the shard it runs."""
+    """One stage of a chain: its peer, and the shard that it runs."""
 
     peer: PeerId
     parts: Parts
@@ -41,11 +41,11 @@ def find_route(
     avoid: Collection[PeerId] = (),
     answer: int = 0,
 ) -> tuple[Hop, ...]:
-    """The chain with the fewest hops whose stages have KV for `tokens` positions, of which
+    """Return the chain with the fewest hops whose stages have KV for `tokens` positions, of which
     `answer` are for tokens still to be generated.
 
-    One with fewer peers to `avoid` comes first, however long it is. Ties go to `own`, then to
-    an order that depends on `session`, so that sessions spread over replicas. All stages
+    Chains with fewer peers to `avoid` are preferred, even if they are longer. Ties go to `own`,
+    then to an order that depends on `session`, so that sessions spread over replicas. All stages
     compute in one dtype. Raises NoRoute, which says what is missing.
     """
     chain = _best_chain(members, root, layers, tokens, own, session, avoid)
@@ -55,8 +55,8 @@ def find_route(
 
 
 def largest_room(members: Members, root: str, layers: int) -> int | None:
-    """How many positions, of prompt and answer together, the chain with most free KV can hold;
-    None where no chain covers the model."""
+    """Return how many positions, of prompt and answer together, the chain with the most free KV
+    can hold, or None if no chain covers the model."""
     sizes = sorted({shard.kv_tokens_free for record in members.values() for shard in record.shards
                     if shard.root == root})  # fmt: skip
     fitting = bisect_left(
@@ -98,9 +98,9 @@ def _parts(shard: ShardRecord) -> Parts:
 def _chain(
     hops: list[Hop], layers: int, own: PeerId | None, session: bytes, avoid: Collection[PeerId]
 ) -> tuple[_Cost, tuple[Hop, ...]] | None:
-    """The cheapest chain, layer boundary by layer boundary (a shortest path: every hop moves on).
+    """Return the cheapest chain by shortest path over layer boundaries, as every hop moves forward.
 
-    The embedding must be at the first hop, the head at the last.
+    The first hop must have the embedding, and the last the head.
     """
     best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, 0, b""), ())}
     finished: list[tuple[_Cost, tuple[Hop, ...]]] = []
@@ -109,7 +109,7 @@ def _chain(
         if before is None or (hop.parts.start == 0 and not hop.parts.embedding):
             continue
         if any(earlier.peer == hop.peer for earlier in before[1]):
-            continue  # a peer stands once in a chain
+            continue  # a peer may occur only once in a chain
         (avoided, count, others, order), chain = before
         cost = (
             avoided + (hop.peer in avoid),
@@ -140,7 +140,7 @@ def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int
 
 
 def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
-    """Return the error for a request that fits no chain, though all layers are served."""
+    """Return the error for a request that fits no chain although all layers are served."""
     if room is None:
         return NoRoute(
             "every layer is served, but no shards join into a chain",

@@ -1,11 +1,11 @@
-"""What a stage keeps of the inputs it sent on, to send them again; docs/spec/session.md."""
+"""Log of the inputs that a stage sent to the next stage, for replay. Spec: docs/spec/session.md."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One span as it went to the next stage."""
+    """One span as it was sent to the next stage."""
 
     epoch: int
     start: int
@@ -14,7 +14,7 @@ class Sent:
 
 
 class SentBudget:
-    """Bytes that all logs of one stage may hold together."""
+    """Limit in bytes for all logs of one stage together."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -31,10 +31,10 @@ class SentBudget:
 
 
 class SentLog:
-    """What a stage sent on in one session, in order of positions, to be sent again.
+    """Spans that a stage sent in one session, ordered by position, for replay.
 
-    A log that would exceed the budget is dropped for good (`complete` turns False): the
-    session goes on, and its recovery starts at an earlier stage. Data is kept, not copied.
+    A log that would exceed the budget is dropped for good, and `complete` becomes False. The
+    session continues, and its recovery starts at an earlier stage. Data is not copied.
     """
 
     def __init__(self, budget: SentBudget) -> None:
@@ -45,11 +45,11 @@ class SentLog:
 
     @property
     def length(self) -> int:
-        """Positions covered, from 0 or from the cached prefix on."""
+        """Number of positions covered, from 0 or from the end of the cached prefix."""
         return self._sent[-1].start + self._sent[-1].count if self._sent else 0
 
     def append(self, epoch: int, start: int, count: int, data: bytes | memoryview) -> None:
-        """Keep a span; one that starts below the log's end truncates the log first."""
+        """Append a span. If it starts before the log's end, truncate the log first."""
         if not self.complete:
             return
         self.truncate(start)
@@ -60,7 +60,7 @@ class SentLog:
         self._sent.append(Sent(epoch, start, count, data))
 
     def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on; a span that straddles it is cut."""
+        """Drop the positions from `length` on, and cut a span that straddles it."""
         while self._sent and self.length > length:
             last = self._sent.pop()
             self._release(len(last.data))
@@ -71,11 +71,11 @@ class SentLog:
                 self._sent.append(Sent(last.epoch, last.start, keep, data))
 
     def slices(self, start: int) -> list[Sent]:
-        """The spans that cover the positions from `start` on; the first may begin earlier."""
+        """Return the spans that cover positions from `start` on. The first may begin earlier."""
         return [sent for sent in self._sent if sent.start + sent.count > start]
 
     def drop(self) -> None:
-        """Forget everything and keep nothing more."""
+        """Drop everything and record nothing more."""
         self.complete = False
         self._sent.clear()
         self._release(self.bytes)

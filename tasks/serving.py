@@ -1,4 +1,4 @@
-"""What this node serves: choose, fetch, load, publish; again after a crash of the engine."""
+"""Serves a shard: chooses, fetches, loads and publishes it, and again after an engine crash."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,21 +35,21 @@ from .standing import Standing
 Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
 
 NO_TORCH = "torch is not installed: this node holds no layers"
-# What a damaged chunk looks like to an engine. Other faults of a model have these codes too.
+# Codes of an engine that read a damaged chunk. Other faults of a model have the same codes.
 DAMAGE = ("digest-mismatch", "bad-tensor")
 
 
 class RestartingEngine(Engine, Protocol):
-    """An engine that may lose everything and come back."""
+    """An engine that may lose its state and restart."""
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """`callback` when it is back, holding no shard."""
+        """Call `callback` when the engine is back, without a shard."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """What the owner says; None leaves it to the node. `memory` in bytes, weights and KV."""
+    """The owner's settings; None lets the node decide. `memory`: bytes for weights and KV."""
 
     memory: int
     model: str | None = None
@@ -63,14 +63,14 @@ class _State:
     text: str
     done: int = 0  # bytes fetched, of `total`
     total: int = 0
-    hint: str | None = None  # what to do about it, where that is known
+    hint: str | None = None  # what the owner can do about it, if known
 
 
 class Serving:
-    """One shard on one engine. Without an engine the node is a member all the same.
+    """Serves one shard on one engine. Without an engine the node is still a member.
 
-    `no_engine` then says why it has none. `find` says which model a name means, beyond what this
-    node and its members know; `backing` what speaks for a model where the owner names none.
+    `no_engine` is then the reason why it has none. `find` resolves a model name beyond what this
+    node and its members know. `backing` is the evidence for models that the owner did not name.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Serving:
         self._backing = backing
         self._why = ""
         self.loaded_bytes = 0
-        """Memory of the shard that is loaded: its weights and what is set aside for KV."""
+        """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
         self._plan: Plan | None = None
         self._restarted = trio.Event()
         self._barred: str | None = None
@@ -142,16 +142,17 @@ class Serving:
 
     @property
     def sentence(self) -> str:
-        """What it is doing, for a person."""
+        """A sentence for a person about the current activity."""
         return self._state.text
 
     def is_for(self, root: str) -> bool:
-        """Whether this is the model that the owner named, or that this node has chosen."""
+        """Whether the owner named this model, or this node has chosen it."""
         plan, meant = self._plan, self._choosing.meant
         return root in (plan and plan.manifest.root, meant and meant.root)
 
     def status(self) -> dict[str, Any]:
-        """For `shoal status`: `phase`, a sentence, bytes fetched. The shard is in the record."""
+        """Return the fields for `shoal status`: phase, a sentence and the bytes fetched. The shard
+        is in the member record."""
         state = self._state
         return {
             "phase": state.phase,
@@ -163,7 +164,7 @@ class Serving:
         }
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
-        """Serve until cancelled. What fails is shown by `status` and tried again later."""
+        """Serve until cancelled. A failure is shown by `status` and retried later."""
         task_status.started()
         if self._engine is None:
             await self._choosing.learn()
@@ -180,13 +181,13 @@ class Serving:
                 self._withdraw()
                 self._state = _State("failed", error.message, hint=error.hint)
                 version = self._directory.version
-                await trio.sleep(SERVE_RETRY[0])  # a lively swarm is no reason to try all the time
+                await trio.sleep(SERVE_RETRY[0])  # frequent changes must not cause constant retries
                 with trio.move_on_after(pause):
                     await self._directory.changed(version)
                 pause = min(2 * pause, longest)
 
     def bar(self, why: str | None) -> None:
-        """Serve nothing, for this reason; None: there is none, or none any more."""
+        """Stop serving for this reason, or allow it again if the reason is None."""
         if why != self._barred:
             self._barred = why
             self._bar_changed.set()
@@ -200,7 +201,7 @@ class Serving:
             await self._bar_changed.wait()
 
     async def _serve_while_allowed(self, engine: RestartingEngine) -> bool:
-        """As `_serve`; whether it was not barred meanwhile."""
+        """Run `_serve` until it ends or is barred. Return whether it was not barred."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
             try:
@@ -221,7 +222,7 @@ class Serving:
         scope.cancel()
 
     async def _serve(self, engine: RestartingEngine) -> None:
-        """Until the engine has restarted; raises ShoalError where it cannot be."""
+        """Serve until the engine has restarted. Raises ShoalError if serving fails."""
         if self._plan is None:
             self._plan = await self._choose()
         plan = self._plan
@@ -249,7 +250,7 @@ class Serving:
         return Meaning("", resolve(name, self._library, self._directory))
 
     def _fixed(self, arch: Architecture) -> Span | None:
-        """The layers that the owner named. Raises ServingError."""
+        """Return the layers that the owner named. Raises ServingError."""
         if self._settings.layers is None:
             return None
         start, stop = self._settings.layers
@@ -262,12 +263,12 @@ class Serving:
         return start, stop
 
     async def _place(self, root: str) -> Plan:
-        """Take a place in a model, by what the others have of it. Raises ShoalError."""
+        """Choose layers of a model from what the other nodes have of it. Raises ShoalError."""
         self._say("choosing", f"reading the manifest of {self._name(root)}")
         plan = await self._read(root)
         if (fixed := self._fixed(plan.arch)) is not None:
             return plan.at(fixed)
-        self._say("choosing", f"looking which layers of {self._name(root)} are needed")
+        self._say("choosing", f"finding out which layers of {self._name(root)} are needed")
         self._standing.take_up(root, plan.sizes)
         span = await self._standing.next_span()
         if span is None:
@@ -275,7 +276,7 @@ class Serving:
         return plan.at(span)
 
     async def _read(self, root: str) -> Plan:
-        """A plan for a model without layers yet."""
+        """Return a plan for a model, before its layers are chosen."""
         manifest = await manifest_of(root, self._library, self._exchange, self._directory)
         arch = architecture(manifest.config)
         dtype = choose_dtype(manifest, self._settings.dtype)
@@ -284,7 +285,7 @@ class Serving:
     # Changing.
 
     async def _until_changed(self, plan: Plan) -> None:
-        """Wait until the engine has restarted, or other layers are fetched that replace these."""
+        """Wait until the engine has restarted, or replacement layers are fetched."""
         async with trio.open_nursery() as nursery:
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
@@ -292,7 +293,7 @@ class Serving:
             nursery.cancel_scope.cancel()
 
     async def _change(self, plan: Plan, loaded: trio.CancelScope) -> None:
-        """Fetch what is to be served next while what is loaded is still served."""
+        """Fetch the next layers to serve while the loaded ones are still served."""
         while True:
             try:
                 with self._guard.around("a model", instead=model_mishap):
@@ -317,8 +318,8 @@ class Serving:
                 return other
 
     async def _other_model(self, plan: Plan) -> Plan | None:
-        """Layers of another model, where that needs this node more than its own, which others
-        serve."""
+        """Return layers of another model if that needs this node more than its own model, which
+        other nodes can serve."""
         choice = await self._choosing.other_model(plan.root)
         if choice is None:
             return None
@@ -336,7 +337,7 @@ class Serving:
         return other.at(span)
 
     def _hold(self, plan: Plan) -> None:
-        """Publish that this node has these layers, and plan from there."""
+        """Publish that this node holds these layers, and plan from there."""
         rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
         self._standing.hold(plan.root, plan.sizes, plan.span, rank)
 
@@ -355,7 +356,7 @@ class Serving:
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
-        shard = await self._host.offload(  # a name and a path a chunk: most of a second for 140 GB
+        shard = await self._host.offload(  # a name and a path per chunk: almost 1 s for 140 GB
             shard_of,
             plan.manifest,
             plan.arch,
@@ -392,13 +393,13 @@ class Serving:
             self._directory.publish(shards=())
 
     def leave(self) -> None:
-        """Take no further layers and say that these are given up: this node ends."""
+        """Take no more layers and withdraw the current ones, because this node is stopping."""
         self._standing.leave()
 
     def _on_restart(self) -> None:
         self._restarted.set()
 
-    # Words.
+    # Sentences for a person.
 
     def _say(self, phase: Phase, text: str) -> None:
         self._state = _State(phase, text)

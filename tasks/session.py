@@ -1,8 +1,8 @@
-"""Messages of a session; docs/spec/session.md. No I/O.
+"""Messages of a session. Spec: docs/spec/session.md. No I/O.
 
 Every message is a frozen dataclass with `header()` for the sender and a classmethod
-`parse(header)` for the receiver. Headers come from strangers: `parse` types and bounds
-each value it takes and raises `BadMessage` on the first that is wrong.
+`parse(header)` for the receiver. Headers come from untrusted peers: `parse` checks the type and
+bounds of each value and raises `BadMessage` on the first invalid one.
 """
 
 import math
@@ -32,7 +32,7 @@ _MAX_CODE = 32
 _MAX_MESSAGE = 300
 _MAX_SECONDS = 1e6
 
-# Of the stage itself, of its engine (docs/spec/engine.md), of the lane (docs/spec/lane.md).
+# Codes of the stage, of its engine (docs/spec/engine.md), and of the lane (docs/spec/lane.md).
 _STAGE_CODES = """
     bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard
     too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
@@ -46,9 +46,9 @@ STAGE_CODES = frozenset(_STAGE_CODES.split())
 
 
 def stage_code(code: str) -> str:
-    """A stage's word for its failure, where it is one that stages have, else `stage-failed`.
+    """Return a stage's failure code if it is one of STAGE_CODES, otherwise `stage-failed`.
 
-    The code decides how a client's command ends, so a stranger has no free choice of it.
+    The code decides how a client's command ends, so a peer must not choose it freely.
     """
     return code if code in STAGE_CODES else "stage-failed"
 
@@ -122,11 +122,11 @@ class Open:
     steps: int = 0
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
-    job: str = ""  # what it is for, where nobody waits for the answer
+    job: str = ""  # id of the job that the session is for, if any
 
     @property
     def idle(self) -> bool:
-        """It may wait: nobody sits before it."""
+        """Whether the session is for a job, so that interactive requests have priority."""
         return bool(self.job)
 
     def header(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Open:
 
 
 def _digits(header: Header, key: str) -> str:
-    """A hash."""
+    """Return a hash of 64 hex digits. Raises BadMessage."""
     value = _text(header, key, 64)
     if len(value) != 64 or not all(digit in "0123456789abcdef" for digit in value):
         raise BadMessage(f"`{key}` is not 64 hex digits")
@@ -191,7 +191,7 @@ def _parts(header: Header) -> Parts:
 
 
 def parse_dtype(value: object) -> DType:
-    """A dtype that engines compute in; raises BadMessage."""
+    """Return a dtype that engines compute in. Raises BadMessage."""
     match value:
         case "float32":
             return "float32"
@@ -229,9 +229,9 @@ def _sampling(header: Header) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class SpanMessage:
-    """`session.span`: input for one stage; the payload lies beside it.
+    """`session.span`: input for one stage. The payload is sent beside the header.
 
-    `gateway` is None where the sender is the gateway. `seconds` is computing time so far.
+    `gateway` is None if the sender is the gateway. `seconds`: computing time so far.
     """
 
     session: SessionId
@@ -270,7 +270,7 @@ class SpanMessage:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """`session.feed`: the head gives the sampled token to the first stage."""
+    """`session.feed`: the head sends the sampled token to the first stage."""
 
     session: SessionId
     gateway: PeerId | None
@@ -300,7 +300,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`session.token`: the head gives the sampled token to the gateway."""
+    """`session.token`: the head sends the sampled token to the gateway."""
 
     session: SessionId
     epoch: int
@@ -353,7 +353,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`session.failed`: a stage cannot go on, perhaps because it `lost` a neighbour."""
+    """`session.failed`: a stage cannot continue, perhaps because it `lost` a neighbour."""
 
     session: SessionId
     epoch: int
@@ -382,8 +382,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """`session.quiet`: a stage does not hear its neighbour `peer`, or (`quiet` False) hears it
-    again."""
+    """`session.quiet`: a stage no longer hears its neighbour `peer`, or hears it again (`quiet`
+    False)."""
 
     session: SessionId
     epoch: int
@@ -419,22 +419,22 @@ class Close:
 
 
 def parse_cached(header: Header, tokens: int) -> int:
-    """The answer to `session.open`: the stage's cached prefix, at most `tokens`."""
+    """Return the cached prefix, at most `tokens`, from a reply to `session.open`."""
     return _int(header, "cached", 0, tokens)
 
 
 def printable(text: str) -> str:
-    """A stranger's text for a terminal: control characters replaced."""
+    """Return a peer's text with control characters replaced, so that it is safe on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian uint32."""
+    """Encode token ids as little-endian uint32."""
     return struct.pack(f"<{len(tokens)}I", *tokens)
 
 
 def unpack_tokens(payload: bytes | memoryview, count: int) -> tuple[int, ...]:
-    """`count` token ids; raises BadMessage unless the payload is exactly that long."""
+    """Decode `count` token ids. Raises BadMessage unless the payload has exactly that length."""
     if len(payload) != 4 * count:
         raise BadMessage(f"{len(payload)} bytes are not {count} token ids")
     return struct.unpack(f"<{count}I", payload)

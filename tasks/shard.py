@@ -1,4 +1,4 @@
-"""What it takes to hold a shard: dtype, bytes of weights and KV, the files. No I/O."""
+"""Requirements of a shard: its dtype, the bytes of its weights and KV, and its files. No I/O."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ DTypeSetting = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The shard that the engine holds, as far as messages are checked against it."""
+    """Properties of the shard in the engine against which messages are checked."""
 
     root: str
     parts: Parts
@@ -26,7 +26,7 @@ class Held:
     hidden: int  # values of one token's hidden state
     vocabulary: int  # token ids
     context: int  # tokens
-    kv_tokens: int  # positions of all sessions together that KV was reserved for
+    kv_tokens: int  # positions of KV reserved for all sessions together
 
     @property
     def token_bytes(self) -> int:
@@ -34,7 +34,7 @@ class Held:
 
 
 def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
-    """What to compute in. `auto` rests on the model alone, so that all nodes choose alike:
+    """Return the dtype to compute in. `auto` depends only on the model, so all nodes agree:
     float32 below 100 million parameters, where it costs little, else bfloat16."""
     if setting != "auto":
         return setting
@@ -43,9 +43,9 @@ def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
 
 
 def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int:
-    """KV that fits beside the weights in `memory` bytes, at most some full contexts.
+    """Return the KV bytes that fit in `memory` beside the weights, up to KV_CONTEXTS contexts.
 
-    Raises NoFit where not even a short session would.
+    Raises NoFit if not even a short session fits.
     """
     weights = weight_bytes(arch, parts, dtype)
     token = kv_token_bytes(arch, parts.start, parts.stop, dtype)
@@ -67,7 +67,7 @@ def shard_of(
     memory: int,
     path_of: Callable[[str], Path],
 ) -> LoadShard:
-    """The order for the engine; raises NoFit."""
+    """Return the load command for the engine. Raises NoFit."""
     sources = tuple(
         TensorSource(
             roles=tensor.roles,
@@ -89,7 +89,7 @@ def shard_of(
 
 
 def held_of(shard: LoadShard, arch: Architecture) -> Held:
-    """What the stage checks messages against."""
+    """Return the properties of a loaded shard against which the stage checks messages."""
     parts = shard.parts
     position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
     return Held(

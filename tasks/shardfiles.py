@@ -1,4 +1,4 @@
-"""The files of what this node serves: its chunks on this disk, and the name of the model."""
+"""Files of the shard that this node serves: its chunks on disk, and the name of its model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -66,8 +66,8 @@ class ShardFiles:
     async def fetch(
         self, plan: Plan, progress: Callable[[int, int], None], *, named: bool, asked: bool
     ) -> None:
-        """Fetch what is missing. `named`: the owner named the model; `asked`: it may go beyond the
-        default disk limit. `progress` gets bytes done and in all. Raises ModelError."""
+        """Fetch missing chunks. `named`: the owner named the model. `asked`: it may exceed the
+        default disk limit. `progress` gets the bytes done and the total. Raises ModelError."""
         root, digests = plan.root, await self._digests(plan)
         await self._restore(root, digests)
         if named:
@@ -79,8 +79,8 @@ class ShardFiles:
             self._directory.publish(holdings=(*holdings, root))
 
     async def drop_damaged(self, plan: Plan, description: str) -> None:
-        """Drop chunks that are damaged, so that they are fetched again. Raises ServingError where
-        there were any."""
+        """Delete damaged chunks so that they are fetched again. Raises ServingError if there were
+        any."""
         digests = await self._digests(plan)
         dropped = await self._host.offload(self._library.store.drop_damaged, digests)
         if dropped:
@@ -92,8 +92,8 @@ class ShardFiles:
             )
 
     async def keep_name(self, root: str, meant: Meaning | None) -> None:
-        """Name the model that is served here too: its name outlives the node that it came from.
-        `meant` is the name that the owner gave."""
+        """Store the name of the served model here too, so that it outlives the node that it came
+        from. `meant` is the name that the owner gave."""
         names = self._library.names()
         given = [model for r in self._directory.members().values() for model in r.models]
         fine = (model for model in given if model.root == root and not naming.problem(model.name))
@@ -112,7 +112,7 @@ class ShardFiles:
 
 
 def _meant_name(root: str, meant: Meaning | None) -> ModelName | None:
-    """Return what its owner called a model that no member names."""
+    """Return the owner's name for a model that no member names."""
     if meant is None or meant.root != root or not (meant.name and meant.layers):
         return None
     return ModelName(meant.name, root, meant.layers, meant.size)

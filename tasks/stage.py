@@ -1,6 +1,6 @@
-"""The serving side of a session: from a link into the engine, and on to the next stage.
+"""The serving side of a session: passes inputs from a link to the engine, and results onward.
 
-docs/spec/session.md. The handlers of spans and fed tokens are plain functions: a frame's
+Spec: docs/spec/session.md. Handlers of spans and fed tokens are plain functions, so that a frame's
 payload goes to the engine in the call in which it arrived, unread and uncopied.
 """
 
@@ -63,14 +63,14 @@ Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 
 class _Session:
     open: Open
     gateway: PeerId
-    use: Use  # what its use of this node counts as
+    use: Use  # the usage entry that the session counts towards
     engine_id: SessionId
     log: SentLog
-    heard: float  # when the last message came
+    heard: float  # when the last message arrived
     made: int = 0  # tokens sampled here
-    asked: bool = False  # for a token: what is computed from then on is no prompt
-    waiting: int = 0  # spans the engine has and has not answered
-    # Computing seconds before this stage and whether a token is wanted, by a span's end.
+    asked: bool = False  # whether a token was requested; later inputs are not prompt
+    waiting: int = 0  # spans that the engine has not answered yet
+    # Computing seconds before this stage and whether a token is requested, by the span's end.
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class _Session:
 
     @property
     def next(self) -> PeerId:
-        """The stage after this one; after the head, the first."""
+        """The next stage, or the first stage after the head."""
         return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
 
 
@@ -108,9 +108,9 @@ def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | 
 
 
 class Stage:
-    """Sessions of all gateways over this node's engine.
+    """Runs sessions of all gateways on this node's engine.
 
-    Without an engine (no torch) nothing is ever held, and every open is refused.
+    Without an engine (no torch) it holds no shard and refuses every open.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Stage:
         self._idle = idle
         self._held: Held | None = None
         self.speed = DecodeSpeed()
-        """Of the shard that is served."""
+        """Decoding speed of the served shard."""
         self.meter = Meter(courier.peer)
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
@@ -151,13 +151,13 @@ class Stage:
 
     @property
     def sessions(self) -> int:
-        """How many are open."""
+        """Number of open sessions."""
         return len(self._sessions)
 
     @property
     def waited_for(self) -> int:
-        """Of how many sessions somebody waits for the answer: something of them is computed here,
-        or was just now. To hold one open costs nothing, and would keep all jobs from this node."""
+        """Number of interactive sessions that compute here, or did within SESSION_WAITED seconds.
+        Idle open sessions do not count: they cost nothing, and would block all jobs here."""
         lately = self._host.now() - SESSION_WAITED
         return sum(
             not session.open.idle and (session.waiting > 0 or session.heard >= lately)
@@ -165,24 +165,24 @@ class Stage:
         )
 
     def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
-        """What was sent on in a session, for replay."""
+        """Return the log of what a session sent to the next stage, for replay."""
         found = self._sessions.get((gateway, session))
         return found.log if found else None
 
     def serve(self, held: Held) -> None:
-        """The engine holds this shard from now on; sessions on the one before have failed."""
+        """Accept sessions for the shard that the engine now holds. Older sessions have failed."""
         self.withdraw()
         self._held = held
         self.speed = DecodeSpeed()
 
     def withdraw(self) -> None:
-        """The engine holds no shard now: all sessions fail with `shard-gone`."""
+        """End all sessions with `shard-gone`, because the engine holds no shard now."""
         self._held = None
         for session in list(self._sessions.values()):
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
 
     def _computes_for(self, peer: PeerId) -> bool:
-        """A gateway may sleep, and go on where it was."""
+        """Whether a peer is a gateway with sessions here. It may sleep and continue later."""
         return any(session.gateway == peer for session in self._sessions.values())
 
     def _waits_for(self, peer: PeerId) -> bool:
@@ -193,7 +193,7 @@ class Stage:
         )
 
     def _link_lost(self, link: Link, code: str) -> None:
-        """Ends the sessions of a gateway that is gone, reports those whose chain is broken."""
+        """End the sessions of a lost gateway, and report sessions whose chain is broken."""
         for session in list(self._sessions.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -201,12 +201,13 @@ class Stage:
                 self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
 
     def _tell(self, peer: PeerId, *, quiet: bool) -> None:
-        """The gateways of chains in which it is a neighbour; only they can go another way."""
+        """Tell the gateways of chains in which the peer is a neighbour. Only a gateway can choose
+        another chain."""
         for session in self._sessions.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
                 message = Quiet(order.session, order.epoch, peer, quiet)
-                with suppress(LinkClosed):  # the gateway is gone as well
+                with suppress(LinkClosed):  # the gateway is lost too
                     self._courier.post(
                         session.gateway,
                         "session.quiet",
@@ -215,7 +216,7 @@ class Stage:
                     )
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Frees what was closed and closes what is idle, until cancelled."""
+        """Free closed sessions and end idle ones, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._free)
             task_status.started()
@@ -254,7 +255,7 @@ class Stage:
             open=message,
             gateway=gateway,
             use=Use(gateway, message.root, message.job),
-            engine_id=self._host.entropy(16),  # two gateways may use the same name
+            engine_id=self._host.entropy(16),  # two gateways may use the same session id
             log=SentLog(self._budget),
             heard=self._host.now(),
         )
@@ -276,23 +277,23 @@ class Stage:
             raise SessionError("bad-message", "`index` is not this stage's place")
         last = message.index == len(message.stages) - 1
         if message.parts.embedding != (message.index == 0) or message.parts.head != last:
-            raise SessionError("bad-message", "the shard does not stand in its place of the chain")
+            raise SessionError("bad-message", "the shard does not match its position in the chain")
         if message.tokens > held.context:
-            raise SessionError("bad-message", f"`tokens` is over the context of {held.context}")
+            raise SessionError("bad-message", f"`tokens` exceeds the context of {held.context}")
 
     def _check_room(self, gateway: PeerId, message: Open) -> None:
         name = gateway, message.session
         if message.idle and self.waited_for:
-            raise SessionError("busy", "this stage has sessions that somebody waits for")
+            raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
         if name in self._sessions:
             raise SessionError("session-open", "the session is open already")
         if name in self._closed:
             raise SessionError("session-closed", "the session was closed")
         own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
-        mine = gateway == self._courier.peer  # the owner may use the whole of it
+        mine = gateway == self._courier.peer  # the owner may use all of it
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
         if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
-            raise SessionError("too-many-sessions", "this stage has as many sessions as it takes")
+            raise SessionError("too-many-sessions", "this stage has reached its session limit")
         room = self.room_for(gateway)
         if message.tokens > room:
             raise SessionError(
@@ -301,7 +302,7 @@ class Stage:
             )
 
     def room_for(self, gateway: PeerId) -> int:
-        """How many positions a further session of this gateway may reserve now."""
+        """Return how many positions one more session of this gateway may reserve now."""
         if self._held is None:
             return 0
         kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
@@ -340,7 +341,7 @@ class Stage:
         return Reply()
 
     def _drop(self, session: _Session) -> trio.Event:
-        """Forget a session and have its KV freed; the event says that it was."""
+        """Forget a session and free its KV. The returned event is set when it is freed."""
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
             session.log.drop()
@@ -359,9 +360,9 @@ class Stage:
                 session.gateway, "session.failed", failed.header(), priority=Priority.CONTROL
             )
         except LinkClosed:
-            return  # the gateway is gone as well
+            return  # the gateway is lost too
 
-    # Spans in.
+    # Incoming spans.
 
     def _on_span(self, call: Call) -> Reply | Refusal:
         message = SpanMessage.parse(call.header)
@@ -414,7 +415,7 @@ class Stage:
         hidden: bytes | memoryview | None = None,
     ) -> None:
         session.heard = self._host.now()
-        if session.waiting >= SPANS_WAITING:  # the engine's queue is memory of this process
+        if session.waiting >= SPANS_WAITING:  # the engine's queue uses this process's memory
             self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
             return
         session.waiting += 1
@@ -439,11 +440,11 @@ class Stage:
         except EngineError as error:
             self._fail(session, error.code, error.message)
 
-    # Events out.
+    # Outgoing events.
 
     def _on_event(self, session: _Session, event: EngineEvent) -> None:
         if self._sessions.get(session.name) is not session:
-            return  # closed since
+            return  # the session was closed in the meantime
         try:
             match event:
                 case HiddenEvent():
@@ -456,7 +457,7 @@ class Stage:
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._fail(session, "stage-lost", error.message, lost=session.next)
-        except CallRefused as error:  # the lane takes no message of that size
+        except CallRefused as error:  # the message is too large for the lane
             self._fail(session, error.code, error.message)
 
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
@@ -484,13 +485,13 @@ class Stage:
     def _pass_token(self, session: _Session, event: TokenEvent) -> None:
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first one's time is the prompt's
+        if session.made:  # the first token's time is that of the prompt
             self.speed.note(event.seconds)
         session.made += 1
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
-        if not final and not session.single:  # the first stage goes on while others are told
+        if not final and not session.single:  # the first stage continues before the gateway is told
             feed = Feed(order.session, session.gateway, order.epoch, event.position, event.token)
             self._courier.post(session.next, "session.feed", feed.header())
         token = Token(
@@ -516,5 +517,5 @@ class Stage:
 
 def _known(tokens: tuple[int, ...], held: Held) -> tuple[int, ...]:
     if max(tokens) >= held.vocabulary:
-        raise SessionError("bad-message", f"a token id is over the vocabulary {held.vocabulary}")
+        raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")
     return tokens

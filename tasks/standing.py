@@ -1,7 +1,7 @@
-"""The shell of `Placing`: reads the directory and publishes this node's aim.
+"""Runs `Placing`: feeds it the directory and publishes this node's aim.
 
-The aim stands in the node's record and is published before the layers are loaded, so that other
-nodes see it within a second. Shards are facts of feeds, which arrive later.
+The aim is part of the node's record and is published before the layers are loaded, so other nodes
+see it within a second. Shards are facts of feeds, which arrive later.
 """
 
 from math import inf
@@ -30,11 +30,11 @@ class Standing:
         self._jitter: float | None = None
         self._facts: Facts | None = None
         self._seen: list[Place] | None = None
-        self._idle: Step | None = None  # what came of them, where only news can change it
+        self._idle: Step | None = None  # the last step, if only news can change it
         self._silent = False
 
     def take_up(self, root: str, sizes: Sizes) -> None:
-        """Begin with a model of which the node has no layers yet."""
+        """Start with a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._sizes = Facts(root), sizes
@@ -42,9 +42,10 @@ class Standing:
         self._seen = None
 
     async def next_span(self) -> Span | None:
-        """Wait until this node should load layers that it does not hold; None: none of them fits.
+        """Wait until this node should load layers that it does not hold, and return them. Return
+        None if none of them fits.
 
-        Looks at once, and then whenever something has changed.
+        Decides at once and then after each change of the directory.
         """
         while True:
             version = self._directory.version
@@ -62,7 +63,7 @@ class Standing:
         others = self._facts.places(members.values(), self._directory.own().peer, now)
         if others == self._seen and self._idle is not None:
             return self._idle
-        with trio.CancelScope(shield=True):  # else a decision to load could be lost
+        with trio.CancelScope(shield=True):  # a cancelled decision to load would be lost
             step = await self._host.offload(self._placing.look, now, self._sizes, others)
         if step.span is not None:
             self.say(Aim(self._facts.root, *step.span, step.rank))
@@ -71,7 +72,7 @@ class Standing:
         return step
 
     async def claim_other(self, root: str, sizes: Sizes) -> Span | None:
-        """Claim layers of another model, and wait for what others say to that; None: none fits."""
+        """Claim layers of another model and wait for competing claims. Return None if none fits."""
         now, own = self._host.now(), self._directory.own().peer
         others = Facts(root).places(self._directory.members().values(), own, now)
         seeking = Place(own, self._memory, None, Rank.SEEKS)
@@ -91,11 +92,11 @@ class Standing:
         self.say(Aim(root, *span, rank))
 
     def say(self, aim: Aim | None) -> None:
-        """Publish what this node has or is about to have."""
+        """Publish what this node holds or claims."""
         if not self._silent and self._directory.own().aim != aim:
             self._directory.publish(aim=aim)
 
     def leave(self) -> None:
-        """Withdraw the aim and publish none any more: this node ends."""
+        """Withdraw the aim and publish no other, because this node is stopping."""
         self.say(None)
         self._silent = True

@@ -40,7 +40,7 @@ sources. It knows next to nothing: **do not rely on anything it says.**
   with the lines of their paragraphs joined: {doc_mb:.2f} MB to train on.
 
 {dialogue_percent} % of the training tokens are in the chat form. The sources hold no conversations,
-so these were cut from them: somebody begins a passage and the answer goes on with it, asks
+so these were cut from them: the user begins a passage and the answer continues it, asks
 "{topic}", or asks about a name of Python's library. The answers are short, and end.
 The chat form has no system message: the template leaves one out.
 

@@ -179,7 +179,7 @@ def docstrings(root: Path) -> list[Document]:
 
 
 def is_held_out_module(name: str, modules: set[str]) -> bool:
-    """Whether the module that ``name`` lies in is never trained on (chosen by its digest)."""
+    """Whether the module of ``name`` is held out from training (chosen by its digest)."""
     module = name
     while module not in modules:
         module = module.rpartition(".")[0]

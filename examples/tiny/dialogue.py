@@ -1,8 +1,8 @@
 """The chat form of the tiny model: its template, and training dialogues made from plain text.
 
-The corpus holds no conversations, so short ones are cut from it: a user who begins a passage
-and an answer that goes on with it, a user who names a subject and an answer in which it
-comes up, a user who asks about a name of Python's library and its docstring as the answer.
+The corpus holds no conversations, so short ones are cut from it: the user begins a passage
+and the answer continues it, the user names a subject and the answer mentions it, or the user
+asks about a name of Python's library and the answer is its docstring.
 Each answer ends after a few sentences, which is what teaches the model to stop.
 """
 

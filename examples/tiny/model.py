@@ -1,6 +1,6 @@
 """The network of the tiny model, in plain torch.
 
-It is a Llama network: parameter names, shapes and the rotary convention are those of
+A Llama network: parameter names, shapes and the rotary convention are those of
 ``LlamaForCausalLM`` in Hugging Face transformers, so that what is trained here can be loaded
 by every program that reads such a folder. Input and output embeddings are one matrix.
 """
@@ -160,7 +160,7 @@ class TinyLlama(nn.Module):
         self.register_buffer("sine", sine, persistent=False)
 
     def initialise(self) -> None:
-        """Draw all matrices anew, smaller where a layer adds to the stream."""
+        """Initialize all matrices, with smaller values where a layer adds to the stream."""
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue

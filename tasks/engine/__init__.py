@@ -1,1 +1,1 @@
-"""The engine: one worker process per device, torch inside, no network; see docs/spec/engine.md."""
+"""The engine, which computes shards in one worker process per device. Spec: docs/spec/engine.md."""

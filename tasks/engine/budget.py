@@ -1,17 +1,17 @@
-"""The memory that the keys and values of all sessions share."""
+"""Memory budget for the keys and values of all sessions."""
 
 from .errors import EngineError
 
 
 class Budget:
-    """Bytes of KV that may be reserved together."""
+    """Limit in bytes for the KV of all sessions together."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.reserved = 0
 
     def reserve(self, size: int) -> None:
-        """Raises EngineError `no-memory`."""
+        """Reserve `size` bytes. Raises EngineError `no-memory`."""
         if size > self.limit - self.reserved:
             raise EngineError(
                 "no-memory",

@@ -1,4 +1,4 @@
-"""What the core computes with: torch. Tensors of positions x hidden go between the steps."""
+"""Computes for the core in torch. Tensors between the steps have the shape positions x hidden."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from .wire import Buffer
 
 
 def computing() -> AbstractContextManager[None]:
-    """The context in which all computing happens."""
+    """Return the context in which all computing happens."""
     context: AbstractContextManager[None] = torch.inference_mode()
     return context
 

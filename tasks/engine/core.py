@@ -1,8 +1,8 @@
-"""The worker's inside: frames in, frames out, one step at a time; no socket.
+"""Core of the worker: takes request frames, computes step by step, and emits frames. No sockets.
 
 Implements docs/spec/engine.md, sections session and spans. The owner calls `handle` for each frame
 and `step` while `busy`; sessions take turns, so a long prompt delays the others by one chunk
-at most. The rules are here; what is computed is a `Compute`, torch's (`compute.py`) or another.
+at most. This module has the rules; a `Compute` such as torch's (`compute.py`) does the computing.
 """
 
 import time
@@ -28,48 +28,48 @@ _FEATURES = frozenset({"forward", "logits", "token", "export"})
 
 
 class Compute(Protocol):
-    """The weights of one shard. A row stands for one position; batches of rows are the
-    computer's own (tensors), and the core only carries them. All raise EngineError."""
+    """The weights of one shard. A row stands for one position. Batches of rows are tensors of
+    the implementation, opaque to the core. All methods raise EngineError."""
 
     arch: Architecture
     parts: Parts
     dtype: DType
 
     def state(self, root: str, tokens: int, budget: Budget) -> State:
-        """Memory for the keys and values of `tokens` positions, taken from the budget."""
+        """Reserve memory for the keys and values of `tokens` positions from the budget."""
         ...
 
     def source(self, span: Span) -> Any:
-        """A span's input: token ids, or rows; `not-finite`."""
+        """Return a span's input: token ids or rows. Raises `not-finite`."""
         ...
 
     def fed_back(self, token: int) -> Any:
-        """One sampled token as the next input."""
+        """Return one sampled token as the next input."""
         ...
 
     def advance(self, source: Any, first: int, count: int, state: State, position: int) -> Any:
-        """Rows of `count` positions of `source` from its `first`, which stands at `position`."""
+        """Compute `count` rows of `source` from its row `first`, which is at `position`."""
         ...
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:
-        """What leaves the shard: the rows, or their logits; `not-finite`."""
+        """Return the shard's output: the rows or their logits. Raises `not-finite`."""
         ...
 
     def joined(self, outputs: list[Any]) -> Buffer:
-        """Several outputs of `values`, in order, as bytes."""
+        """Return several outputs of `values`, in order, as bytes."""
         ...
 
     def choose(self, rows: Any, sampling: Sampling, position: int) -> tuple[int, float]:
-        """The token after the last row, and its log-probability; `not-finite`."""
+        """Return the token after the last row and its log-probability. Raises `not-finite`."""
         ...
 
 
 class Core:
-    """One shard, many sessions; computing happens inside `handle` (load) and `step`."""
+    """One shard with many sessions. It computes inside `handle` (load) and `step`."""
 
     def __init__(self, emit: Emit, emit_soon: Emit | None = None, *, memory_bytes: int = 0) -> None:
         """`emit` sends a frame; `emit_soon` may let it wait for the next one, which follows
-        after one step. `memory_bytes` bounds weights and KV; 0: what is available."""
+        after one step. `memory_bytes` limits weights and KV; 0: the available memory."""
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._memory_bytes = memory_bytes
@@ -98,25 +98,25 @@ class Core:
         return TorchCompute(arch, shard)
 
     def clock(self) -> float:
-        """Seconds, for measuring."""
+        """Return seconds for measuring."""
         return time.perf_counter()
 
     def available_bytes(self) -> int:
-        """Memory that is there."""
+        """Return the bytes of available memory."""
         return int(psutil.virtual_memory().available)
 
     def resident_bytes(self) -> int:
-        """Memory that the worker has."""
+        """Return the bytes of the worker's resident memory."""
         return int(psutil.Process().memory_info().rss)
 
-    # What the owner calls.
+    # Interface for the process that owns the core.
 
     @property
     def busy(self) -> bool:
         return bool(self._turns)
 
     def handle(self, header: Header, payload: memoryview) -> None:
-        """Take in one frame. Raises WireError for what no daemon of ours sends."""
+        """Handle one frame. Raises WireError for a frame that no daemon sends."""
         name = header[0]
         if name == "span":
             self._submit(header, payload)
@@ -128,7 +128,7 @@ class Core:
             raise WireError(f"the daemon sent `{name}`")
 
     def step(self) -> None:
-        """Compute one step of the session whose turn it is."""
+        """Compute one step of the next session in turn."""
         session = self._turns.popleft()
         if session.busy:
             try:
@@ -252,7 +252,7 @@ class Core:
         return session
 
     def _drop(self, session: Session) -> None:
-        """Forget its work and free its memory; a turn it still has finds nothing to do."""
+        """Drop a session and free its memory. A turn that is still scheduled does nothing."""
         session.job = None
         session.waiting.clear()
         session.kv.free()
@@ -276,7 +276,7 @@ class Core:
             self._turns.append(session)
 
     def _check(self, session: Session, span: Span) -> None:
-        """Everything that needs no computing; raises EngineError."""
+        """Check all that needs no computing. Raises EngineError."""
         model = self._loaded()
         arch, parts = model.arch, model.parts
         if span.tokens is not None:
@@ -287,7 +287,7 @@ class Core:
         elif len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
             raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
         if span.want != "hidden" and not parts.head:
-            raise EngineError("no-head", f"this shard has no head, `{span.want}` cannot be had")
+            raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
         if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
             raise EngineError("bad-span", "only a shard with embedding and head feeds tokens back")
         if span.start + span.count + span.steps - 1 > session.kv.tokens:
@@ -350,7 +350,7 @@ class Core:
             self._values(session, job, model)
 
     def _begin(self, session: Session) -> Job | None:
-        """The next span as a job, or None when it was answered already."""
+        """Return the next span as a job, or None if it was answered already."""
         span = session.waiting.popleft()
         key = (span.epoch, span.start, span.count)
         answer = session.kept(key)

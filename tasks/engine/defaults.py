@@ -1,6 +1,6 @@
 """Constants of the engine, each with its unit."""
 
-PREFILL_CHUNK = 256  # positions a session computes before others get their turn
+PREFILL_CHUNK = 256  # positions that a session computes before other sessions get their turn
 INLINE_BYTES = 64 * 1024  # payloads of this size and more travel as a descriptor
 HEADER_BYTES = 64 * 1024  # the largest frame header
 PAYLOAD_BYTES = 1 << 30  # the largest payload of a frame
@@ -10,7 +10,7 @@ KEPT_BYTES = 1 << 20  # … while they have less than this together
 WAITING_SPANS = 256  # spans of one session that may wait
 STOP_IDS = 1024  # ids in one span's `stop_ids`
 CHUNK_BYTES = 16 << 20  # the largest chunk file read (docs/spec/model.md cuts at 1 MiB)
-LOAD_DEPTH = 40  # containers in each other there: a config has 32 (dht/defaults.py)
+LOAD_DEPTH = 40  # nested containers in a shard's description; a config has 32 (dht/defaults.py)
 LOAD_ITEMS = 1 << 22  # elements of a shard's description: two for each chunk
 SHARED_HEAD_BYTES = 64 << 20  # a tied table smaller than this is kept in two layouts
 ROPE_BLOCK = 1024  # rotary tables grow by this many positions

@@ -1,4 +1,4 @@
-"""What can go wrong with an engine: a code of docs/spec/engine.md and a sentence.
+"""Errors of the engine: a code of docs/spec/engine.md and a sentence.
 
 EngineError             refused or failed; `code` is a word of docs/spec/engine.md
 └── EngineUnavailable   torch is not installed here
@@ -8,7 +8,7 @@ from ...transport.errors import ShoalError
 
 
 class EngineError(ShoalError):
-    """The engine refused or failed. `code` is a short fixed word, the rest is for people."""
+    """The engine refused or failed. `code` is a short fixed word; the message is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

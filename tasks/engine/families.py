@@ -1,4 +1,4 @@
-"""`config.json` as a checked `Architecture`. No torch: the daemon uses this too.
+"""Checks a model's `config.json` and returns its `Architecture`. No torch: the daemon uses it too.
 
 A config comes from a stranger's folder, so every value read is typed and bounded, and what this
 engine cannot compute exactly is refused rather than approximated. Names and defaults are those of
@@ -51,7 +51,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a forward needs to know; sizes in elements, `context` in tokens."""
+    """Parameters of a model's forward pass. Sizes in elements, `context` in tokens."""
 
     family: Family
     hidden: int
@@ -143,7 +143,7 @@ def _check_heads(arch: Architecture) -> None:
 
 
 def _windows(reader: "_Reader", family: Family, layers: int, context: int) -> tuple[int, ...]:
-    """Sliding windows by layer; one that reaches over the whole context is none."""
+    """Return the sliding window of each layer, or 0 if it spans the whole context."""
     window = 0
     if family == "mistral" or (family != "llama" and reader.flag("use_sliding_window", False)):
         window = reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)
@@ -162,7 +162,7 @@ def _windows(reader: "_Reader", family: Family, layers: int, context: int) -> tu
 
 
 def _rope(config: Config, context: int) -> Rope:
-    """Either generation: `rope_theta` with `rope_scaling`, or `rope_parameters`."""
+    """Read `rope_theta` with `rope_scaling`, or the newer `rope_parameters`."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(scaling, Mapping):
         raise EngineError("bad-config", "the rotary parameters in config.json are not an object")
@@ -239,7 +239,7 @@ class _Reader:
     def integer(
         self, key: str, low: int, high: int, *, default: int | None = None, null: int | None = None
     ) -> int:
-        """`null` is the value of an explicit null, where that differs from absence."""
+        """Read an integer. `null`: the value of an explicit null, if that differs from absence."""
         value = self._values.get(key)
         if value is None:
             found = null if null is not None and key in self._values else default
@@ -299,7 +299,7 @@ class _Reader:
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:
-    """Raises EngineError `bad-config` where a shard does not lie within the model."""
+    """Raise EngineError `bad-config` unless the shard is within the model."""
     if not 0 <= parts.start <= parts.stop <= arch.layers:
         raise EngineError(
             "bad-config",
@@ -308,12 +308,12 @@ def check_parts(arch: Architecture, parts: Parts) -> None:
 
 
 def kv_token_bytes(arch: Architecture, start: int, stop: int, dtype: DType) -> int:
-    """Bytes of keys and values of one token over layers start:stop."""
+    """Return the bytes of one token's keys and values over layers start:stop."""
     return 2 * (stop - start) * arch.kv_heads * arch.head_dim * DTYPE_BYTES[dtype]
 
 
 def tensor_shapes(arch: Architecture, parts: Parts) -> dict[str, tuple[int, ...]]:
-    """Each parameter a shard needs, by Hugging Face name, with its shape.
+    """Return the shape of each parameter that a shard needs, by Hugging Face name.
 
     A tied head is the embedding, under the embedding's name.
     """
@@ -353,8 +353,8 @@ def _layer_shapes(arch: Architecture, prefix: str) -> dict[str, tuple[int, ...]]
 
 
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Bytes of a shard's weights once loaded, at most. A tied table counts once, but a small one
-    in bfloat16 twice: llama.py may keep it in two layouts (docs/adr/0007)."""
+    """Return the maximum bytes of a shard's loaded weights. A tied table counts once, but a small
+    one in bfloat16 twice, as llama.py may store it in two layouts (docs/adr/0007)."""
     size = DTYPE_BYTES[dtype] * sum(
         math.prod(shape) for shape in tensor_shapes(arch, parts).values()
     )

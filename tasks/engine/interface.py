@@ -1,4 +1,4 @@
-"""The engine as the rest of shoal sees it; docs/spec/engine.md is the specification.
+"""Interface of the engine for the rest of shoal. Spec: docs/spec/engine.md.
 
 An engine holds one *shard* of one model and advances *sessions* through it by *spans*.
 Submits are asynchronous and answered by events, in submission order per session. The real
@@ -43,7 +43,7 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True)
 class LoadShard:
-    """What to hold. `config` is the model's config.json, already checked by `families.py`."""
+    """A shard to load. `config` is the model's config.json, already checked by `families.py`."""
 
     root: str  # the manifest's root, 64 hex digits
     parts: Parts
@@ -55,7 +55,7 @@ class LoadShard:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `load` reports; bytes and seconds."""
+    """Report of a loaded shard, in bytes and seconds."""
 
     weight_bytes: int
     kv_token_bytes: int  # KV of one token over the shard's layers
@@ -65,7 +65,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the head picks a token; docs/spec/sampling.md. Temperature 0 is greedy."""
+    """Parameters for choosing a token. Temperature 0 is greedy. Spec: docs/spec/sampling.md."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: all
@@ -112,7 +112,7 @@ class HiddenEvent:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """A sampled token: it stands at `position` (= the last input position + 1)."""
+    """A sampled token at `position`, which is the last input position + 1."""
 
     session: SessionId
     epoch: int
@@ -137,10 +137,10 @@ EngineEvent = HiddenEvent | TokenEvent | FailedEvent
 
 
 class Engine(Protocol):
-    """One shard, many sessions. Methods raise EngineError (with a code) when refused."""
+    """An engine with one shard and many sessions. Methods raise EngineError when refused."""
 
     async def load(self, shard: LoadShard) -> Loaded:
-        """Load a shard, replacing the one held (its sessions end)."""
+        """Load a shard in place of the current one, whose sessions end."""
         ...
 
     async def open(
@@ -161,15 +161,15 @@ class Engine(Protocol):
         ...
 
     async def close(self, session: SessionId) -> None:
-        """Free the session's KV. Unknown sessions are fine."""
+        """Free the session's KV. Unknown sessions are ignored."""
         ...
 
     async def export_kv(self, session: SessionId) -> bytes:
-        """An exact copy of the session's typed layer state, for `import_kv` on the same shard."""
+        """Return an exact copy of the session's layer state, for `import_kv` on the same shard."""
         ...
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
-        """Install an exact copy into an open session; returns its length in tokens."""
+        """Install an exact copy into an open session. Return its length in tokens."""
         ...
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
@@ -177,5 +177,5 @@ class Engine(Protocol):
         ...
 
     async def usage(self) -> Mapping[str, int]:
-        """`sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `weight_bytes`, `rss_bytes`."""
+        """Return `sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `weight_bytes`, `rss_bytes`."""
         ...

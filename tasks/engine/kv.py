@@ -48,7 +48,7 @@ class KV:
         ]
 
     def free(self) -> None:
-        """Give the memory back; the object is of no use afterwards."""
+        """Free the memory. The object must not be used afterwards."""
         self._budget.free(self.bytes)
         self.bytes = 0
         self.keys, self.values = [], []
@@ -58,13 +58,13 @@ class KV:
         self.length = min(self.length, length)
 
     def export(self) -> bytes:
-        """An exact copy: docs/spec/engine.md, session."""
+        """Return an exact copy of the state. Format: docs/spec/engine.md, session."""
         header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
         valid = self._slab[:, :, :, : self.length].contiguous()
         return b"".join((_PREFIX.pack(len(header)), header, raw_bytes(valid)))
 
     def install(self, state: bytes | memoryview) -> int:
-        """Take over an exported state; returns its length. Raises EngineError `bad-state`."""
+        """Install an exported state. Return its length. Raises EngineError `bad-state`."""
         length, data = self._parse(memoryview(state))
         target = self._slab[:, :, :, :length]
         if length and target.numel():
@@ -76,7 +76,7 @@ class KV:
         return length
 
     def copy_from(self, other: "KV") -> None:
-        """Raises EngineError `bad-state` when the other has more positions than fit."""
+        """Copy another state. Raises EngineError `bad-state` if it has more positions than fit."""
         if other.length > self.tokens:
             raise EngineError("bad-state", _too_many(other.length, self.tokens))
         self._slab[:, :, :, : other.length] = other._slab[:, :, :, : other.length]
@@ -115,5 +115,5 @@ def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor as bytes, not copied."""
+    """Return the memory of a contiguous tensor as bytes, without a copy."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())

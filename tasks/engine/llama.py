@@ -1,4 +1,4 @@
-"""The forward of the Llama family over a range of layers, in plain torch.
+"""Forward pass of the Llama family over a range of layers, in plain torch.
 
 Operations and their order are those of transformers' modelling code, so that float32 agrees to
 rounding and bfloat16 rounds at the same places: the norm's statistics are float32 and its product
@@ -44,7 +44,7 @@ class Model:
     """The weights of one shard, and their forward."""
 
     def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        """Reads the weights; raises EngineError (weights.py, families.py)."""
+        """Read the weights. Raises EngineError (weights.py, families.py)."""
         parts = shard.parts
         check_parts(arch, parts)
         weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype)
@@ -56,7 +56,7 @@ class Model:
         self._embedding = table if parts.embedding else None
         self._norm = weights.read_optional("model.norm.weight")
         head = table if parts.head and arch.tied else weights.read_optional("lm_head.weight")
-        # Packing a table that the embedding needs as well costs a second copy.
+        # Packing a table that the embedding also uses costs a second copy.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
         self._head = None if head is None else _linear(head, None, pack=pack)
         self._rotary = Rotary(arch, shard.dtype)
@@ -67,7 +67,7 @@ class Model:
         self._grouped = (1, arch.kv_heads, arch.heads // arch.kv_heads, arch.head_dim)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token ids (T) to the residual stream (T x hidden)."""
+        """Convert token ids (T) to the residual stream (T x hidden)."""
         assert self._embedding is not None
         return F.embedding(tokens, self._embedding)
 
@@ -93,7 +93,7 @@ class Model:
         return x
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """The residual stream (T x hidden) to float32 logits (T x vocabulary)."""
+        """Convert the residual stream (T x hidden) to float32 logits (T x vocabulary)."""
         assert self._head is not None and self._norm is not None
         return self._head(self._normed(x, self._norm)).float()
 

@@ -1,4 +1,4 @@
-"""The interface's dataclasses as frames and back: docs/spec/engine.md, daemon and worker.
+"""Encodes the interface's dataclasses as frames. Spec: docs/spec/engine.md, daemon and worker.
 
 The worker's side of each is typed and bounded here, so that the rest of the worker reads plain
 values. The daemon's side trusts its worker's types no more than that.
@@ -32,7 +32,7 @@ _TOKENS, _HIDDEN = 0, 1
 
 
 def span_frame(span: Span) -> tuple[Header, Buffer]:
-    """Raises EngineError `bad-span` where neither or both inputs are given."""
+    """Encode a span. Raises EngineError `bad-span` unless it has exactly one input."""
     if (span.tokens is None) == (span.hidden is None):
         raise EngineError("bad-span", "a span has either tokens or hidden states")
     sampling = span.sampling
@@ -51,7 +51,7 @@ def span_frame(span: Span) -> tuple[Header, Buffer]:
 
 
 def parse_span(header: Header, payload: memoryview) -> Span:
-    """A span as sent, checked for types and bounds. Raises EngineError `bad-span`."""
+    """Decode a span and check types and bounds. Raises EngineError `bad-span`."""
     if len(header) != 15:
         raise EngineError("bad-span", "the span has not its fields")
     _, session, epoch, start, count, source, want = header[:7]
@@ -124,7 +124,7 @@ def load_payload(shard: LoadShard) -> bytes:
 
 
 def parse_load(payload: memoryview) -> LoadShard:
-    """Raises EngineError `bad-config`."""
+    """Decode a load command. Raises EngineError `bad-config`."""
     try:
         fields: Any = decode(payload, limit=PAYLOAD_BYTES // 4, depth=LOAD_DEPTH, items=LOAD_ITEMS)
         embedding, start, stop, head = fields["parts"]
@@ -154,7 +154,7 @@ def _tensor(
 
 
 def parse_event(header: Header, payload: memoryview) -> EngineEvent:
-    """A worker's event. Raises WireError."""
+    """Decode a worker's event. Raises WireError."""
     match header:
         case ("token", bytes(session), int(epoch), int(position), int(token), *rest):
             match rest:

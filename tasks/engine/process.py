@@ -1,4 +1,4 @@
-"""The daemon's side of the engine: keeps one worker process alive and speaks `Engine` to it.
+"""The daemon's side of the engine: keeps one worker process alive and implements `Engine` with it.
 
 One reader task; an event goes from the socket to the session's callback without another task.
 Submits are written at once where the socket allows, by one writer task where it does not. A
@@ -25,17 +25,17 @@ _CRASHED = "the engine's worker process ended"
 
 
 class Worker(Protocol):
-    """The life of a worker."""
+    """A worker process."""
 
     @property
     def pid(self) -> int: ...
 
     async def wait(self) -> int:
-        """The exit status; negative is the signal that ended it."""
+        """Wait for the exit status; a negative one is the signal that ended the process."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Give it `grace` seconds to end, then kill it; it is gone on return."""
+        """Let the process end within `grace` seconds, else kill it. Return once it has ended."""
         ...
 
 
@@ -73,14 +73,14 @@ class _WaitingChannel(Channel):
 async def start_process(
     host: Host, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[Worker, Connection]:
-    """A worker process of this daemon."""
+    """Start a worker process of this daemon."""
     child = await host.spawn(_MODULE, arguments, environment)
     return child, _WaitingChannel(child.socket.fileno())
 
 
 @dataclass(slots=True)
 class _Reply:
-    """What a request waits for."""
+    """The pending reply to a request."""
 
     done: trio.Event = field(default_factory=trio.Event)
     value: object = None
@@ -110,7 +110,7 @@ class EngineProcess:
         memory_bytes: int = 0,
         connect: Connect = start_process,
     ) -> None:
-        """`threads` torch computes with; `memory_bytes` bounds weights and KV, 0: what is there.
+        """`threads` torch computes with; `memory_bytes` limits weights and KV (0: all memory).
 
         `connect` starts a worker, each time there is none.
         """
@@ -121,7 +121,7 @@ class EngineProcess:
         self._channel: Connection | None = None  # set while a worker is ready
         self._change = (
             trio.Event()
-        )  # set, and replaced, when a worker became ready or cannot be had
+        )  # set, and replaced, when a worker becomes ready or none can start
         self._blocked = trio.Event()  # set when the socket did not take everything
         self._unavailable: EngineUnavailable | None = None
         self._sessions: dict[SessionId, _Open] = {}
@@ -218,7 +218,7 @@ class EngineProcess:
 
     def _replied(self, header: Header, payload: memoryview) -> None:
         reply = self._replies.get(header[1]) if isinstance(header[1], int) else None
-        if reply is None:  # whoever asked was cancelled
+        if reply is None:  # the request was cancelled
             return
         match header:
             case ("ok", _, value):
@@ -230,7 +230,7 @@ class EngineProcess:
         reply.done.set()
 
     def _lost(self, status: int | None) -> None:
-        """The worker is gone: end everything that counted on it."""
+        """End all requests and sessions of a worker that has ended."""
         self._channel = None
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
@@ -253,7 +253,7 @@ class EngineProcess:
     # Engine.
 
     async def load(self, shard: LoadShard) -> Loaded:
-        """Waits for a worker first, also for one that is being started again."""
+        """Load a shard, after waiting for a worker that is starting."""
         while self._channel is None:
             if self._unavailable is not None:
                 raise self._unavailable
@@ -290,7 +290,7 @@ class EngineProcess:
 
     async def close(self, session: SessionId) -> None:
         self._sessions.pop(session, None)
-        with suppress(EngineError):  # a worker that is gone has freed it
+        with suppress(EngineError):  # a worker that has ended freed it
             await self._request("close", session)
 
     async def export_kv(self, session: SessionId) -> bytes:
@@ -327,7 +327,7 @@ class EngineProcess:
         return reply.value, reply.payload
 
     def _send(self, header: Header, payload: Buffer = b"") -> None:
-        """Write now what the socket takes, leave the rest to the writer task."""
+        """Write as much as the socket accepts now, and leave the rest to the writer task."""
         channel = self._channel
         if channel is None:  # the crash has failed the session already
             return
@@ -342,7 +342,7 @@ class EngineProcess:
 
 
 async def _ended(child: Worker) -> int | None:
-    """The status of a worker whose socket has closed; None where it does not end by itself."""
+    """Return the status of a worker whose socket has closed, or None if it had to be killed."""
     with trio.move_on_after(defaults.STOP_GRACE):
         return await child.wait()
     return None
@@ -355,7 +355,7 @@ def _how(status: int | None) -> str:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads wait without spinning: several workers and their daemons share the cores."""
+    """Return an environment whose idle threads do not spin, as processes share the cores."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -26,7 +26,7 @@ _FIRST_GUESS = 256  # tokens sorted before top_p knows how many it needs
 
 
 def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, float]:
-    """The token that stands at `position`, and its log-probability at temperature 1.
+    """Return the token at `position`, and its log-probability at temperature 1.
 
     `logits` has one float32 per token id. Raises EngineError `not-finite`.
     """
@@ -50,7 +50,7 @@ def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> 
 
 
 def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
-    """Ids that survive the filters; `scaled` is (logits - max) / temperature."""
+    """Return the ids that pass the filters. `scaled` is (logits - max) / temperature."""
     size = len(scaled)
     limit = min(top_k or size, size)
     if top_p >= 1.0:
@@ -68,7 +68,7 @@ def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
 
 
 def _leading(scaled: Floats, count: int) -> Ids:
-    """The first `count` ids by falling value, equal values by rising id."""
+    """Return the first `count` ids by descending value, ties by ascending id."""
     ids = np.arange(len(scaled))
     if count < len(scaled):
         bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
@@ -77,7 +77,7 @@ def _leading(scaled: Floats, count: int) -> Ids:
 
 
 def gumbel(seed: int, position: int, ids: NDArray[Any]) -> Floats:
-    """Standard Gumbel noise of (seed, position, each id)."""
+    """Return the standard Gumbel noise of (seed, position, each id)."""
     stream = _mix_one(_mix_one(seed & _MASK) + (position + 1) * _GOLDEN)
     words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(stream)
     uniform = ((_mix(words) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,4 +1,4 @@
-"""What the worker keeps of one session: its KV, the spans waiting, and answers for repeats."""
+"""State of one session in the worker: its KV, waiting spans, and answers for repeated spans."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,21 +18,21 @@ class State(Protocol):
     length: int
 
     def free(self) -> None:
-        """Give the memory back; the object is of no use afterwards."""
+        """Free the memory. The object must not be used afterwards."""
         ...
 
     def truncate(self, length: int) -> None: ...
 
     def export(self) -> bytes:
-        """An exact copy: docs/spec/engine.md, session."""
+        """Return an exact copy of the state. Format: docs/spec/engine.md, session."""
         ...
 
     def install(self, state: bytes | memoryview) -> int:
-        """Take over an exported state; returns its length. Raises EngineError `bad-state`."""
+        """Install an exported state. Return its length. Raises EngineError `bad-state`."""
         ...
 
     def copy_from(self, other: Any) -> None:
-        """Raises EngineError `bad-state` when the other has more positions than fit."""
+        """Copy another state. Raises EngineError `bad-state` if it has more positions than fit."""
         ...
 
 
@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Job:
-    """A span under way. `done` counts input positions computed, `emitted` tokens sent."""
+    """A span in progress. `done` counts input positions computed, `emitted` tokens sent."""
 
     span: Span
     answer: Answer
@@ -73,7 +73,7 @@ class Session:
         self.epoch = 0
         self.waiting: deque[Span] = deque()
         self.job: Job | None = None
-        self.scheduled = False  # has a turn coming
+        self.scheduled = False  # whether it is queued for a step
         self._kept: deque[Answer] = deque()
 
     @property
@@ -81,7 +81,7 @@ class Session:
         return self.job is not None or bool(self.waiting)
 
     def raise_epoch(self, epoch: int) -> bool:
-        """Adopt a higher epoch; True when it was one. Kept answers are forgotten."""
+        """Adopt a higher epoch and forget the stored answers. Return whether it was higher."""
         if epoch <= self.epoch:
             return False
         self.epoch = epoch
@@ -92,7 +92,7 @@ class Session:
         return next((answer for answer in self._kept if answer.key == key), None)
 
     def keep(self, answer: Answer) -> None:
-        """Keep the newest, and older ones while they are few and small."""
+        """Store an answer, and drop the oldest ones beyond the limits."""
         self._kept.append(answer)
         while len(self._kept) > KEPT_ANSWERS or (
             len(self._kept) > 1 and sum(item.bytes for item in self._kept) > KEPT_BYTES
@@ -100,5 +100,5 @@ class Session:
             self._kept.popleft()
 
     def forget(self) -> None:
-        """The state changed by other means than spans: nothing can be repeated."""
+        """Forget all answers, because the state was changed by something other than a span."""
         self._kept.clear()

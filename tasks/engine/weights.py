@@ -1,4 +1,4 @@
-"""Chunk files into tensors: hashed, checked and converted while they are read.
+"""Reads chunk files into tensors, and verifies and converts them in the same pass.
 
 One chunk is in memory besides the tensors being filled, so loading needs no second copy. Chunks
 come from strangers by way of the store: digest, shape, dtype and finiteness are checked here again.
@@ -51,7 +51,7 @@ class Weights:
         return role in self._shapes
 
     def read(self, *roles: str) -> torch.Tensor:
-        """One tensor: the roles' rows below each other (fused projections)."""
+        """Read one tensor with the rows of all roles below each other (fused projections)."""
         rows = sum(self._shapes[role][0] for role in roles)
         fused = torch.empty((rows, *self._shapes[roles[0]][1:]), dtype=self._dtype)
         first = 0
@@ -97,7 +97,7 @@ class Weights:
             raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
 
     def _chunk(self, path: str, digest: bytes) -> memoryview:
-        """The chunk's bytes in a buffer that the next call uses again."""
+        """Read a chunk into a buffer that the next call reuses."""
         size = self._read_file(path)
         data = memoryview(self._buffer)[:size]
         if hashlib.sha256(data).digest() != digest:

@@ -35,18 +35,18 @@ _MEMORY = sys.platform == "linux"
 
 
 class WireError(Exception):
-    """The other side broke the protocol; the connection is of no further use."""
+    """The peer process broke the protocol, so the connection must be closed."""
 
 
 class WireClosed(Exception):
-    """The other side is gone."""
+    """The peer process has closed the connection."""
 
 
 class Channel:
     """One end of the connection."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is a connected Unix stream socket; it is duplicated, not taken over."""
+        """`descriptor` is a connected Unix stream socket. It is duplicated and stays open."""
         self._sock = socket.socket(fileno=os.dup(descriptor))
         self._sock.setblocking(False)
         self._arrived = bytearray()
@@ -66,7 +66,7 @@ class Channel:
         self._waiting.clear()
 
     def put(self, header: Header, payload: Buffer = b"") -> None:
-        """Queue a frame; `flush` sends. Inline payloads are copied, larger ones as well, once.
+        """Queue a frame, which `flush` sends. Every payload is copied once.
 
         Raises WireError for what the receiver would refuse.
         """
@@ -82,7 +82,7 @@ class Channel:
             self._waiting.append((memoryview(frame), _shared(payload)))
 
     def flush(self) -> bool:
-        """Send what the socket takes now; True when nothing is left. Raises WireClosed."""
+        """Send what the socket accepts now. Return whether all was sent. Raises WireClosed."""
         try:
             while self._waiting:
                 self._sent(self._send_some())
@@ -93,7 +93,7 @@ class Channel:
         return True
 
     def _send_some(self) -> int:
-        """A descriptor goes with its frame's first byte, so such a frame is sent by itself."""
+        """Send waiting bytes. A frame with a descriptor is sent alone."""
         data, descriptor = self._waiting[0]
         if descriptor < 0:
             if len(self._waiting) == 1:
@@ -122,7 +122,7 @@ class Channel:
             count -= len(data)
 
     def receive(self) -> list[tuple[Header, memoryview]]:
-        """Frames that have arrived, [] when none has. Raises WireClosed, WireError."""
+        """Return the frames that have arrived. Raises WireClosed, WireError."""
         try:
             room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
             data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE, room, _CLOEXEC)
@@ -191,7 +191,7 @@ def _header(data: bytearray) -> Header:
 
 
 def _shared(payload: Buffer) -> int:
-    """A descriptor of memory that holds a copy."""
+    """Return a descriptor of memory with a copy of the payload."""
     if _MEMORY:
         descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC)
     else:
@@ -208,7 +208,7 @@ def _shared(payload: Buffer) -> int:
 
 
 def _opened(descriptor: int, size: int) -> memoryview:
-    """The payload behind a descriptor of exactly `size` bytes, in memory that is ours."""
+    """Read a payload of exactly `size` bytes from a descriptor into memory of this process."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         raise WireError("a payload has not the size its frame announces")

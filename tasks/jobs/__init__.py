@@ -1,1 +1,1 @@
-"""Jobs: what somebody wants done and does not wait for, done by whoever has the time."""
+"""Jobs: prompts that any willing node answers while their author does not wait."""

@@ -1,4 +1,4 @@
-"""Who does jobs, as they say of themselves, and for how long somebody has not answered."""
+"""Tracks the members that do jobs, and for how long each has been silent."""
 
 from collections.abc import Callable, Collection
 
@@ -10,8 +10,8 @@ from ...transport.identity import PeerId
 
 
 class Crew:
-    """Members that do jobs of one of these kinds. `live`: who answers now; `now`: monotonic
-    seconds. A node that has just begun gives everybody time to answer."""
+    """Members that do jobs of one of these kinds. `live`: peers that are reachable now. `now`:
+    monotonic seconds. Members count as reachable when this node starts."""
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class Crew:
         self._now = now
         self._began = now()
         self._answering: Collection[PeerId] = frozenset()
-        self._answered: dict[PeerId, float] = {}  # of who does jobs: when last
+        self._answered: dict[PeerId, float] = {}  # when each member that does jobs was last live
         self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:
-        """Those of whom `changed` is to be told where anybody may say something else."""
+        """Return the peers for which `changed` must be called if the whole view has changed."""
         return sorted({*self._members, *self._answered})
 
     def changed(self, peer: PeerId) -> None:
-        """A member says something else of itself."""
+        """Read again whether a member does jobs."""
         member = self._members.get(peer)
         if member is not None and not self._kinds.isdisjoint(member.jobs):
             self.shares.add(peer)
@@ -46,7 +46,7 @@ class Crew:
             self._answered.pop(peer, None)
 
     def look(self) -> None:
-        """Note who answers. To be called before others ask."""
+        """Record which members are live. Must be called before `silent` and `patience`."""
         now = self._now()
         self._answering = frozenset(self._live())
         for peer in self._answered.keys() & self._answering:
@@ -55,11 +55,11 @@ class Crew:
         self._patience = patience(sum(at < now for at in lately), len(lately))
 
     def silent(self, peer: PeerId) -> float:
-        """Seconds for which it has not answered; 0 while it does."""
+        """Return for how many seconds a peer has been silent; 0 while it is live."""
         if peer in self._answering:
             return 0.0
         return self._now() - self._answered.get(peer, self._began)
 
     def patience(self) -> float:
-        """From how many seconds of silence on somebody's jobs are others', as things are."""
+        """Return the seconds of silence after which other nodes may take over a member's jobs."""
         return self._patience

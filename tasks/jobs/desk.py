@@ -1,7 +1,7 @@
-"""The jobs of this node's owner: written, watched, and their results fetched and kept.
+"""Manages the jobs of this node's owner: submits and watches them, and stores their results.
 
-A job is taken out of the feed once its result is on this disk and has stood for a while: until
-then an earlier attempt's may still come, and count. Spec: docs/spec/jobs.md.
+A job is removed from the feed some time after its result is on this disk. Until then, the result of
+an earlier attempt may still arrive and replace it. Spec: docs/spec/jobs.md.
 """
 
 from collections import Counter
@@ -32,22 +32,22 @@ from .prompt import KIND, PromptSpec, pack_spec, read_spec
 from .results import Result, Results
 
 _NONCE_BYTES = 8
-"""Random bytes of a job's nonce, behind 8 with the microsecond at which it was submitted, by which
-its author orders its own jobs. Other nodes do not read it."""
+"""Random bytes of a job's nonce. They follow 8 bytes with the microsecond of submission, by which
+the author orders its own jobs. Other nodes do not read that time."""
 _DAY = 86_400_000_000
-"""Microseconds. Jobs of earlier versions have a random nonce, which says another time."""
+"""Microseconds. Jobs of earlier versions have a random nonce, which looks like another time."""
 _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
-"""Codes of what is no claimant's fault, however often a result cannot be had for it."""
+"""Codes of errors that are not the claimant's fault, however often they prevent a fetch."""
 
 
 class Shelves(Protocol):
-    """Where large results are: `shelf.py`."""
+    """Store of large results, implemented in `shelf.py`."""
 
     async def get(self, root: str, size: int) -> bytes: ...
 
 
 class Desk:
-    """Of one node. `State.run` must be running."""
+    """Jobs of one node's owner. `State.run` must be running."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Desk:
         self._own = own
         self._shelf = shelf
         self._jobs = state.views.jobs
-        self._settled: dict[str, float] = {}  # when a result that is here counts for good
-        self._later: dict[str, float] = {}  # until when a job that is done is not looked at
-        self._tries: Counter[tuple[str, PeerId]] = Counter()  # to fetch what somebody says
+        self._settled: dict[str, float] = {}  # when a stored result becomes final
+        self._later: dict[str, float] = {}  # until when a finished job is not checked again
+        self._tries: Counter[tuple[str, PeerId]] = Counter()  # failed fetches by job and claimant
         self._fetching: set[str] = set()
         self._few = trio.CapacityLimiter(defaults.FETCHES)
         self._fewer: WeakValueDictionary[PeerId, trio.CapacityLimiter] = WeakValueDictionary()
@@ -77,18 +77,18 @@ class Desk:
 
     @property
     def changed(self) -> trio.Event:
-        """The event that is set when an own job stands otherwise."""
+        """The event that is set when the state of an own job changes."""
         return self._changed
 
     async def submit(self, specs: Sequence[PromptSpec], *, lease: float) -> list[str]:
-        """Write jobs, all or none; their ids. They are on disk when this returns.
+        """Submit jobs, all or none, and return their ids. They are on disk when this returns.
 
         Raises JobError: `bad-spec`, `jobs-full`, `results-full`, `not-stored`.
         """
         if self.results.unread + len(specs) > defaults.RESULTS:
             raise JobError(
                 "results-full",
-                f"{self.results.unread} results wait to be read",
+                f"{self.results.unread} results are unread",
                 hint="`shoal job result --all -o FILE` reads all, `shoal job cancel ID` drops one",
             )
         jobs = [self._new(spec, lease) for spec in specs]
@@ -115,7 +115,7 @@ class Desk:
         return [job for _, job in sorted(found)]
 
     def made(self, job: str) -> int:
-        """Return when an own job was submitted, in microseconds; 0: not known."""
+        """Return when an own job was submitted, in microseconds, or 0 if that is unknown."""
         if (held := self.results.about(job)) is not None:
             return held.made
         if job not in self._made:
@@ -126,11 +126,11 @@ class Desk:
         return self._made[job]
 
     def knows(self, job: str) -> bool:
-        """Return whether this is an own job, or one whose result is here."""
+        """Return whether this is an own job, or one whose result is stored here."""
         return job in self.results or self._of_own(job) is not None
 
     async def cancel(self, job: str) -> bool:
-        """Its author wants it no more, nor what came of it; whether there was anything. Raises
+        """Cancel a job and delete its result. Return whether either existed. Raises
         JobError."""
         had = self._of_own(job) is not None
         if had:
@@ -138,7 +138,7 @@ class Desk:
         return await self.results.drop(job) or had
 
     async def cancel_unfinished(self) -> list[str]:
-        """Cancel all jobs that have no result here yet, and return their ids. Most are no longer
+        """Cancel all jobs without a result here, and return their ids. Most of them are no longer
         listed when this returns. Raises JobError."""
         jobs = [job for job in await self.own() if job not in self.results]
         for job in jobs:
@@ -149,7 +149,7 @@ class Desk:
         return jobs
 
     async def result(self, job: str, *, wait: bool) -> Result:
-        """What came of a job, which counts as read then. Raises JobError: `unknown-job`,
+        """Return a job's result and mark it as read. Raises JobError: `unknown-job`,
         `not-done`."""
         while True:
             changed = self._changed
@@ -167,12 +167,12 @@ class Desk:
             await changed.wait()
 
     def find(self, start: str) -> str:
-        """The own job that is meant by the beginning of its id. Raises BadId."""
+        """Return the own job whose id begins with these characters. Raises BadId."""
         known = (*self._jobs.of(self._own), *(result.job for result in self.results))
         return meant(start, known, "job", hint="`shoal job list --mine` shows this node's")
 
     async def run(self) -> None:
-        """Fetch and keep what comes, until cancelled."""
+        """Fetch and store results until cancelled."""
         await self._state.shown.wait()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
@@ -205,7 +205,7 @@ class Desk:
             return
         raise JobError(
             "not-stored",
-            "the disk does not take the job, or this node's feed of jobs takes nothing",
+            "the job was not stored: the disk or this node's feed of jobs refused it",
             hint="`shoal status` says what is wrong",
         )
 
@@ -231,7 +231,7 @@ class Desk:
         self._changed = trio.Event()
 
     def _look(self, job: str, nursery: trio.Nursery) -> None:
-        """Have the result of a job that is done fetched, then take the job out."""
+        """Start to fetch the result of a finished job, or remove the job once that is final."""
         standing, now = self._of_own(job), self._host.now()
         if standing is None or standing.job is None or standing.claim is None:
             return
@@ -251,12 +251,12 @@ class Desk:
             self._take_out(job)
 
     async def _collect(self, job: Job, claim: Claim) -> None:
-        """Have the result on disk, or try again later, or have somebody else do the job."""
+        """Store a result on disk. If that fails, retry later or refuse the claimant."""
         try:
             outcome = await self._had(job, claim)
             if outcome is not None and self._of_own(job.id) is not None:
                 await self.results.put(self._result_of(job, claim, outcome))
-                # Whose attempts change for ever keeps no job from going.
+                # A claimant whose attempts keep changing must not delay the job's removal.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
         except OSError:  # the job stays in the feed, and its result with the claimant
             self._rest(job.id)
@@ -268,7 +268,7 @@ class Desk:
         self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
     async def _had(self, job: Job, claim: Claim) -> Outcome | None:
-        """The whole result; None where it is not to be had now."""
+        """Return the whole result, or None if it cannot be fetched now."""
         try:
             return await self._outcome(claim)
         except BadOutcome as error:
@@ -281,12 +281,12 @@ class Desk:
             return None
 
     async def _outcome(self, claim: Claim) -> Outcome:
-        """What a claimant says, with all its text. Raises BadOutcome, ModelError."""
+        """Return a claim's result with all its text. Raises BadOutcome, ModelError."""
         said = read_outcome(claim.result)
         if not said.blob:
             return said
         line = self._fewer.setdefault(claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE))
-        async with line, self._few:  # nobody waits behind all that one says and nobody has
+        async with line, self._few:  # one claimant's missing blobs must not delay other results
             data = await self._shelf.get(said.blob, said.size)
         try:
             return replace(said, text=data.decode(), blob="")
@@ -294,10 +294,12 @@ class Desk:
             raise BadOutcome("the result of a job is no text") from None
 
     def _refuse(self, job: Job, claim: Claim, why: str) -> Outcome | None:
-        """What a claimant says is no result: its claims do not count, and others do the job. Where
-        too many have been refused, that is the result."""
+        """Refuse a claimant whose result is invalid: its claims no longer count, and other nodes do
+        the job. After too many refusals, return an error as the result."""
         if len(job.refused) >= state_defaults.JOB_REFUSED:
-            return failed("no-result", f"{len(job.refused) + 1} nodes gave none; the last: {why}")
+            return failed(
+                "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
+            )
         fact: dict[str, Any] = dict(self._state.get("jobs", job.id) or {})
         fact["refused"] = sorted({*job.refused, claim.claimant})
         try:
@@ -328,7 +330,7 @@ class Desk:
         self._settled.pop(job, None)
         self._later.pop(job, None)
         self._made.pop(job, None)
-        with suppress(FeedFull):  # it has forked: nothing of it counts
+        with suppress(FeedFull):  # a forked feed does not count anyway
             self._state.set("jobs", job, None)
         self._wake()
 
@@ -357,6 +359,6 @@ def _full(error: FeedFull) -> JobError:
         return JobError(error.code, error.message)
     return JobError(
         "jobs-full",
-        "this node lists as many jobs as its feed holds; none of these was taken",
+        "this node's feed has no room for these jobs; none was submitted",
         hint="wait until some are done, or take some out: `shoal job cancel ID`",
     )

@@ -1,26 +1,26 @@
-"""What can go wrong with jobs.
+"""Errors of jobs.
 
 JobError                    `code` is a short fixed word; codes: docs/spec/jobs.md
-├── BadSpec                 what is asked for is malformed or out of bounds
-└── BadOutcome              what a claimant says came of a job is none
+├── BadSpec                 the job's request is malformed or out of bounds
+└── BadOutcome              the result in a claim cannot be read
 """
 
 from ..errors import TaskError
 
 
 class JobError(TaskError):
-    """A job cannot be written, done or read."""
+    """A job cannot be submitted, done or read."""
 
 
 class BadSpec(JobError):
-    """A job asks for something malformed or out of bounds: nobody can do it."""
+    """A job's request is malformed or out of bounds, so no node can do it."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-spec", message)
 
 
 class BadOutcome(JobError):
-    """A claimant says that a job is done, and what came of it cannot be read."""
+    """A claim says that a job is done, but its result cannot be read."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-outcome", message)

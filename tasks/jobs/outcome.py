@@ -1,4 +1,4 @@
-"""What came of a job, as its claim says it: a text, where a long one is, or why there is none.
+"""Result of a job as stated in a claim: its text, the blob with a long text, or an error.
 
 Spec: docs/spec/jobs.md.
 """
@@ -20,7 +20,7 @@ _MOST_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`text`, or `blob`, the root of its UTF-8 bytes, or `error`, a code."""
+    """Either `text`, or `blob` (root of the text's UTF-8 bytes) or `error` (a code)."""
 
     text: str = ""
     blob: str = ""
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
-    """The result of a claim."""
+    """Encode an outcome as the result of a claim."""
     if outcome.error:
         fields: dict[str, Any] = {"error": outcome.error, "message": outcome.message}
     else:
@@ -46,14 +46,14 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def failed(code: str, message: str) -> Outcome:
-    """That there is no result, cut to what a claim has room for."""
+    """Create an error outcome, truncated to the limits of a claim."""
     shown = "".join(c if c.isprintable() else " " for c in message)
     cut = shown.encode(errors="replace")[:_MESSAGE_BYTES].decode(errors="ignore")
     return Outcome(error=code[:_CODE_BYTES] or "failed", message=cut)
 
 
 def read_outcome(result: bytes) -> Outcome:
-    """A stranger's word. Raises BadOutcome."""
+    """Decode the result of another node's claim. Raises BadOutcome."""
     try:
         return _read(read_fields(result))
     except (BadFact, UnicodeDecodeError):

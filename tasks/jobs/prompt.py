@@ -1,7 +1,7 @@
-"""Jobs of the kind `prompt`: a text for a model to answer, by whatever chain of nodes serves it.
+"""Jobs of the kind `prompt`: a model answers a text, over any chain of nodes that serves it.
 
-What is asked for is a stranger's, and bounded and typed before anything is done for it. The
-answer is made by this node's own gateway, as `shoal run` makes one, in turns of its own.
+Requests come from untrusted peers, so they are bounded and checked before any work. This node's own
+gateway generates the answer, as for `shoal run`, but only while no interactive request runs.
 Spec: docs/spec/jobs.md.
 """
 
@@ -33,17 +33,17 @@ from .outcome import Outcome, failed
 KIND = "prompt"
 _NAME_BYTES = 128
 _ROLE_BYTES = 32
-_TEXT_BYTES = 2**16  # the fact bounds it
+_TEXT_BYTES = 2**16  # the fact itself has a smaller limit
 _OWN_FAULTS = ("bad-request", "prompt-too-long")
 _ROOT_FIRST = re.compile(
     rb"(?:[\x80-\x8f]|\xde..|\xdf....)\xa4root\xd9\x40([0-9a-f]{64})", re.DOTALL
 )
-"""How a spec begins: a map, and in it the model's root."""
+"""The beginning of every spec: a map whose first field is the model's root."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSpec:
-    """`prompt` or `messages`, and how to answer. `root` says which model, `name` what its asker
+    """A request with `prompt` or `messages`. `root` selects the model; `name` is what the author
     calls it."""
 
     root: str
@@ -62,12 +62,12 @@ class PromptSpec:
 
     @property
     def abstract(self) -> str:
-        """The beginning of what is asked."""
+        """The beginning of the prompt."""
         return self.asked[: defaults.ABSTRACT]
 
 
 def pack_spec(spec: PromptSpec) -> bytes:
-    """What stands in a job."""
+    """Encode a request as the spec of a job."""
     fields: dict[str, Any] = {"root": spec.root, "tokens": spec.max_tokens}
     if spec.messages is not None:
         fields["messages"] = [[said.role, said.content.encode()] for said in spec.messages]
@@ -86,30 +86,30 @@ def pack_spec(spec: PromptSpec) -> bytes:
 
 
 def root_of(data: bytes) -> str:
-    """The model that a spec is for, by its first bytes: 1,024 strangers' are looked at in one go,
-    and one that is made to take long takes a millisecond to read. Raises BadSpec."""
+    """Return the root of the model that a spec is for, from its first bytes. A full read can take a
+    millisecond if the spec is malicious, and 1,024 specs are checked in one go. Raises BadSpec."""
     found = _ROOT_FIRST.match(data)
     if found is None:
-        raise BadSpec("this is no prompt: it does not begin with the root of a model")
+        raise BadSpec("invalid prompt: it does not begin with the root of a model")
     return found[1].decode()
 
 
 def read_spec(data: bytes) -> PromptSpec:
-    """A stranger's word. Raises BadSpec."""
-    root_of(data)  # no field stands twice: the first root is the one that is read
+    """Decode the spec of another node's job. Raises BadSpec."""
+    root_of(data)  # keys cannot repeat, so the first root is the one that is read below
     try:
         return _read(read_fields(data))
     except (BadFact, UnicodeDecodeError) as error:
-        raise BadSpec(f"this is no prompt: {error}") from None
+        raise BadSpec(f"invalid prompt: {error}") from None
 
 
 def _read(fields: Any) -> PromptSpec:
     asked, said = fields.get("prompt"), fields.get("messages")
     if (asked is None) == (said is None):
-        raise BadFact("there is not one of prompt and messages")
+        raise BadFact("expected either a prompt or messages")
     messages = None if said is None else read_each(said, defaults.PROMPT_MESSAGES, _message)
     if messages == () or asked == b"":
-        raise BadFact("nothing is asked")
+        raise BadFact("the prompt is empty")
     return PromptSpec(
         root=read_root(fields.get("root")),
         prompt=None if asked is None else read_bytes(asked, _TEXT_BYTES).decode(),
@@ -150,7 +150,7 @@ def _sampling(value: object) -> Sampling:
 
 def _between(value: object, least: float, most: float) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise BadFact("a number of the sampling is none")
+        raise BadFact("a number of the sampling is not finite")
     number = float(value)  # type: ignore[arg-type]
     if not least <= number <= most:
         raise BadFact("a number of the sampling is out of bounds")
@@ -158,13 +158,13 @@ def _between(value: object, least: float, most: float) -> float:
 
 
 class Generator(Protocol):
-    """What of a `Gateway` a prompt needs."""
+    """Interface of a `Gateway`, as far as prompts need it."""
 
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary: ...
 
 
 class Prompts:
-    """`Runner` of prompts. `members`: who serves what now."""
+    """`Runner` of prompts. `members` returns the members and what they serve now."""
 
     kind = KIND
 
@@ -177,19 +177,20 @@ class Prompts:
         *,
         works_for: Callable[[str], bool],
     ) -> None:
-        """`works_for`: whether a root is a model that this node has for a reason of its own. For
-        any other, a job would have it fetch a stranger's files and read them."""
+        """`works_for`: whether this node has the model (by root) for a reason of its own. For any
+        other model, a job would make it fetch and read a stranger's files."""
         self._gateway = gateway
         self._turn = turn
         self._members = members
         self._now = now
         self._works_for = works_for
         self._served: set[str] = set()
-        self._looked = -math.inf  # when it was seen what is served
+        self._looked = -math.inf  # when the list of served models was read
         self._unserved: OrderedDict[str, float] = OrderedDict()  # since when, by root
 
     def able(self, job: Job) -> bool:
-        """Whether it can be done here now. What nobody can do can be, by saying so."""
+        """Whether the job can be done here now. A job that no node can do is accepted, to fail with
+        a reason."""
         try:
             root = root_of(job.spec)
         except BadSpec:
@@ -197,15 +198,15 @@ class Prompts:
         return self._works_for(root) if self._is_served(root) else self._waited(root)
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
-        """Do it; `progress` hears how many tokens there are. Raises ShoalError where it might do
-        better later or elsewhere."""
+        """Do the job. `progress` receives the number of tokens so far. Raises ShoalError if a later
+        try or another node might succeed."""
         try:
             spec = read_spec(job.spec)
         except BadSpec as error:
             return failed(error.code, error.message)
         if not self._is_served(spec.root) and self._waited(spec.root):
             minutes = defaults.MODEL_PATIENCE / 60
-            return failed("no-route", f"nobody has served this model for {minutes:g} minutes")
+            return failed("no-route", f"no node has served this model for {minutes:g} minutes")
         if not self._works_for(spec.root):
             raise NoRoute("this node does jobs for its own models")
         try:
@@ -243,7 +244,7 @@ class Prompts:
         return Outcome(text=done.text, tokens=done.tokens, reason=done.reason)
 
     def _is_served(self, root: str) -> bool:
-        """Whether live members serve all of a model. Thousands of jobs ask, for one or for many."""
+        """Whether live members serve the whole model. Cached, as thousands of jobs may ask."""
         if self._now() - self._looked >= defaults.SERVED_FOR:
             self._served, self._looked = served(self._members()), self._now()
         if root in self._served:
@@ -251,7 +252,7 @@ class Prompts:
         return root in self._served
 
     def _waited(self, root: str) -> bool:
-        """Whether a model has been served by nobody for so long that nobody will."""
+        """Whether no node has served a model for so long that its jobs should fail."""
         since = self._unserved.setdefault(root, self._now())
         self._unserved.move_to_end(root)
         if len(self._unserved) > defaults.MODELS_WAITED_FOR:
@@ -260,10 +261,10 @@ class Prompts:
 
 
 def served(members: Members) -> set[str]:
-    """The roots of all models that these members serve from the first layer to a head.
+    """Return the roots of all models that these members serve from the first layer to a head.
 
-    Shards are joined as `routing.py` joins them. Each is looked at once, however many ends of a
-    model there are by what strangers say.
+    Shards join as in `routing.py`. Each shard is examined once, however many different lengths of
+    the model are claimed.
     """
     shards: dict[tuple[str, str], list[tuple[PeerId, ShardRecord]]] = {}
     for peer, record in members.items():
@@ -274,8 +275,8 @@ def served(members: Members) -> set[str]:
 
 
 def _reach_a_head(shards: Sequence[tuple[PeerId, ShardRecord]]) -> bool:
-    """Whether some of these, of one model and dtype, follow on each other up to a head."""
-    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest found, by the layer behind it
+    """Whether some of these shards, of one model and dtype, form a chain up to a head."""
+    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest one found, by its end layer
     for peer, shard in sorted(shards, key=lambda each: (each[1].start, each[1].stop)):
         chain = chains.get(shard.start)
         if chain is None or peer in chain or (shard.start == 0 and not shard.embedding):

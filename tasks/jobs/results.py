@@ -1,6 +1,6 @@
-"""What came of this node's own jobs, on its disk: a file each, until its owner has read it.
+"""Stores the results of this node's own jobs on disk, one file each, until the owner has read them.
 
-A job is taken out of the feed only once its result is here.
+A job is removed from the feed only once its result is stored.
 """
 
 import re
@@ -28,23 +28,23 @@ _NEVER = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one job; without its text while it lies on the disk. Times are of the wall clock."""
+    """Result of one job. The text is loaded only on demand. Times are of the wall clock."""
 
     job: str
     kind: str
-    model: str  # as its author called it, or its root
-    abstract: str  # the beginning of what was asked
+    model: str  # the name that its author gave, or its root
+    abstract: str  # the beginning of the prompt
     claimant: PeerId
     attempt: int
     outcome: Outcome
     came: float
     read: float = _NEVER
-    made: int = 0  # when the job was submitted, in microseconds; 0: not known
-    prompt: str = ""  # the whole of what was asked; on the disk only, as the text
+    made: int = 0  # when the job was submitted, in microseconds; 0: unknown
+    prompt: str = ""  # the whole prompt; only on disk, like the text
 
 
 class Results:
-    """Below `folder`. `open` first."""
+    """Results below `folder`. `open` must be called first."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
@@ -61,35 +61,35 @@ class Results:
         return job in self._held
 
     def about(self, job: str) -> Result | None:
-        """A result without its text."""
+        """Return a result without its text."""
         return self._held.get(job)
 
     @property
     def unread(self) -> int:
-        """How many nobody has read."""
+        """Number of results that were never read."""
         return sum(result.read == _NEVER for result in self)
 
     async def open(self) -> None:
-        """Read what earlier runs kept; what is no result of ours is passed over. Raises OSError."""
+        """Read the results of earlier runs, and ignore other files. Raises OSError."""
         self._held = await self._host.offload(self._open)
 
     async def put(self, result: Result) -> None:
-        """Keep one; it is on disk when this returns. Raises OSError."""
+        """Store a result. It is on disk when this returns. Raises OSError."""
         await self._host.offload(self._write, result)
         self._held[result.job] = _light(result)
 
     async def take(self, job: str) -> Result | None:
-        """A result with its text, that counts as read from now on; None where there is none."""
+        """Return a result with its text and mark it as read, or return None if there is none."""
         if job not in self._held:
             return None
         found = await self._host.offload(self._read, job)
         if found is not None and found.read == _NEVER:
-            with suppress(OSError):  # it is read again, then
+            with suppress(OSError):  # it then stays unread
                 await self.put(replace(found, read=max(self._host.wall(), 1.0)))
         return found
 
     async def drop(self, job: str) -> bool:
-        """Its owner needs it no more; whether it was here. Raises JobError `disk`."""
+        """Delete a result. Return whether it existed. Raises JobError `disk`."""
         try:
             await self._host.offload(self._host.files.remove, self._folder / job)
         except OSError as error:
@@ -98,8 +98,8 @@ class Results:
         return self._held.pop(job, None) is not None
 
     async def tidy(self) -> None:
-        """Let go of what was read a day ago, or what nobody has read for a month. Raises
-        JobError."""
+        """Delete results that were read a day ago, or that arrived 30 days ago and were never
+        read. Raises JobError."""
         now = self._host.wall()
         for result in list(self):
             since, most = result.read, defaults.RESULT_READ_KEPT

@@ -1,4 +1,4 @@
-"""Results that are too large for a claim: blobs, made by the claimant, fetched by the author."""
+"""Stores results that are too large for a claim as blobs, and fetches those of other nodes."""
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -18,12 +18,12 @@ from . import defaults
 from .errors import BadOutcome
 
 Room = Callable[[int], Awaitable[object]]
-"""Makes room for so many bytes on the disk. Raises ModelError."""
+"""Free this many bytes on the disk. Raises ModelError."""
 
 
 class Shelf:
-    """Of one node. In `folder` are files that are being written, and one for each blob that is
-    there only because it is a result. `linked`: peers to ask."""
+    """Result blobs of one node. `folder` has temporary files, and a marker for each blob that is
+    stored only because it is a result. `linked` returns the peers to ask."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class Shelf:
         self._make_room = make_room
         self._linked = linked
         self._withdraw = withdraw
-        self._one = trio.Lock()  # there is one file to write to
+        self._one = trio.Lock()  # the temporary file is shared
 
     async def put(self, data: bytes) -> str:
-        """Take a result in and tell others of it; its root. Raises ModelError."""
+        """Store a result as a blob, announce it, and return its root. Raises ModelError."""
         path = self._folder / "result"
         async with self._one:
             before = self._library.blobs.roots()
@@ -62,8 +62,8 @@ class Shelf:
         return root
 
     async def get(self, root: str, size: int) -> bytes:
-        """A result of so many bytes from whoever has it. Raises ModelError where it does not come,
-        BadOutcome where it has another size."""
+        """Fetch a result of this size from any provider. Raises ModelError if the fetch fails,
+        BadOutcome if the blob has another size."""
         async with self._one:
             here = root in self._library.blobs.roots()
         patience = defaults.FETCH_PATIENCE
@@ -79,7 +79,7 @@ class Shelf:
                     await self._forget(root)
 
     async def _tree(self, root: str, size: int) -> Tree:
-        """Of a blob that is larger than its claimant says only the top is asked for."""
+        """Fetch a blob's hash tree, but only its top if the blob exceeds the claimed size."""
         patience = defaults.FETCH_PATIENCE
         try:
             return await self._exchange.fetch_tree(root, self._linked, patience=patience, most=size)
@@ -89,7 +89,7 @@ class Shelf:
             raise
 
     async def drop(self, root: str) -> None:
-        """A result is not wanted any more; a blob that is here for another reason stays."""
+        """Drop a result. A blob that is stored for another reason stays."""
         path = self._folder / root
         with suppress(OSError):
             if await self._host.offload(self._host.files.size, path) is not None:
@@ -97,7 +97,7 @@ class Shelf:
                 await self._remove_file(path)
 
     async def tidy(self, wanted: Collection[str]) -> None:
-        """Drop all others: results of a run that was killed before it could tell of them."""
+        """Drop all other results, such as those of a run that was killed early."""
         with suppress(OSError):
             for entry in await self._host.offload(self._host.files.list, self._folder):
                 if is_digest(entry.name) and entry.name not in wanted:
@@ -114,13 +114,13 @@ class Shelf:
                 await self._remove_file(path)
 
     async def _forget(self, root: str) -> None:
-        """What else has the same bytes keeps them."""
+        """Remove a blob and the chunks that only it uses."""
         with suppress(ShoalError, OSError):
             if root not in self._library.blobs.roots():
                 return
             own = await self._library.parts(root)
             for other in self._library.everything() - {root}:
-                with suppress(ModelError):  # damaged: there is nothing of it to keep
+                with suppress(ModelError):  # a damaged blob has no parts to preserve
                     own -= await self._library.parts(other)
             self._withdraw(root)
             await self._library.forget(root)

@@ -1,4 +1,4 @@
-"""When a node computes for jobs: while nobody waits for an answer of it."""
+"""Lets jobs compute only while the node has no interactive requests."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from . import defaults
 
 
 class IdleTime:
-    """`Turn` of jobs. `waited_for`: of how many requests somebody waits for the answer."""
+    """`Turn` of jobs. `waited_for` returns the number of interactive requests."""
 
     def __init__(self, waited_for: Callable[[], int]) -> None:
         self._waited_for = waited_for
@@ -17,5 +17,5 @@ class IdleTime:
         return self._waited_for() > 0
 
     async def come(self) -> None:
-        while self.is_over():  # noqa: ASYNC110  two counts of other parts, which tell nobody
+        while self.is_over():  # noqa: ASYNC110  two counters of other parts, without events
             await trio.sleep(defaults.PAUSE)

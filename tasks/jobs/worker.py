@@ -1,7 +1,7 @@
-"""Doing jobs: which one is next, its claim, the work, and what came of it.
+"""Does jobs on this node: selects the next one, claims it, runs it and publishes its result.
 
-The claim is on this node's disk before the work begins, and the result is told by the claim. One
-job at a time, and none while somebody waits for an answer of this node. Spec: docs/spec/jobs.md.
+The claim is on this node's disk before the work begins, and later carries the result. The node does
+one job at a time, and starts none while it has interactive requests. Spec: docs/spec/jobs.md.
 """
 
 from collections import Counter, OrderedDict
@@ -32,29 +32,29 @@ from .errors import BadOutcome
 from .outcome import Outcome, failed, pack_outcome, read_outcome
 
 Item = TypeVar("Item")
-ROOM = KINDS[KIND].live_bytes  # of all own claims
+ROOM = KINDS[KIND].live_bytes  # for all own claims together
 
 
 _NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "unreachable")
-"""Codes of those who would do it if they could: no fault of the job's, however often."""
+"""Codes of temporary obstacles, which never count as failures of the job."""
 
 
 class Runner(Protocol):
-    """How jobs of one kind are done."""
+    """Implementation of jobs of one kind."""
 
     kind: str
 
     def able(self, job: Job) -> bool:
-        """Whether it can be done here now."""
+        """Whether the job can be done here now."""
         ...
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
-        """Do it. Raises ShoalError where it might do better later or elsewhere."""
+        """Do the job. Raises ShoalError if a later try or another node might succeed."""
         ...
 
 
 class Shelves(Protocol):
-    """Where large results go: `shelf.py`."""
+    """Store of large results, implemented in `shelf.py`."""
 
     async def put(self, data: bytes) -> str: ...
 
@@ -65,13 +65,13 @@ class Shelves(Protocol):
 
 @dataclass(slots=True)
 class _Work:
-    """The job that this node is at."""
+    """The job that this node is working on."""
 
     job: Job
     claim: Claim
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    shown: float = 0.0  # when a sign of progress was last written
-    failed: bool = True  # where it ends without a result: whether that says anything of the job
+    shown: float = 0.0  # when progress was last written
+    failed: bool = True  # whether an end without a result counts as a failure of the job
 
 
 class Worker:
@@ -91,7 +91,7 @@ class Worker:
         asks: Callable[[PeerId], bool] = lambda author: True,
         guard: Guard | None = None,
     ) -> None:
-        """`asks`: whether jobs of this author are done here."""
+        """`asks`: whether this node does jobs of this author."""
         self.done = 0  # jobs, in this run
         self.health: Callable[[str | None], None] = lambda _: None
         self._host = host
@@ -120,7 +120,7 @@ class Worker:
 
     @property
     def at(self) -> str | None:
-        """The job that it is at."""
+        """The id of the job in progress."""
         return None if self._work is None else self._work.job.id
 
     async def run(self) -> None:
@@ -138,7 +138,7 @@ class Worker:
                 await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
 
     async def leave(self) -> None:
-        """Take no more jobs and give up the one it is at, so that others begin it at once."""
+        """Take no more jobs and abandon the current one, so that another node begins it at once."""
         self._leaving = True
         work, members = self._work, self._state.views.members
         if self._own not in self._crew.shares:
@@ -160,14 +160,14 @@ class Worker:
         return claim is not None and not claim.done
 
     async def _begin(self) -> None:
-        """Wait until it is known what this node claimed before."""
+        """Wait until the claims of earlier runs are known."""
         await self._state.shown.wait()
         await in_turns(self._crew.known(), self._crew.changed)
         await in_turns(self._claimant.known(), self._notice)
 
     def _offers(self) -> bool:
-        """Whether others know that this node does jobs now: once that is on disk, claims will be.
-        Jobs fall first to those who say so."""
+        """Publish whether this node does jobs now, because jobs fall first to nodes that say so.
+        Return whether it does and the fact is on disk, which shows that claims can be stored."""
         says = does_jobs(self._state.views.members, self._own)
         does = not self._leaving and self._ready()
         if says != does:
@@ -175,7 +175,7 @@ class Worker:
                 self._state.set("member", JOBS, jobs_fact(sorted(self._runners)) if does else None)
         return says and does
 
-    # What others do.
+    # Changes by other nodes.
 
     async def _watch_jobs(self, watch: Watch[str, Standing]) -> None:
         async for change in watch:
@@ -194,13 +194,13 @@ class Worker:
                     self._crew.changed(change.subject)
 
     async def _watch_crew(self) -> None:
-        """Also while it is at a job: silence counts from the last answer."""
+        """Track live members, also during a job, because silence counts from the last sighting."""
         while True:
             self._crew.look()
             await trio.sleep(defaults.LOOK)
 
     def _notice(self, job: str) -> None:
-        """It stands otherwise: others are ahead, perhaps, or it is gone."""
+        """Handle a change of a job: another node may have precedence, or the job may be removed."""
         if not self._claimant.noticed(job, self._host.now()):
             return
         if self._work is not None and self._work.job.id == job:
@@ -217,7 +217,7 @@ class Worker:
         return runner.able(job)
 
     async def _next(self) -> bool:
-        """The next job, from its claim to what came of it; whether there was one."""
+        """Do the next job, from its claim to its result. Return whether there was one."""
         self._weigh()
         claim = self._claimant.next(self._host.now())
         standing = None if claim is None else self._jobs.get(claim.job)
@@ -233,7 +233,7 @@ class Worker:
         return True
 
     def _weigh(self) -> None:
-        """How much of the room for own claims each author's jobs take."""
+        """Sum up the space that each author's jobs take in this node's claims."""
         self._spent = Counter()
         for claim in self._jobs.claims_by(self._own):
             standing = self._jobs.get(claim.job)
@@ -255,7 +255,7 @@ class Worker:
             self._finish(work, result)
 
     async def _outcome(self, work: _Work) -> Outcome | None:
-        """What comes of it; None where it is left to others, or to later."""
+        """Return the job's outcome, or None to leave it to other nodes or a later try."""
         why = failed("failed", "")
         for number in range(defaults.TRIES):
             if number:
@@ -291,7 +291,8 @@ class Worker:
         return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
 
     async def _result(self, outcome: Outcome) -> bytes | None:
-        """What the claim says; a long text goes to the shelf first. None where it cannot."""
+        """Return the result for the claim, after storing a long text as a blob. Return None if that
+        fails."""
         packed = pack_outcome(outcome)
         if len(packed) <= defaults.INLINE_BYTES:
             return packed
@@ -301,7 +302,7 @@ class Worker:
         try:
             root = await self._shelf.put(data)
         except ShoalError as error:
-            self.health(f"the result of a job cannot be kept: {error.message}")
+            self.health(f"cannot store the result of a job: {error.message}")
             return None
         self.health(None)
         return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
@@ -314,7 +315,7 @@ class Worker:
             self._leave_to_others(work)
 
     def _give_up(self, work: _Work) -> None:
-        """Where it was left in the middle the claim goes, and others do it."""
+        """Withdraw the claim on a job that was abandoned, so that another node does it."""
         if work.job.id in self._claimant.running:
             self._leave_to_others(work)
 
@@ -331,16 +332,16 @@ class Worker:
         try:
             self._state.set(KIND, claim.job, claim_fact(claim))
         except FeedFull as full:
-            self.health(f"no job can be claimed: {full.message}")
+            self.health(f"cannot claim a job: {full.message}")
             return False
         return True
 
     def _take_back(self, job: str) -> None:
-        with suppress(FeedFull):  # it has forked: nothing of it counts
+        with suppress(FeedFull):  # a forked feed does not count anyway
             self._state.set(KIND, job, None)
 
     async def _tidy(self) -> None:
-        """Take out claims that are of no use any more; sooner where there is little room."""
+        """Remove outdated claims, sooner if their space is scarce."""
         results = {self._blob(claim) for claim in self._jobs.claims_by(self._own)}
         await self._shelf.tidy(results)
         while True:
@@ -356,14 +357,14 @@ class Worker:
 
     @staticmethod
     def _blob(claim: Claim) -> str:
-        """The result that a claim leads to, if any."""
+        """Return the root of the blob in a claim's result, or ""."""
         with suppress(BadOutcome):
             return read_outcome(claim.result).blob
         return ""
 
 
 async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
-    """Do it with each, and let others run now and then: strangers make as many as they like."""
+    """Apply `do` to each item, and let other tasks run in between. Peers can create many items."""
     for number, item in enumerate(items, 1):
         do(item)
         if number % defaults.AT_ONCE == 0:
@@ -371,10 +372,10 @@ async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
 
 
 def does_jobs(members: Members, peer: PeerId) -> bool:
-    """Whether a member says that it does any."""
+    """Whether a member says that it does jobs."""
     member = members.get(peer)
     return member is not None and bool(member.jobs)
 
 
 _NOBODY = PeerId("")
-"""The author of jobs that are gone."""
+"""Stands for the author of jobs that no longer exist."""

@@ -1,1 +1,1 @@
-"""Tokenizers and chat templates in a limited child process: model folders are strangers' input."""
+"""Tokenizers and chat templates in a sandboxed child process, because model files are untrusted."""

@@ -34,7 +34,7 @@ def limit_process() -> None:
     if lacking := confine():
         print(f"note: model text is processed without a sandbox: {lacking}", file=sys.stderr)
     os.dup2(silence, 1)
-    os.dup2(silence, 2)  # what a stranger's file makes a library print reaches no terminal
+    os.dup2(silence, 2)  # untrusted files may make a library print to the terminal
     os.close(silence)
     for limit, value in (
         (resource.RLIMIT_AS, TEXT_MEMORY),
@@ -47,7 +47,7 @@ def limit_process() -> None:
 
 
 def pack_ids(ids: list[int]) -> bytes:
-    """Token ids as 4-byte integers of this machine."""
+    """Encode token ids as 4-byte integers in native byte order."""
     return array.array("I", ids).tobytes()
 
 
@@ -102,7 +102,7 @@ class Server:
         return {"ids": pack_ids(ids)}
 
     def _decode(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The text of a window of ids, and of its ids from `cut` on."""
+        """Return the text of a window of ids, and the text of its ids from `cut` on."""
         ids = unpack_ids(request["ids"])
         cut = request["cut"]
         window = self.tokens.decode(ids)
@@ -129,7 +129,7 @@ def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
 
 
 def warm_up() -> None:
-    """Let the libraries import what they import late: soon no file can be opened."""
+    """Trigger late imports of the libraries, because soon no file can be opened."""
     for source in (r"{{ ['é\n'] | tojson }}{{ strftime_now('%c') }}", "{{ raise_exception('x') }}"):
         with suppress(TextError):
             ChatTemplate(source, {}).render([], add_generation_prompt=True, now=0)

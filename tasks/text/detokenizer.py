@@ -1,4 +1,4 @@
-"""Tokens to text, one at a time: unfinished characters and stop strings are held back.
+"""Converts tokens to text as they arrive, holding back unfinished characters and stop strings.
 
 Sans-I/O. A tokenizer's decoder works on a whole sequence: it joins bytes to characters and
 treats the first token's space in its own way. So each step decodes a *window*, the ids of the
@@ -15,7 +15,7 @@ REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character, o
 
 
 class TextWindow:
-    """The ids a detokenizer still needs, and what of their text is new."""
+    """Window of the token ids whose text is not finished yet."""
 
     def __init__(self) -> None:
         self._prefix: list[int] = []
@@ -24,7 +24,7 @@ class TextWindow:
         self._held = ""
 
     def push(self, tokens: Sequence[int]) -> tuple[list[int], int]:
-        """Take tokens; what to decode now: the window's ids, and where its fresh ids begin."""
+        """Add tokens. Return the window's ids to decode, and the index of the first new id."""
         self._fresh += tokens
         return self._prefix + self._fresh, len(self._prefix)
 
@@ -46,13 +46,13 @@ class TextWindow:
         return new
 
     def finish(self) -> str:
-        """What was held back: no token will complete it."""
+        """Return the text that was held back, because no more tokens will complete it."""
         held, self._held = self._held, ""
         return held
 
 
 class StopFilter:
-    """Cuts text at the first stop string, and holds back what may be the beginning of one."""
+    """Cuts text at the first stop string, and holds back a possible beginning of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         if len(stops) > STOP_STRINGS:
@@ -67,7 +67,7 @@ class StopFilter:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that surely comes before any stop string; nothing once stopped."""
+        """Return the text that certainly precedes any stop string, or "" once stopped."""
         if self.stopped:
             return ""
         text = self._held + text
@@ -80,13 +80,13 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The end of the text: what looked like the beginning of a stop string was none."""
+        """Return the held back text at the end, which was not a stop string after all."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of `text` that are a beginning of `stop`, but not all of it."""
+    """Return the length of the longest end of `text` that is a proper prefix of `stop`."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):
             return size

@@ -12,7 +12,7 @@ from ..errors import TextError
 
 
 def pack_frame(message: Mapping[str, Any], *, limit: int = TEXT_REQUEST_BYTES) -> bytes:
-    """One frame; raises TextError("text-too-large") beyond `limit` bytes."""
+    """Encode a frame. Raises TextError("text-too-large") beyond `limit` bytes."""
     try:
         body: bytes = msgpack.packb(message)
     except UnicodeEncodeError:
@@ -23,7 +23,7 @@ def pack_frame(message: Mapping[str, Any], *, limit: int = TEXT_REQUEST_BYTES) -
 
 
 def unpack_body(body: bytes | memoryview, *, limit: int = TEXT_REQUEST_BYTES) -> dict[str, Any]:
-    """The map in a frame; raises TextError("text-protocol") for anything else."""
+    """Decode the map in a frame. Raises TextError("text-protocol") for anything else."""
     try:
         message = decode(body, limit=limit, items=TEXT_ITEMS)
     except Undecodable as error:
@@ -34,7 +34,7 @@ def unpack_body(body: bytes | memoryview, *, limit: int = TEXT_REQUEST_BYTES) ->
 
 
 class FrameReader:
-    """Bytes in, maps out. A length beyond `limit` bytes raises TextError before it is read."""
+    """Decoder of frames. A length over `limit` bytes raises TextError before it is read."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,7 +1,7 @@
 """The daemon's side of the text child: requests with deadlines, restart, detokenizers.
 
 The child answers in order and keeps nothing between requests but the loaded model, so after
-its death every request but the one it died of is simply sent again.
+its death all requests are resent, except the one that caused it.
 """
 
 import array
@@ -65,7 +65,7 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class TextInfo:
-    """What the files say: token counts and ids; `chat` tells whether there is a template."""
+    """Summary of the text files: token counts and ids; `chat`: whether there is a template."""
 
     vocabulary: int
     bos: int | None
@@ -76,7 +76,7 @@ class TextInfo:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text, possibly none; `stopped` once a stop string was met (it is not in the text)."""
+    """New text, possibly empty. `stopped`: a stop string was found (it is not in the text)."""
 
     text: str
     stopped: bool
@@ -104,7 +104,7 @@ class _Request:
 
 
 class TextProcess:
-    """Text to tokens and back for one model. `run` keeps the child alive; calls need it running.
+    """Converts text to tokens and back for one model. `run` must be running.
 
     Every call raises TextError; codes: docs/spec/text.md.
     """
@@ -156,14 +156,14 @@ class TextProcess:
             self._break(TextError("text-closed", "the text process is not running"))
 
     async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of plain text, with the special tokens the tokenizer adds to any text."""
+        """Return the token ids of plain text, with the special tokens that the tokenizer adds."""
         _check_size(text)
         return await self._ids("encode", text=text, add_special=add_special)
 
     async def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Token ids of a conversation through the model's chat template."""
+        """Return the token ids of a conversation, using the model's chat template."""
         if len(messages) > TEXT_MESSAGES:
             raise TextError("text-too-large", f"{len(messages)} messages, {TEXT_MESSAGES} may be")
         _check_size("".join(message.content + message.role for message in messages))
@@ -176,13 +176,13 @@ class TextProcess:
         )
 
     async def detokenizer(self, stop: Sequence[str] = ()) -> "Detokenizer":
-        """A new one for one generation; `stop` strings end it."""
+        """Create a detokenizer for one generation, which ends at the `stop` strings."""
         if self._broken is not None:
             raise self._broken
         return Detokenizer(self, stop)
 
     async def decode(self, ids: Sequence[int], cut: int) -> tuple[str, str]:
-        """The text of `ids`, and of `ids[cut:]` alone."""
+        """Return the text of `ids`, and the text of `ids[cut:]` alone."""
         try:
             packed = array.array("I", ids).tobytes()
         except OverflowError:
@@ -235,7 +235,7 @@ class TextProcess:
         return self._new("load", TEXT_LOAD_TIMEOUT, {"files": {**blobs, **known}})
 
     async def _run_child(self, loading: _Request) -> None:
-        """One child's life: load, then whatever is queued, until it ends or is too slow."""
+        """Run one child: load, then process the queue until the child ends or is too slow."""
         child = await self._host.spawn(CHILD, [], ENVIRONMENT)
         self.pid = child.pid
         self._queue.appendleft(loading)
@@ -263,7 +263,7 @@ class TextProcess:
                         for reply in reader.feed(data):
                             self._answer(reply)
                             if reply.get("code") == "text-memory":
-                                return None  # better a fresh process than a full heap
+                                return None  # restart the child rather than let its heap fill up
                 except TextError as error:
                     return error
                 except OSError:
@@ -290,7 +290,7 @@ class TextProcess:
         self._writable.set()
 
     def _rearm(self) -> None:
-        """The child begins its next request now."""
+        """Start the deadline of the child's next request."""
         seconds = self._queue[0].seconds if self._queue else inf
         self._clock.deadline = trio.current_time() + seconds
 
@@ -299,7 +299,7 @@ class TextProcess:
             raise _nonsense()
         code, message = str(reply.get("code", ""))[:64], str(reply.get("message", ""))[:300]
         if code and self._queue[0].operation == "load":
-            raise TextError(code, message)  # such a child is of no use: it ends as if it had died
+            raise TextError(code, message)  # a child that breaks the protocol is treated as dead
         request = self._queue.popleft()
         self._rearm()
         if code:
@@ -311,7 +311,7 @@ class TextProcess:
         request.resolve(reply)
 
     def _name(self, code: str, message: str, operation: str) -> TextError:
-        """The error as a person sees it: which model, which part of it, what to do."""
+        """Return the error for a person: which model, which part of it, and what to do."""
         name = self._files.name
         if code == "text-memory":
             code, message = "text-limit", f"needs over {TEXT_MEMORY // 2**20} MiB"
@@ -340,7 +340,7 @@ class Detokenizer:
         self._filter = StopFilter(stop)
 
     async def push(self, *tokens: int) -> TextDelta:
-        """The text that one or more next tokens complete; cancelling drops the generation."""
+        """Return the text that the next tokens complete. Cancelling ends the generation."""
         if self._filter.stopped or not tokens:
             return TextDelta("", self._filter.stopped)
         ids, cut = self._window.push(tokens)
@@ -348,7 +348,7 @@ class Detokenizer:
         return TextDelta(self._filter.push(text), self._filter.stopped)
 
     async def finish(self) -> str:
-        """What was held back, up to a stop string; call it once, after the last token."""
+        """Return the held back text up to a stop string. Call once, after the last token."""
         text = self._filter.push(self._window.finish())
         return text + self._filter.finish()
 

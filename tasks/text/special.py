@@ -17,14 +17,14 @@ TokenId = Callable[[str], int | None]
 
 
 def token_text(value: object) -> str | None:
-    """A token as files spell it: a string, or a map with `content`."""
+    """Return a token from a file: a string, or a map with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def special_tokens(*files: Mapping[str, Any]) -> dict[str, Any]:
-    """The names a chat template may use; earlier files win."""
+    """Return the names that a chat template may use. Earlier files win."""
     found: dict[str, Any] = {}
     for file in files:
         for name in NAMED:
@@ -40,7 +40,7 @@ def special_tokens(*files: Mapping[str, Any]) -> dict[str, Any]:
 def stop_ids(
     id_files: Iterable[Mapping[str, Any]], token_files: Iterable[Mapping[str, Any]], find: TokenId
 ) -> list[int]:
-    """The union of every file's end tokens, ascending.
+    """Return the union of every file's end tokens, in ascending order.
 
     `id_files` (config, generation config) name ids; `token_files` (tokenizer config, special
     tokens map) name tokens, which `find` turns into ids.
@@ -54,7 +54,7 @@ def stop_ids(
 
 
 def token_ids(value: object) -> Iterator[int]:
-    """Plausible token ids in an id or a list of ids."""
+    """Return the valid token ids in an id or a list of ids."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31:
             yield item

@@ -1,4 +1,4 @@
-"""Chat templates, as Hugging Face renders them: jinja2, sandboxed, with trimmed blocks.
+"""Renders chat templates as Hugging Face does: sandboxed jinja2 with trimmed blocks.
 
 The sandbox bounds what a template can reach, not what it can burn: it runs only in the text
 child, under that process's limits. The names a template may expect are those of
@@ -49,7 +49,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own `tojson` escapes HTML, which no chat template wants."""
+    """Encode JSON without the HTML escapes of jinja2's own `tojson`."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -79,7 +79,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, now: float
     ) -> str:
-        """The conversation as one text; `now` is seconds since 1970 for `strftime_now`.
+        """Render the conversation as one text. `now`: seconds since 1970, for `strftime_now`.
 
         Raises TextError: `template-failed` with the template's own words, or `template-limit`.
         """

@@ -1,4 +1,4 @@
-"""What the text child knows of one model: its tokenizer, special tokens and chat template."""
+"""Tokenizer, special tokens and chat template of one model, as used in the text child."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from .template import ChatTemplate
 
 
 class Tokens:
-    """Text to token ids and back. Runs only in the limited child: files are strangers' input."""
+    """Converts text to token ids and back. Runs only in the sandbox, as the files are untrusted."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         self._tokenizer = _tokenizer(files["tokenizer"])
@@ -44,14 +44,14 @@ class Tokens:
                 return
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Token ids; `add_special` adds what the tokenizer's post-processor says."""
+        """Encode text. `add_special` adds the tokens of the tokenizer's post-processor."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
         return ids
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, now: float
     ) -> list[int]:
-        """The conversation through the template, which writes its special tokens itself."""
+        """Encode a conversation with the template, which writes its special tokens itself."""
         if self._source is None:
             raise TextError("no-template", "the model has no chat template")
         if self._template is None:  # not while loading: text without it must still work
@@ -60,7 +60,7 @@ class Tokens:
         return self.encode(text, add_special=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens; ids beyond the vocabulary give none."""
+        """Decode text without special tokens. Ids beyond the vocabulary are ignored."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 

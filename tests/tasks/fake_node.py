@@ -1,4 +1,4 @@
-"""Fakes of what a node knows: the members, the library, the exchange."""
+"""Fakes of a node's directory, library and exchange."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ class FakeDirectory:
 
 
 class FakeUsage:
-    """What the owner asked for by name."""
+    """Roots of the models that the owner named."""
 
     def __init__(self) -> None:
         self.asked = set[str]()

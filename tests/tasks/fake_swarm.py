@@ -70,7 +70,7 @@ def peer_of(number: int) -> PeerId:
 
 
 class Wire:
-    """Delivers everything in the order it was sent, one thing at a time."""
+    """Delivers all messages in the order of sending, one at a time."""
 
     def __init__(self) -> None:
         self.endpoints: dict[PeerId, FakeEndpoint] = {}
@@ -184,7 +184,7 @@ class FakeEndpoint:
         self.holders.append(holder)
 
     def hush(self, peer: PeerId) -> None:
-        """A peer is not heard of any more."""
+        """Make the link to a peer quiet."""
         self.quiet.add(peer)
         self._tell(self._on_quiet, peer)
 
@@ -298,7 +298,7 @@ class FakeEngine:
         return [row[-1] for row in state.rows[span.start :]]
 
     def row(self, before: Sequence[int], value: int) -> list[int]:
-        """A position's "KV": each layer mixes the one below with its own of the one before."""
+        """A position's "KV": each layer mixes the layer below with its own previous position."""
         row = [value]
         for layer in range(self.parts.start, self.parts.stop):
             last = before[len(row)] if before else 0
@@ -452,7 +452,7 @@ class FakeSwarm:
     def members(self) -> Mapping[PeerId, MemberRecord]:
         return {node.peer: node.record() for node in self.nodes if node not in self.strangers}
 
-    # Nodes that are no members until they are looked for.
+    # Nodes that become members only once they are searched for.
 
     async def seek(self, root: str) -> bool:
         assert root == ROOT
@@ -464,7 +464,7 @@ class FakeSwarm:
         return True
 
     async def _introduce(self) -> None:
-        """Their records come one after the other, a while after the links."""
+        """Publish their records one after the other, some time after the links."""
         while self.strangers:
             await trio.sleep(0.2)
             self.strangers.pop()
@@ -477,7 +477,7 @@ class FakeSwarm:
         return self.version
 
     async def run(self, body: Callable[["FakeSwarm"], Awaitable[None]]) -> None:
-        """Run the nodes while `body` runs; afterwards nothing may be left of any session."""
+        """Run the nodes while `body` runs; afterwards no session may be left."""
         async with trio.open_nursery() as nursery:
             self.wire.nursery = nursery
             nursery.start_soon(self.wire.run)
@@ -494,7 +494,7 @@ class FakeSwarm:
             assert node.stage._budget.used == 0
 
     def expected(self, prompt: Sequence[int], count: int) -> list[int]:
-        """What one engine with all layers would say, computed without any session."""
+        """Return the answer of one engine with all layers, computed without any session."""
         engine = FakeEngine(self.wire, Parts(True, 0, self.layers, True))
         ids, row = list(prompt), list[int]()
         for position in range(len(prompt) + count - 1):

@@ -1,4 +1,4 @@
-"""Usage as facts: sums that go on, within the feed's room."""
+"""Tests of usage sums, which survive restarts and fit the feed."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -58,7 +58,7 @@ def desk(feed: Feed) -> tuple[Meter, Accounting]:
     return meter, Accounting(cast(State, feed), OWN, meter)
 
 
-def test_sums_go_on_over_restarts() -> None:
+def test_sums_survive_restarts() -> None:
     feed = Feed()
     for _ in range(2):  # two lives
         meter, accounting = desk(feed)
@@ -68,7 +68,7 @@ def test_sums_go_on_over_restarts() -> None:
     assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(0, 20, 2, 4000))}
 
 
-def test_a_feed_that_takes_nothing_gets_it_later() -> None:
+def test_a_full_feed_gets_the_counts_later() -> None:
     feed = Feed()
     meter, accounting = desk(feed)
     meter.opened(Use(OTHER, ROOT))
@@ -102,7 +102,7 @@ async def test_a_job_is_charged_to_its_author_once_that_is_known(autojump_clock:
     }
 
 
-def test_a_node_that_ends_waits_for_no_job() -> None:
+def test_a_stopping_node_charges_the_gateways_of_unknown_jobs() -> None:
     feed, meter = Feed(), Meter(OWN)
     accounting = Accounting(cast(State, feed), OWN, meter, lambda use: None)
     meter.opened(Use(OTHER, ROOT, "unknown"))
@@ -112,7 +112,7 @@ def test_a_node_that_ends_waits_for_no_job() -> None:
     assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(1))}
 
 
-def test_nothing_is_written_over_what_is_not_known_yet() -> None:
+def test_stored_sums_are_read_before_they_are_written() -> None:
     feed = Feed()
     feed.shown = trio.Event()
     meter, accounting = desk(feed)
@@ -124,7 +124,7 @@ def test_nothing_is_written_over_what_is_not_known_yet() -> None:
     assert len(feed.facts) == 1
 
 
-def test_those_that_had_least_go_together_and_nothing_is_lost() -> None:
+def test_the_smallest_users_are_merged_and_nothing_is_lost() -> None:
     counted = {(peer, ROOT): Count(1, 1, 1, number) for number, peer in enumerate(CLIENTS)}
     sums = merged(OWN, {}, counted)
     assert len(sums) == defaults.USAGE_USERS + 1
@@ -135,12 +135,12 @@ def test_those_that_had_least_go_together_and_nothing_is_lost() -> None:
     assert total.busy_ms == sum(range(len(CLIENTS)))
     assert sums[others_key(OWN)] == Count(40, 40, 40, sum(range(40)))
     again = merged(OWN, sums, {(CLIENTS[0], ROOT): Count(busy_ms=10**6)})
-    assert usage_key(CLIENTS[0], ROOT) in again, "who has more now has a sum of its own"
+    assert usage_key(CLIENTS[0], ROOT) in again, "a user with more usage has its own sum again"
     assert again[others_key(OWN)].requests == 41
 
 
 @pytest.mark.parametrize("count", [Count(2**53, 2**53, 2**53, 2**53)])
-def test_as_many_as_are_kept_have_room_in_the_feed(count: Count) -> None:
+def test_the_feed_has_room_for_the_maximum_of_users(count: Count) -> None:
     value = msgpack.packb(usage_fact(count))
     size = (defaults.USAGE_USERS + 1) * fact_bytes(usage_key(OTHER, ROOT), value)
     kind = KINDS["usage"]
@@ -149,7 +149,7 @@ def test_as_many_as_are_kept_have_room_in_the_feed(count: Count) -> None:
 
 
 @pytest.mark.trio
-async def test_it_is_written_now_and_then(autojump_clock: object) -> None:
+async def test_sums_are_written_periodically(autojump_clock: object) -> None:
     feed = Feed()
     meter, accounting = desk(feed)
     meter.opened(Use(OTHER, ROOT))

@@ -69,7 +69,7 @@ class Swarm:
             self.times.append(trio.current_time())
 
     async def begun(self, count: int) -> None:
-        """So many pieces of text have come."""
+        """Wait until this many pieces of text have arrived."""
         while len(self.times) < count:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
@@ -113,7 +113,7 @@ def run(body: Callable[[World], Awaitable[Any]]) -> Any:
 
 @pytest.fixture(scope="module")
 def whole() -> Summary:
-    """What nobody interrupts."""
+    """The answer of an uninterrupted chain."""
 
     async def body(world: World) -> Summary:
         swarm = Swarm(world)
@@ -143,7 +143,7 @@ async def away_for_seven_seconds(swarm: Swarm, name: str) -> None:
 
 
 @pytest.mark.parametrize("deed", [power_cut, stages_miss_each_other, away_for_seven_seconds])
-def test_another_replica_goes_on_within_six_seconds(whole: Summary, deed: Deed) -> None:
+def test_another_replica_takes_over_within_six_seconds(whole: Summary, deed: Deed) -> None:
     async def body(world: World) -> None:
         swarm, summary, gap = await interrupted(world, deed)
         assert same(summary, swarm, whole)
@@ -157,7 +157,7 @@ def test_another_replica_goes_on_within_six_seconds(whole: Summary, deed: Deed) 
 
 
 @pytest.mark.parametrize("deed", [power_cut, stages_miss_each_other])
-def test_else_it_takes_until_the_link_is_given_up(
+def test_unwatched_links_delay_the_takeover_until_they_end(
     whole: Summary, deed: Deed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Courier, "is_quiet", lambda courier, peer: False)
@@ -171,7 +171,7 @@ def test_else_it_takes_until_the_link_is_given_up(
     run(body)
 
 
-def test_who_comes_back_goes_on_where_there_is_no_other(whole: Summary) -> None:
+def test_a_returning_stage_continues_if_there_is_no_replica(whole: Summary) -> None:
     async def body(world: World) -> None:
         swarm, summary, gap = await interrupted(world, away_for_seven_seconds, spare=False)
         assert same(summary, swarm, whole)
@@ -186,7 +186,7 @@ async def the_asker_sleeps(swarm: Swarm, name: str) -> None:
     swarm.faults.resume(swarm.gateway.host)
 
 
-def test_a_laptop_that_sleeps_while_it_asks_goes_on(whole: Summary) -> None:
+def test_a_gateway_that_slept_continues(whole: Summary) -> None:
     async def body(world: World) -> None:
         swarm, summary, gap = await interrupted(world, the_asker_sleeps)
         assert same(summary, swarm, whole)
@@ -195,7 +195,7 @@ def test_a_laptop_that_sleeps_while_it_asks_goes_on(whole: Summary) -> None:
     run(body)
 
 
-def test_but_not_where_its_links_are_not_held(
+def test_a_gateway_that_slept_fails_if_its_links_are_not_held(
     whole: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Courier, "hold_links", lambda courier, holder: None)
@@ -211,7 +211,7 @@ async def only_the_gateway_misses_it(swarm: Swarm, name: str) -> None:
     swarm.faults.partition(["gateway"], ["a"])
 
 
-def test_a_chain_that_goes_on_is_left_alone(whole: Summary) -> None:
+def test_a_chain_that_makes_progress_is_not_replaced(whole: Summary) -> None:
     async def body(world: World) -> None:
         swarm, summary, gap = await interrupted(world, only_the_gateway_misses_it)
         assert same(summary, swarm, whole)
@@ -277,7 +277,7 @@ class Still:
 
 
 @pytest.mark.trio
-async def test_the_chain_stays_where_the_replica_did_not_start(autojump_clock: object) -> None:
+async def test_the_chain_stays_if_the_replica_did_not_start(autojump_clock: object) -> None:
     still = Still(30)
     still.spare.engine.kv_tokens = 0
 
@@ -292,7 +292,7 @@ async def test_the_chain_stays_where_the_replica_did_not_start(autojump_clock: o
 
 
 @pytest.mark.trio
-async def test_the_chain_stays_where_it_goes_on_before_the_replica_has_started(
+async def test_the_chain_stays_if_it_continues_before_the_replica_starts(
     autojump_clock: object,
 ) -> None:
     still = Still(6)
@@ -310,7 +310,7 @@ async def test_the_chain_stays_where_it_goes_on_before_the_replica_has_started(
 
 
 @pytest.mark.trio
-async def test_else_the_replica_goes_on_and_the_quiet_stage_hears_of_it(
+async def test_the_replica_takes_over_and_the_quiet_stage_is_closed(
     autojump_clock: object,
 ) -> None:
     still = Still(6)
@@ -326,7 +326,7 @@ async def test_else_the_replica_goes_on_and_the_quiet_stage_hears_of_it(
 
 
 @pytest.mark.trio
-async def test_a_stage_that_grows_quiet_while_it_opens_is_not_waited_for(
+async def test_a_stage_that_becomes_quiet_while_opening_is_not_waited_for(
     autojump_clock: object,
 ) -> None:
     still = Still(0.1)
@@ -374,8 +374,8 @@ async def test_a_replica_that_refuses_is_not_the_last(autojump_clock: object) ->
 
 
 @pytest.mark.trio
-async def test_what_stages_say_of_others_is_bounded(autojump_clock: object) -> None:
-    """However often they say it, and whoever they name."""
+async def test_reports_of_quiet_neighbours_are_bounded(autojump_clock: object) -> None:
+    """However often they report, and whichever peer they name."""
     still = Still(20)
 
     async def meanwhile() -> None:
@@ -396,7 +396,7 @@ async def test_what_stages_say_of_others_is_bounded(autojump_clock: object) -> N
 
 @pytest.mark.trio
 @pytest.mark.parametrize("lost", ["first", "second"])
-async def test_of_two_that_lost_each_other_the_one_with_a_replica_goes(
+async def test_of_two_stages_that_lost_each_other_the_one_with_a_replica_is_replaced(
     autojump_clock: object, lost: str
 ) -> None:
     still = Still(20)

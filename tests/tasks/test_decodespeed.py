@@ -1,4 +1,4 @@
-"""How fast a shard is."""
+"""Tests of the measured speed of a shard."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from shoal.tasks.decodespeed import DecodeSpeed
 from shoal.tasks.defaults import SPEED_STEPS
 
 
-def test_nothing_is_told_before_enough_was_measured() -> None:
+def test_no_speed_is_reported_before_enough_measurements() -> None:
     speed = DecodeSpeed()
     for _ in range(SPEED_STEPS - 1):
         speed.note(0.01)
@@ -15,14 +15,14 @@ def test_nothing_is_told_before_enough_was_measured() -> None:
     assert speed.tokens_per_s == pytest.approx(100)
 
 
-def test_what_no_clock_measured_does_not_count() -> None:
+def test_times_that_are_not_positive_are_ignored() -> None:
     speed = DecodeSpeed()
     for seconds in [0.0, -1.0, *[0.1] * SPEED_STEPS]:
         speed.note(seconds)
     assert speed.tokens_per_s == pytest.approx(10)
 
 
-def test_it_follows_and_one_step_does_not_move_it_much() -> None:
+def test_it_follows_changes_but_not_a_single_step() -> None:
     speed = DecodeSpeed()
     for _ in range(200):
         speed.note(0.01)

@@ -1,4 +1,4 @@
-"""Which model is served unasked: what strangers name is not, however many they are."""
+"""Tests of the model that is served unasked: strangers cannot choose it, however many."""
 
 import time
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def swarm(*records: MemberRecord) -> dict[PeerId, MemberRecord]:
 
 
 def apart(members: Iterable[PeerId]) -> dict[PeerId, str]:
-    """A network for each."""
+    """Give each peer its own network."""
     return {peer: f"11.0.{number}.0/24" for number, peer in enumerate(members)}
 
 
@@ -78,7 +78,7 @@ def test_no_number_of_sybils_in_few_networks_is_enough(
     assert chosen(members, backing) == (ROOT if honest else None)
 
 
-def test_members_that_were_never_met_count_nothing() -> None:
+def test_members_without_a_link_do_not_count() -> None:
     assert chosen(FIFTY, Backing()) is None
     assert chosen(FIFTY, Backing(networks=dict.fromkeys(FIFTY, "relayed"))) is None
 
@@ -99,7 +99,7 @@ def test_honest_demand_is_enough(how: str) -> None:
     assert chosen(members, Backing(networks=apart(few), asked=asked)) is None
 
 
-def test_those_that_the_owner_trusts_are_enough() -> None:
+def test_the_word_of_trusted_peers_is_enough() -> None:
     members = swarm(member("inviter", ROOT), member("stranger", EVIL))
     backing = Backing(trusted={PeerId("inviter"): "which invited this node"})
     found = choose_model(members, OWN, backing)
@@ -110,18 +110,18 @@ def test_those_that_the_owner_trusts_are_enough() -> None:
     )
 
 
-def test_what_has_a_name_here_is_the_owners_word() -> None:
+def test_a_model_with_a_name_here_is_trusted() -> None:
     members = swarm(member("stranger", EVIL)) | {OWN: member(OWN, ROOT)}
     assert chosen(members, Backing(named=frozenset({ROOT}))) == ROOT
 
 
-def test_of_those_that_are_wanted_the_weakest_is_chosen() -> None:
+def test_of_wanted_models_the_weakest_is_chosen() -> None:
     other = "ef" * 32
     members = FIFTY | swarm(*(member(f"more{n}", other) for n in range(3)))
     assert chosen(members, Backing(networks=apart(members))) == other
 
 
-def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
+def test_the_embedded_model_is_served_only_without_another() -> None:
     alone = swarm(member("a", TINY))
     found = choose_model(alone, OWN, Backing(embedded=TINY))
     assert found is not None and found.settled and found.root == TINY
@@ -132,7 +132,7 @@ def test_the_embedded_model_is_for_where_there_is_no_other() -> None:
     assert chosen(swarm(), Backing(embedded=TINY)) is None
 
 
-def test_who_has_had_the_embedded_model_serves_it_where_no_other_node_does() -> None:
+def test_a_node_that_had_the_embedded_model_serves_it_if_no_other_does() -> None:
     """Without this, two nodes that restart both take the other model."""
     backing = Backing(named=frozenset({TINY, ROOT}), embedded=TINY)
     members = swarm(member("a", TINY, ROOT))
@@ -183,7 +183,7 @@ def test_the_last_replica_stays() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 99])
-def test_sybils_do_not_say_how_many_layers_a_model_has(layers: int) -> None:
+def test_sybils_do_not_decide_how_many_layers_a_model_has(layers: int) -> None:
     """With a false number its weakest layer would never have a replica."""
     other = "ef" * 32
     honest = swarm(*(member(f"other{n}", other, serves=other) for n in range(3)))

@@ -1,4 +1,4 @@
-"""The asking side: the right tokens by the right ways, and an end to every session."""
+"""Tests of the gateway: correct tokens over correct chains, and an end of every session."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -61,7 +61,7 @@ async def _error(swarm: FakeSwarm, prompt: str | None = "hello", **changes: Any)
 @pytest.mark.trio
 @pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6), (1, 2, 3, 4, 5, 6)])
 @pytest.mark.parametrize("client_serves", [False, True])
-async def test_every_split_says_the_same(
+async def test_every_split_gives_the_same_answer(
     autojump_clock: object, splits: tuple[int, ...], client_serves: bool
 ) -> None:
     swarm = FakeSwarm(splits, client_serves=client_serves)
@@ -81,7 +81,7 @@ async def test_every_split_says_the_same(
 
 
 @pytest.mark.trio
-async def test_stages_that_are_no_members_yet_are_looked_for(autojump_clock: object) -> None:
+async def test_stages_that_are_not_members_yet_are_found(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
     swarm.strangers = swarm.stages[1:]
 
@@ -96,7 +96,7 @@ async def test_stages_that_are_no_members_yet_are_looked_for(autojump_clock: obj
 
 
 @pytest.mark.trio
-async def test_where_nobody_is_found_it_says_so_at_once(autojump_clock: object) -> None:
+async def test_a_search_without_a_result_fails_at_once(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
     gone = swarm.nodes.pop(2)
     assert gone.parts is not None
@@ -258,7 +258,7 @@ async def test_messages_and_prompts_go_through_the_template(autojump_clock: obje
 
 @pytest.mark.trio
 async def test_cancelling_anywhere_frees_everything(autojump_clock: object) -> None:
-    """The wire stops after n deliveries, the caller gives up: for every n until it is through."""
+    """Stop the wire after n deliveries and cancel, for every n up to a complete answer."""
     finished = False
     at = 0
     while not finished:
@@ -384,7 +384,7 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
             link._deliver("session.failed", failed.header(), b"")
         (error,) = errors
         assert error.code == "stage-lost"
-        assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is gone")
+        assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is lost")
         assert error.message.endswith(f"says stage 3 of 3 ({head.peer}, layers 4:6)")
         swarm.assert_free()
 
@@ -392,7 +392,7 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
 
 
 @pytest.mark.trio
-async def test_where_a_stage_takes_other_layers_another_replica_goes_on(
+async def test_another_replica_takes_over_if_a_stage_changes_its_layers(
     autojump_clock: object,
 ) -> None:
     swarm = FakeSwarm((2, 4))
@@ -469,7 +469,7 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
 
 
 async def _asked(swarm: FakeSwarm, nodes: list[Node], count: int) -> int:
-    """How often some nodes were asked to open while so many requests were answered."""
+    """Return how often these nodes were asked to open during a number of requests."""
     before = sum(len(node.stage._closed) for node in nodes)
     for _ in range(count):
         await _generate(swarm)
@@ -477,7 +477,7 @@ async def _asked(swarm: FakeSwarm, nodes: list[Node], count: int) -> int:
 
 
 @pytest.mark.trio
-async def test_false_stages_do_not_use_up_the_attempts_of_each_request(
+async def test_malicious_stages_do_not_use_up_the_attempts_of_each_request(
     autojump_clock: object,
 ) -> None:
     swarm = FakeSwarm((2,))
@@ -503,7 +503,7 @@ async def test_false_stages_do_not_use_up_the_attempts_of_each_request(
 
 
 @pytest.mark.trio
-async def test_a_stage_that_refused_is_asked_again_where_there_is_no_other(
+async def test_a_stage_that_refused_is_tried_again_if_there_is_no_other(
     autojump_clock: object,
 ) -> None:
     swarm = FakeSwarm((2, 4))
@@ -519,8 +519,8 @@ async def test_a_stage_that_refused_is_asked_again_where_there_is_no_other(
 
 
 @pytest.mark.trio
-async def test_a_stage_has_no_free_choice_of_the_code(autojump_clock: object) -> None:
-    """Of its refusal to open: "no-route" would end a client's command with another exit code."""
+async def test_a_stage_cannot_choose_the_code_freely(autojump_clock: object) -> None:
+    """A refusal with "no-route" would end a client's command with another exit code."""
     swarm = FakeSwarm((2,))
     refusal = Refusal("no-route", "try again later")
     swarm.stages[0].courier.handle("session.open", lambda call: refusal)
@@ -540,7 +540,7 @@ def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) ->
 @pytest.mark.trio
 @pytest.mark.parametrize("stopping", [False, True])
 async def test_a_slow_reader_gets_all_of_it(autojump_clock: object, stopping: bool) -> None:
-    """Tokens that pile up become text together; with stop strings still one by one."""
+    """Tokens that accumulate are converted together, but with stop strings one by one."""
     swarm = FakeSwarm((1, 2))
     swarm.wire.delay = 0.01
     expected = swarm.expected(_ids("hello"), 40)
@@ -588,7 +588,7 @@ async def test_a_fast_model_is_written_in_pieces_the_first_and_last_at_once(
 
 
 @pytest.mark.trio
-async def test_after_some_refusals_it_gives_up(autojump_clock: object) -> None:
+async def test_it_fails_after_repeated_refusals(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     swarm.nodes += [Node(swarm, 70 + number, swarm.stages[0].parts) for number in range(5)]
     for node in swarm.nodes:
@@ -602,8 +602,8 @@ async def test_after_some_refusals_it_gives_up(autojump_clock: object) -> None:
 
 
 @pytest.mark.trio
-async def test_the_figures_tell_computing_from_the_way(autojump_clock: object) -> None:
-    """Seven deliveries of 10 ms a token, of which the fake engines say 3 ms are computing."""
+async def test_the_figures_separate_computing_from_transport(autojump_clock: object) -> None:
+    """Seven deliveries of 10 ms per token; the fake engines report 3 ms of computing."""
     swarm = FakeSwarm((1, 2, 3))
     swarm.wire.delay = 0.01
 
@@ -631,7 +631,7 @@ HOSTILE: list[tuple[int, str, Callable[[bytes], Any], str]] = [
 
 @pytest.mark.trio
 @pytest.mark.parametrize(("sender", "kind", "make", "code"), HOSTILE)
-async def test_who_may_not_say_it_is_refused(
+async def test_messages_from_the_wrong_sender_are_refused(
     autojump_clock: object, sender: int, kind: str, make: Callable[[bytes], Any], code: str
 ) -> None:
     swarm = FakeSwarm((2, 4, 6))
@@ -697,7 +697,7 @@ async def test_a_head_that_breaks_the_protocol_ends_the_session(
 
 
 @pytest.mark.trio
-async def test_what_a_head_says_after_the_final_token_is_nothing(autojump_clock: object) -> None:
+async def test_messages_after_the_final_token_are_ignored(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4))
 
     async def body(_: FakeSwarm) -> None:
@@ -753,7 +753,7 @@ async def test_a_head_that_does_not_stop_is_stopped(autojump_clock: object) -> N
 async def test_a_chain_leads_through_members_that_were_not_linked(
     meets: bool, autojump_clock: object
 ) -> None:
-    """In a large swarm few are linked with each other: what a session needs is linked for it."""
+    """In a large swarm few members are linked, so the links of a session are made on demand."""
     swarm = FakeSwarm((2, 4, 6))
     for node in swarm.nodes:
         node.endpoint.cut |= {other.peer for other in swarm.nodes if other is not node}
@@ -775,8 +775,8 @@ async def test_a_chain_leads_through_members_that_were_not_linked(
 
 
 @pytest.mark.trio
-async def test_a_link_that_is_quiet_is_not_made_anew(autojump_clock: object) -> None:
-    """It is its peer that does not answer: who needs it goes round it."""
+async def test_a_quiet_link_is_not_replaced(autojump_clock: object) -> None:
+    """Its peer is silent, so a request uses another chain."""
     swarm = FakeSwarm((6,))
     swarm.meets = True
     swarm.client.endpoint.hush(swarm.stages[0].peer)
@@ -790,7 +790,7 @@ async def test_a_link_that_is_quiet_is_not_made_anew(autojump_clock: object) -> 
 
 
 class Turns:
-    """Over while `waiting`; remembers how often it was waited for."""
+    """Turn that ends during `waiting`. Counts the calls of `come`."""
 
     def __init__(self) -> None:
         self.waiting = False
@@ -809,7 +809,7 @@ class Turns:
 @pytest.mark.trio
 @pytest.mark.parametrize("splits", [(3,), (1, 2, 3)])
 @pytest.mark.parametrize("at", [0, 1, 4])
-async def test_who_gives_way_goes_on_where_it_was(
+async def test_an_interrupted_job_continues_where_it_was(
     autojump_clock: object, splits: tuple[int, ...], at: int
 ) -> None:
     swarm, turn = FakeSwarm(splits), Turns()
@@ -846,7 +846,7 @@ async def test_who_gives_way_goes_on_where_it_was(
 
 
 @pytest.mark.trio
-async def test_who_is_waited_for_is_counted(autojump_clock: object) -> None:
+async def test_interactive_requests_are_counted(autojump_clock: object) -> None:
     swarm, turn = FakeSwarm((3,)), Turns()
     swarm.wire.delay = 0.1
 
@@ -865,7 +865,7 @@ async def test_who_is_waited_for_is_counted(autojump_clock: object) -> None:
 
 
 @pytest.mark.trio
-async def test_nobody_avoids_a_stage_that_takes_no_job_now(autojump_clock: object) -> None:
+async def test_a_stage_that_refuses_a_job_is_not_avoided(autojump_clock: object) -> None:
     swarm, turn = FakeSwarm((3,)), Turns()
     swarm.wire.delay = 0.1
 

@@ -1,4 +1,4 @@
-"""What others had of this node."""
+"""Tests of the counters of other nodes' usage."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_the_owner_s_own_use_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan, 1e9])
-def test_a_clock_that_is_wrong_counts_nothing(seconds: float) -> None:
+def test_times_of_a_wrong_clock_are_ignored(seconds: float) -> None:
     meter = Meter(OWN)
     meter.made(Use(OTHER, ROOT), tokens=1, seconds=seconds)
     assert meter.take() == {Use(OTHER, ROOT): Count(tokens_out=1)}

@@ -1,4 +1,4 @@
-"""Models for a gateway: resolved, fetched, one text process each, shared and let go."""
+"""Tests of models for a gateway: resolved, fetched, and one shared text process each."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -22,7 +22,7 @@ from tests.tasks.fake_swarm import FakeHost, FakeText, peer_of
 
 
 class FakeProcess(FakeText):
-    """A text process that counts its lives."""
+    """Text process that counts how often it was started."""
 
     def __init__(self, world: "World", files: ModelFiles) -> None:
         self.files = files
@@ -72,7 +72,7 @@ class World:
         self.passed.append((root, needed))
 
     def others(self, *names: str) -> None:
-        """Another member names these models; the first is the one there is."""
+        """Make another member name these models. The first one exists."""
         roots = [self.manifest.root, *(f"{number:064x}" for number in range(1, 9))]
         models = tuple(
             ModelName(name, root, 2, 9) for name, root in zip(names, roots, strict=False)
@@ -108,7 +108,7 @@ async def test_a_model_is_fetched_and_shared_while_in_use(autojump_clock: object
 
 
 @pytest.mark.trio
-async def test_only_what_was_not_here_before_passes_through(autojump_clock: object) -> None:
+async def test_only_models_that_were_not_here_reserve_disk_space(autojump_clock: object) -> None:
     for known in (False, True):
         world = World()
         if known:
@@ -123,7 +123,7 @@ async def test_only_what_was_not_here_before_passes_through(autojump_clock: obje
 
 
 @pytest.mark.trio
-async def test_processes_stay_within_the_memory_that_there_is(autojump_clock: object) -> None:
+async def test_processes_stay_within_the_memory_limit(autojump_clock: object) -> None:
     world = World(kept=4)
     world.memory = 2 * TEXT_MEMORY
     world.others("small", "second", "third")
@@ -151,7 +151,7 @@ async def test_processes_stay_within_the_memory_that_there_is(autojump_clock: ob
 
 
 @pytest.mark.trio
-async def test_idle_ones_beyond_the_number_kept_end(autojump_clock: object) -> None:
+async def test_idle_processes_beyond_the_limit_end(autojump_clock: object) -> None:
     world = World()
     world.others("small", "second", "third")
 
@@ -170,7 +170,9 @@ async def test_idle_ones_beyond_the_number_kept_end(autojump_clock: object) -> N
 
 
 @pytest.mark.trio
-async def test_an_error_reaches_all_who_wait_and_is_not_kept(autojump_clock: object) -> None:
+async def test_an_error_reaches_all_waiters_and_is_not_cached(
+    autojump_clock: object,
+) -> None:
     world = World()
     world.errors = [TextError("bad-tokenizer", "it is no tokenizer")]
 
@@ -190,7 +192,7 @@ async def test_an_error_reaches_all_who_wait_and_is_not_kept(autojump_clock: obj
 
 
 @pytest.mark.trio
-async def test_who_asked_first_may_go_away(autojump_clock: object) -> None:
+async def test_the_first_request_may_be_cancelled(autojump_clock: object) -> None:
     world = World()
     world.exchange.hold = trio.Event()
 
@@ -223,7 +225,7 @@ async def test_an_unknown_name_is_answered_with_the_nearest(autojump_clock: obje
     await world.run(body)
 
 
-def test_holders_are_the_others_that_have_any_of_it() -> None:
+def test_holders_are_the_other_members_with_any_part() -> None:
     directory, root = FakeDirectory(), "ab" * 32
     shard = ShardRecord(root, True, 0, 1, False, "float32", 1)
     directory.put(record_of(peer_of(1), holdings=(root,)))  # our own

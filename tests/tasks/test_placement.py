@@ -1,4 +1,4 @@
-"""How often each layer is served, and what is missing where."""
+"""Tests of replica counts and of the sentences about missing layers."""
 
 from collections.abc import Sequence
 
@@ -67,7 +67,7 @@ def test_the_outer_layers_count_only_with_embedding_and_head() -> None:
     assert holes_of(members, ROOT, LAYERS) == [Hole(0, 1), Hole(LAYERS - 1, LAYERS)]
 
 
-def test_a_shard_beyond_the_model_counts_nothing() -> None:
+def test_a_shard_beyond_the_model_is_ignored() -> None:
     assert replicas(swarm(member("a", shard(0, 13))), ROOT, LAYERS) == [0] * LAYERS
 
 
@@ -97,6 +97,6 @@ def test_a_split_is_even_and_whole(layers: int, data: st.DataObject) -> None:
     assert len(spans) == nodes
 
 
-def test_more_nodes_than_layers_cannot_be() -> None:
+def test_more_nodes_than_layers_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be split"):
         split_layers(2, 3)

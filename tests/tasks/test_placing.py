@@ -52,7 +52,7 @@ def test_of_two_that_claim_the_same_one_takes_other_layers() -> None:
     assert sorted(found) == [(0, 3), (6, 9)]  # type: ignore[type-var]
 
 
-def test_where_there_is_no_other_node_or_all_fits_it_does_not_wait() -> None:
+def test_it_does_not_wait_alone_or_if_all_layers_fit() -> None:
     assert Placing(OWN, 30).look(0.0, SIZES, []).load
     assert Placing(OWN, 60).look(0.0, SIZES, [place(None, Rank.SEEKS)]).load
 
@@ -75,7 +75,7 @@ def test_a_reason_to_move_has_to_last() -> None:
     assert placing.look(2 * settle + CLAIM_WAIT, SIZES, dead).load
 
 
-def test_a_claim_is_taken_back_where_another_node_fills_the_hole() -> None:
+def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
     placing = held((0, 3))
     placing.look(0.0, SIZES, [place((0, 3), peer=FIRST)])
     assert placing.look(MOVE_SETTLE, SIZES, [place((0, 3), peer=FIRST)]).rank is Rank.CLAIMS
@@ -83,7 +83,7 @@ def test_a_claim_is_taken_back_where_another_node_fills_the_hole() -> None:
     assert (step.span, step.rank, step.load) == ((0, 3), Rank.HOLDS, False)
 
 
-def test_where_all_layers_cannot_be_had_it_waits_longer() -> None:
+def test_it_waits_longer_if_not_all_layers_can_be_served() -> None:
     large = Sizes(12, 10, 0, 0, 120)
     assert held((0, 3)).look(0.0, large, [place((0, 3), peer=FIRST)]).wake == SPREAD_SETTLE
 
@@ -99,7 +99,7 @@ def record(peer: str, aim: Aim | None, *spans: Span, engine: bool = True) -> Mem
     )
 
 
-def test_what_counts_of_the_members() -> None:
+def test_which_members_count() -> None:
     members = [
         record("a", Aim(ROOT, 0, 3, Rank.HOLDS)),  # this node
         record("b", Aim(ROOT, 0, 0, Rank.SEEKS)),
@@ -115,7 +115,7 @@ def test_what_counts_of_the_members() -> None:
     }  # fmt: skip
 
 
-def test_a_claim_that_is_never_served_counts_no_more() -> None:
+def test_a_claim_that_is_never_served_expires() -> None:
     facts, aim = Facts(ROOT), Aim(ROOT, 0, 3, Rank.HOLDS)
     assert facts.places([record("b", aim)], OWN, 0.0)
     assert not facts.places([record("b", aim)], OWN, CLAIM_TIME)

@@ -1,4 +1,4 @@
-"""One plan for all nodes: a chain where one is possible, and as few moves as that takes."""
+"""Tests of the plan: a chain if one is possible, with as few moves as necessary."""
 
 import random
 import time
@@ -26,7 +26,7 @@ def place(
 
 
 def moved(places: list[Place], found: Plan) -> dict[str, Span]:
-    """The nodes that are to have other layers than they have."""
+    """Return the nodes whose layers should change."""
     return {
         each.peer: found.spans[each.peer]
         for each in places
@@ -34,7 +34,7 @@ def moved(places: list[Place], found: Plan) -> dict[str, Span]:
     }
 
 
-def test_a_node_that_can_hold_all_holds_all() -> None:
+def test_a_node_that_can_hold_all_layers_does() -> None:
     assert plan(SIZES, [place("a", 12), place("b", 3, (0, 3))]).spans[PeerId("a")] == (0, 12)
 
 
@@ -57,7 +57,7 @@ def test_nodes_that_start_together_take_different_layers() -> None:
     assert found.complete and has_chain(LAYERS, found.spans.values())
 
 
-def test_the_swarm_of_the_issue_mends_itself() -> None:
+def test_the_swarm_of_the_issue_repairs_itself() -> None:
     """All three took 0:5. Only the two that have to move do."""
     stuck = [place(name, 5, (0, 5)) for name in "abc"]
     found = plan(SIZES, stuck)
@@ -77,20 +77,20 @@ def test_a_seeking_node_goes_before_a_spare() -> None:
     assert not moved(served, found) and found.spans[PeerId("c")] == (6, 12)
 
 
-def test_where_shards_cover_all_and_do_not_join_one_moves() -> None:
+def test_one_node_moves_if_shards_cover_all_but_do_not_join() -> None:
     served = [place("a", 7, (0, 7)), place("b", 7, (5, 12))]
     found = plan(SIZES, served)
     assert found.complete and len(moved(served, found)) == 1
 
 
-def test_where_boundaries_do_not_fit_needed_nodes_move_as_well() -> None:
+def test_needed_nodes_move_too_if_boundaries_do_not_fit() -> None:
     """The only spare is too small for the hole, but others have room to spare."""
     served = [place("a", 6, (0, 4)), place("b", 6, (7, 12)), place("c", 1, (0, 1))]
     found = plan(SIZES, served)
     assert found.complete and "c" in found.spans
 
 
-def test_what_an_owner_named_stays() -> None:
+def test_layers_that_an_owner_named_stay() -> None:
     served = [place("a", 6, (0, 6), Rank.FIXED), place("b", 6, (0, 6), Rank.FIXED)]
     assert not moved(served, plan(SIZES, served))
     found = plan(SIZES, [*served, place("c", 6, (0, 6))])
@@ -130,7 +130,7 @@ def swarms(draw: st.DrawFn) -> tuple[Sizes, list[Place]]:
 
 @settings(deadline=None, max_examples=80)
 @given(swarms())
-def test_where_memory_suffices_there_is_a_chain_and_all_compute_the_same(
+def test_with_enough_memory_there_is_a_chain_and_all_nodes_agree(
     swarm: tuple[Sizes, list[Place]],
 ) -> None:
     sizes, places = swarm
@@ -148,7 +148,7 @@ def test_where_memory_suffices_there_is_a_chain_and_all_compute_the_same(
 
 @settings(deadline=None, max_examples=40)
 @given(swarms())
-def test_what_was_planned_is_planned_again_when_it_is_done(
+def test_a_finished_plan_is_stable(
     swarm: tuple[Sizes, list[Place]],
 ) -> None:
     sizes, places = swarm

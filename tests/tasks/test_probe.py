@@ -1,4 +1,4 @@
-"""The machine is measured once, and again when it is another one."""
+"""The machine is measured once, and again if it has changed."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ class OtherHost(RealHost):
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Host]:
-    """Every measurement that was made."""
+    """Record each measurement."""
     calls: list[Host] = []
 
     async def fake(host: Host) -> Speed:
@@ -38,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Host]:
 
 
 @pytest.mark.trio
-async def test_it_is_measured_once(tmp_path: Path, measured: list[Host]) -> None:
+async def test_the_machine_is_measured_once(tmp_path: Path, measured: list[Host]) -> None:
     first = await probe(OtherHost(), tmp_path)
     assert await probe(OtherHost(), tmp_path) == first
     assert (first.cores, first.flops, first.bandwidth) == (4, 1e9, 2e9)
@@ -70,7 +70,7 @@ async def test_a_damaged_file_is_measured_again(
 
 
 @pytest.mark.trio
-async def test_half_of_the_memory_is_offered_unless_the_owner_says(
+async def test_half_of_the_memory_is_offered_by_default(
     tmp_path: Path, measured: list[Host]
 ) -> None:
     host = OtherHost()

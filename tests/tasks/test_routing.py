@@ -1,4 +1,4 @@
-"""The shortest chain that covers a model, and the sentence where there is none."""
+"""Tests of the shortest chain that covers a model, and of the error if there is none."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def check(route: tuple[Hop, ...]) -> None:
     assert len({hop.dtype for hop in route}) == 1
 
 
-def test_one_that_holds_all_is_the_chain() -> None:
+def test_a_node_with_all_layers_is_the_chain() -> None:
     members = swarm(a=(0, 6), b=(6, 12), c=(0, 12))
     assert peers(members) == "c"
     (hop,) = find_route(members, ROOT, LAYERS, 10)
@@ -54,7 +54,7 @@ def test_the_fewest_hops_win() -> None:
     assert peers(swarm(a=(0, 4), b=(4, 8), c=(8, 12), d=(4, 12))) == "ad"
 
 
-def test_who_is_to_be_avoided_is_taken_for_want_of_others_only() -> None:
+def test_avoided_peers_are_used_only_as_a_last_resort() -> None:
     def avoiding(members: Members, *avoid: str) -> str:
         names = {PeerId(name) for name in avoid}
         return "".join(hop.peer for hop in find_route(members, ROOT, LAYERS, 10, avoid=names))
@@ -84,7 +84,7 @@ def test_sessions_spread_over_replicas_and_repeat() -> None:
     assert chains == [peers(members, session=bytes([number])) for number in range(64)]
 
 
-def test_a_full_stage_is_passed_by() -> None:
+def test_a_full_stage_is_skipped() -> None:
     members = swarm(a=(0, 12), b=(0, 6), c=(6, 12))
     full = ShardRecord(ROOT, True, 0, 12, True, "float32", 9)
     members[PeerId("a")] = member("a", full)
@@ -134,7 +134,7 @@ def test_the_error_names_the_largest_prompt_that_fits() -> None:
         find_route(members, ROOT, LAYERS, prompt + answer, answer=answer)
 
 
-def test_a_full_swarm_and_shards_that_do_not_join_are_told_apart() -> None:
+def test_a_full_swarm_and_shards_that_do_not_join_have_different_errors() -> None:
     assert "full of other requests" in too_long(with_room(a1=0, b1=700), 5, 5)[0]
     assert "join into a chain" in too_long(swarm(a=(0, 7), b=(6, 12)), 5, 5)[0]
 
@@ -147,8 +147,8 @@ def test_a_chain_has_one_dtype() -> None:
         peers(members)
 
 
-def test_a_dtype_that_nobody_computes_in_is_no_stage() -> None:
-    """Else one false record, the shortest chain of all, would be chosen for every request."""
+def test_a_shard_with_an_unknown_dtype_is_ignored() -> None:
+    """Otherwise one false record, the shortest chain of all, would be chosen for every request."""
     members = swarm(a=(0, 6), b=(6, 12))
     false = ShardRecord(ROOT, True, 0, 12, True, "aaa", 2**40)
     members[PeerId("c")] = member("c", false)
@@ -162,7 +162,7 @@ def test_embedding_and_head_are_needed() -> None:
             peers({PeerId("a"): member("a", shard)})
 
 
-def test_what_is_missing_is_said() -> None:
+def test_the_error_says_what_is_missing() -> None:
     with pytest.raises(NoRoute) as caught:
         peers(swarm(a=(0, 4), b=(8, 12)))
     assert caught.value.code == "no-route"

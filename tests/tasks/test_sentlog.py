@@ -1,4 +1,4 @@
-"""What is kept for replay: in order, cut where a session goes back, never over the budget."""
+"""Tests of the log for replay: its order, truncation and budget."""
 
 from shoal.tasks.sentlog import Sent, SentBudget, SentLog
 

@@ -1,4 +1,4 @@
-"""What a node serves: from the owner's wish or the swarm's models to a published shard."""
+"""Tests of serving, from the owner's model or the swarm's models to a published shard."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -49,7 +49,7 @@ class FakeServingEngine(FakeEngine):
 
 
 class World:
-    """One node's serving with fakes all around it."""
+    """One node's serving with fakes around it."""
 
     def __init__(self, *, engine: bool = True, find: Find | None = None, **settings: Any) -> None:
         wire, host = Wire(), cast(Host, FakeHost())
@@ -153,7 +153,7 @@ async def test_a_name_that_looks_like_another_is_shown_so_and_not_vouched_for(
 
 
 @pytest.mark.trio
-async def test_what_a_stranger_names_is_not_fetched(autojump_clock: object) -> None:
+async def test_a_model_that_only_a_stranger_names_is_not_fetched(autojump_clock: object) -> None:
     world = World()
     world.backing = Backing(networks={OTHER: "11.0.1.0/24"})
 
@@ -176,7 +176,7 @@ async def test_what_a_stranger_names_is_not_fetched(autojump_clock: object) -> N
 
 
 @pytest.mark.trio
-async def test_the_embedded_model_waits_until_it_is_seen_what_is_wanted(
+async def test_the_embedded_model_waits_until_demand_is_known(
     autojump_clock: object,
 ) -> None:
     world = World()
@@ -187,7 +187,7 @@ async def test_the_embedded_model_waits_until_it_is_seen_what_is_wanted(
         world.directory.put(record_of(peer_of(3), models=(other,)))
         world.other_has_it()
         await trio.sleep(DEMAND_TIME / 2)
-        assert await world.settle("choosing") == "looking which models members want"
+        assert await world.settle("choosing") == "finding out which models members want"
         await trio.sleep(DEMAND_TIME)
         await world.settle("serving")
         assert world.serving.status()["why"] == "small: every node ships with it"
@@ -196,7 +196,7 @@ async def test_the_embedded_model_waits_until_it_is_seen_what_is_wanted(
 
 
 @pytest.mark.trio
-async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
+async def test_by_default_it_takes_missing_layers_that_fit(
     autojump_clock: object,
 ) -> None:
     arch = architecture(CONFIG)
@@ -207,7 +207,7 @@ async def test_without_the_owners_word_it_takes_what_fits_and_is_missing(
     world.directory.put(replace(world.directory.records[OTHER], shards=(first,)))
 
     async def body() -> None:
-        assert await world.settle("choosing") == "looking which layers of small are needed"
+        assert await world.settle("choosing") == "finding out which layers of small are needed"
         assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.CLAIMS)
         await trio.sleep(CLAIM_WAIT + 0.1)
         assert await world.settle("serving") == "serving layers 1:2 of small"
@@ -235,7 +235,7 @@ async def test_a_restarted_engine_is_loaded_again(autojump_clock: object) -> Non
 
 
 @pytest.mark.trio
-async def test_what_fails_is_shown_and_tried_again(autojump_clock: object) -> None:
+async def test_failures_are_shown_and_retried(autojump_clock: object) -> None:
     world = World(model="small")
     world.engine.errors = [EngineError("no-memory", "there is no memory", hint="free some")]
 
@@ -261,7 +261,7 @@ async def test_what_fails_is_shown_and_tried_again(autojump_clock: object) -> No
 
 @pytest.mark.trio
 @pytest.mark.parametrize("layers", [(0, 3), (-1, 2), (2, 2)])
-async def test_layers_the_model_has_not_are_an_error(
+async def test_layers_outside_the_model_are_an_error(
     autojump_clock: object, layers: tuple[int, int]
 ) -> None:
     world = World(layers=layers)
@@ -289,7 +289,7 @@ async def test_too_little_memory_is_an_error_with_both_numbers(autojump_clock: o
 
 @pytest.mark.trio
 async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: object) -> None:
-    """Nobody linked names it: its name is asked for again and again, kept with what was meant."""
+    """No linked member names it: the lookup is repeated, and name and meaning are stored."""
     asked: list[float] = []
 
     async def find(name: str) -> Meaning:
@@ -330,7 +330,7 @@ async def test_a_name_of_several_models_is_not_waited_for(autojump_clock: object
 
 
 @pytest.mark.trio
-async def test_who_is_barred_serves_nothing_until_it_is_not(autojump_clock: object) -> None:
+async def test_a_barred_node_serves_nothing_until_it_is_allowed(autojump_clock: object) -> None:
     world = World()
     world.other_has_it()
 
@@ -358,7 +358,7 @@ def serving(number: int, start: int, stop: int, root: str) -> MemberRecord:
 
 
 def spare_world() -> World:
-    """This node serves layers that another one serves too."""
+    """Make this node serve layers that another node also serves."""
     whole = needed_bytes(architecture(CONFIG), Parts(True, 0, 2, True), "float32")
     world = World(layers=None, memory=whole - 1)
     for number, span in ((2, (0, 1)), (3, (1, 2))):
@@ -367,7 +367,7 @@ def spare_world() -> World:
 
 
 async def lose_what_only_one_serves(world: World) -> tuple[int, int]:
-    """Kill the node whose layers this one does not have; these layers."""
+    """Kill the node whose layers this one does not have. Return these layers."""
     await trio.sleep(CLAIM_WAIT + 0.1)
     await world.settle("serving")
     (own,) = world.shards()
@@ -382,7 +382,7 @@ async def lose_what_only_one_serves(world: World) -> tuple[int, int]:
 
 
 @pytest.mark.trio
-async def test_a_spare_fetches_what_is_missing_before_it_leaves_what_it_serves(
+async def test_a_spare_fetches_missing_layers_before_it_leaves_its_own(
     autojump_clock: object,
 ) -> None:
     world = spare_world()
@@ -403,7 +403,7 @@ async def test_a_spare_fetches_what_is_missing_before_it_leaves_what_it_serves(
 
 
 @pytest.mark.trio
-async def test_a_move_that_fails_leaves_what_is_served_and_is_tried_again(
+async def test_after_a_failed_move_the_old_layers_stay_and_it_is_retried(
     autojump_clock: object,
 ) -> None:
     world = spare_world()
@@ -427,7 +427,7 @@ async def test_a_move_that_fails_leaves_what_is_served_and_is_tried_again(
 
 
 @pytest.mark.trio
-async def test_a_node_that_ends_says_at_once_that_its_layers_are_free(
+async def test_a_stopping_node_withdraws_its_layers_at_once(
     autojump_clock: object,
 ) -> None:
     world = World()

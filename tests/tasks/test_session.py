@@ -1,4 +1,4 @@
-"""Messages: what is written can be read, what is malformed is refused, whatever it is."""
+"""Tests of messages: valid ones survive a round trip, malformed ones are refused."""
 
 import re
 from dataclasses import replace
@@ -150,7 +150,7 @@ def test_a_failure_is_shortened_and_made_printable() -> None:
 
 
 @pytest.mark.parametrize("code", ["no-route", "NO", "", "\x1b[2J", "gap\n", "prompt-too-long", "é"])
-def test_a_code_that_no_stage_has_is_not_believed(code: str) -> None:
+def test_an_unknown_code_is_replaced(code: str) -> None:
     header = {**Failed(SESSION, 1, "gap", "a gap").header(), "code": code}
     assert Failed.parse(header).code == "stage-failed"
 

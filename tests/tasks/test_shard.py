@@ -1,4 +1,4 @@
-"""What a shard takes: dtype by the model alone, KV beside the weights, the files in order."""
+"""Tests of a shard's requirements: its dtype, its KV and its files."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_auto_is_float32_for_small_models_and_the_same_on_every_node() -> None:
     assert choose_dtype(small, "bfloat16") == "bfloat16"
 
 
-def test_kv_is_what_is_left_up_to_some_contexts() -> None:
+def test_kv_takes_the_remaining_memory_up_to_a_limit() -> None:
     arch = architecture(CONFIG)
     weights = weight_bytes(arch, WHOLE, "float32")
     token = kv_token_bytes(arch, 0, 2, "float32")

@@ -1,4 +1,4 @@
-"""The serving side: spans through, strangers refused, nothing left behind."""
+"""Tests of the stage: spans pass, strangers are refused, nothing is left behind."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -76,7 +76,7 @@ def _span(start: int = 0, count: int = 3, **changes: Any) -> SpanMessage:
 
 
 @pytest.mark.trio
-async def test_a_token_goes_round_without_the_gateway(autojump_clock: object) -> None:
+async def test_tokens_are_generated_without_the_gateway(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
 
     async def body(_: FakeSwarm) -> None:
@@ -157,7 +157,7 @@ async def test_open_twice_and_open_after_close_are_refused(autojump_clock: objec
 
 
 @pytest.mark.trio
-async def test_a_close_that_comes_while_opening_leaves_nothing(autojump_clock: object) -> None:
+async def test_a_close_during_an_open_leaves_nothing_behind(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
     stage.engine.opening = trio.Event()
@@ -181,7 +181,7 @@ async def test_a_close_that_comes_while_opening_leaves_nothing(autojump_clock: o
 
 
 @pytest.mark.trio
-async def test_an_open_whose_caller_goes_away_leaves_nothing(autojump_clock: object) -> None:
+async def test_an_open_with_a_lost_caller_leaves_nothing_behind(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
     stage.engine.opening = trio.Event()
@@ -255,7 +255,7 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
 
 
 @pytest.mark.trio
-async def test_an_only_session_may_take_all_kv_and_the_owner_too(autojump_clock: object) -> None:
+async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
     stage.stage.serve(replace(stage.stage._current(), kv_tokens=CONTEXT))
@@ -317,10 +317,10 @@ HIDDEN_SPAN = b"\0" * 24
         (1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
         (-1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
         (2, 1, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
-        # A stranger's own name for it, or somebody else's.
+        # A stranger's own session with that name, or another peer's.
         (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
         (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
-        # What the right sender may not say either.
+        # Messages that even the right sender may not send.
         (-1, 0, "session.span", _span(epoch=2), pack_tokens([1] * 3), "stale-epoch"),
         (-1, 0, "session.span", _span(start=48), pack_tokens([1] * 3), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
@@ -355,7 +355,7 @@ async def test_a_message_from_the_wrong_place_changes_nothing(
 
 @pytest.mark.trio
 async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: object) -> None:
-    """The twin of the test above: nothing else about those messages is wrong."""
+    """Counterpart of the test above: nothing else about those messages is wrong."""
     swarm = FakeSwarm((2, 4, 6))
     header = _span(gateway=swarm.client.peer, token=False).header()
 
@@ -429,7 +429,7 @@ async def test_a_shard_taken_away_fails_its_sessions(autojump_clock: object) -> 
 
 
 @pytest.mark.trio
-async def test_an_event_that_comes_after_the_end_goes_nowhere(autojump_clock: object) -> None:
+async def test_an_event_after_the_end_is_ignored(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     engine = swarm.stages[0].engine
 
@@ -460,7 +460,7 @@ async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
         await _open_all(swarm)
         first, second, head = swarm.stages
         second.endpoint.lose(swarm.client.peer)
-        first.endpoint.lose(peer_of(99))  # nobody's business
+        first.endpoint.lose(peer_of(99))  # not a peer of any session
         head.endpoint.lose(second.peer)
         await _settle()
         assert [node.stage.sessions for node in swarm.stages] == [1, 0, 0]
@@ -472,14 +472,14 @@ async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
 
 
 @pytest.mark.trio
-async def test_a_quiet_neighbour_is_told_of_and_ends_nothing(autojump_clock: object) -> None:
+async def test_a_quiet_neighbour_is_reported_and_ends_nothing(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 4, 6))
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)
         first, second, head = swarm.stages
         second.endpoint.hush(swarm.client.peer)  # it may be the gateway that is back
-        first.endpoint.hush(peer_of(99))  # nobody's business
+        first.endpoint.hush(peer_of(99))  # not a peer of any session
         head.endpoint.hush(second.peer)
         head.endpoint.hear(second.peer)
         await _settle()
@@ -583,7 +583,7 @@ async def test_sampling_and_stop_ids_reach_the_head_only(autojump_clock: object)
 
 
 @pytest.mark.trio
-async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) -> None:
+async def test_no_job_begins_beside_an_interactive_session(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
 
@@ -594,7 +594,7 @@ async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) 
         await _close_all(swarm)
         await _call(swarm.client, stage, "session.open", idle)
         assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
-        await _open_all(swarm, session=b"t" * 16)  # who is waited for comes in beside it
+        await _open_all(swarm, session=b"t" * 16)  # an interactive session opens beside it
         assert (stage.stage.sessions, stage.stage.waited_for) == (2, 1)
         for name in (b"i" * 16, b"t" * 16):
             await _call(swarm.client, stage, "session.close", Close(name).header())
@@ -604,10 +604,10 @@ async def test_no_job_is_begun_beside_who_is_waited_for(autojump_clock: object) 
 
 
 @pytest.mark.trio
-async def test_a_session_held_open_for_nothing_keeps_no_job_away(
+async def test_an_idle_open_session_does_not_block_jobs(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One stranger's, at each node, with a message every 600 s, would end all jobs of a swarm."""
+    """Otherwise one stranger with an idle session at each node could stop all jobs of a swarm."""
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
 

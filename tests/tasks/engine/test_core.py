@@ -78,7 +78,7 @@ def test_sessions_take_turns_and_do_not_mix(whole: Any, checkpoint: Any) -> None
         assert got == made.greedy(tokens, 10)
 
 
-def test_only_what_nobody_waits_for_may_wait(whole: Any) -> None:
+def test_only_tokens_inside_a_lone_loop_may_wait(whole: Any) -> None:
     """Tokens inside a lone loop; not the first, the final one, or those of one among several."""
     session = whole.open(b"s")
     before = 2  # frames: the load's reply and the open's
@@ -281,9 +281,7 @@ def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypa
     assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
 
 
-def test_hidden_states_are_looked_at_before_they_are_computed_with(
-    checkpoint: Any, driver: Any
-) -> None:
+def test_hidden_states_are_checked_before_use(checkpoint: Any, driver: Any) -> None:
     worker = driver(checkpoint("Llama").shard(Parts(False, 1, 2, False)))
     worker.core._model.forward = None
     values = np.zeros((2, 32), dtype=np.float32)
@@ -325,7 +323,7 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_exported_state_is_exact_and_goes_on_alike(
+def test_exported_state_is_exact_and_continues_alike(
     dtype: str, checkpoint: Any, driver: Any
 ) -> None:
     shard = checkpoint("Qwen3", head_dim=16).shard(dtype=dtype)

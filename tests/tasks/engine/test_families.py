@@ -195,7 +195,7 @@ def test_parts_outside_the_model_are_refused() -> None:
 
 
 def test_a_small_tied_table_counts_twice_in_bfloat16() -> None:
-    """As much as llama.py may keep: what is offered as memory is a promise to the owner."""
+    """This is what llama.py may store, because the memory limit is a promise to the owner."""
     arch = architecture(changed(vocab_size=4096))
     whole, start = Parts(True, 0, arch.layers, True), Parts(True, 0, arch.layers, False)
     table = arch.vocab * arch.hidden

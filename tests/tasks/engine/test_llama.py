@@ -113,7 +113,7 @@ def test_float16_and_bfloat16_files_load_as_float32(checkpoint: Any, chain: Any)
         assert close(chain(made, made.splits(2)).logits(TOKENS), made.logits(TOKENS))
 
 
-def test_truncation_equals_never_having_gone_on(checkpoint: Any, chain: Any) -> None:
+def test_truncation_leaves_no_trace(checkpoint: Any, chain: Any) -> None:
     made = checkpoint("Qwen3", head_dim=16)
     stages = chain(made, made.splits(2))
     stages.logits(TOKENS)

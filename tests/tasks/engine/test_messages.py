@@ -43,7 +43,7 @@ SHARD = LoadShard(
 )
 
 
-def test_a_span_survives_the_way() -> None:
+def test_a_span_survives_a_round_trip() -> None:
     span = Span(NAME, 4, 5, 3, tokens=(1, 2, 3), want="token", steps=9, stop_ids=(2, 3))
     span = replace(span, sampling=Sampling(0.7, 4, 0.9, (1 << 64) - 1))
     header, payload = span_frame(span)
@@ -80,11 +80,11 @@ def test_every_field_of_a_span_is_typed() -> None:
         parse_span(many, memoryview(payload))
 
 
-def test_a_shard_survives_the_way() -> None:
+def test_a_shard_survives_a_round_trip() -> None:
     assert parse_load(memoryview(load_payload(SHARD))) == SHARD
 
 
-def test_a_config_as_deep_as_a_manifest_allows_survives_the_way() -> None:
+def test_a_config_of_maximum_depth_survives_a_round_trip() -> None:
     config: dict[str, Any] = {}
     for _ in range(CONFIG_DEPTH - 1):
         config = {"a": config}

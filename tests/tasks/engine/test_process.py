@@ -253,7 +253,7 @@ async def test_a_worker_ends_with_its_daemon_and_not_with_ctrl_c() -> None:
 
 
 class FakeChild:
-    """A worker that says `words` and is gone."""
+    """A worker that sends `words` and then ends."""
 
     def __init__(self, words: bytes) -> None:
         self.pid = 1

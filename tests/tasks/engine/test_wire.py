@@ -1,4 +1,4 @@
-"""Frames over a socket pair: inline, as a descriptor, in pieces, and from a liar."""
+"""Tests of frames over a socket pair: inline, as a descriptor, in pieces, and malicious."""
 
 import array
 import os
@@ -122,7 +122,7 @@ def test_frames_in_pieces(pair: Pair) -> None:
     assert pair.channel.receive() == [(("b",), memoryview(b""))]
 
 
-def test_the_end_is_told(pair: Pair) -> None:
+def test_the_end_of_the_connection_is_reported(pair: Pair) -> None:
     pair.raw.close()
     with pytest.raises(WireClosed):
         pair.channel.receive()
@@ -183,7 +183,7 @@ def test_only_files_are_read() -> None:
         os.close(end)
 
 
-def test_descriptors_nobody_asked_for_are_closed(pair: Pair) -> None:
+def test_unexpected_descriptors_are_closed(pair: Pair) -> None:
     before = descriptors()
     descriptor = memory(b"x")
     pair.send(frame(("a",)), descriptor, descriptor)
@@ -193,6 +193,6 @@ def test_descriptors_nobody_asked_for_are_closed(pair: Pair) -> None:
     assert descriptors() <= before
 
 
-def test_what_the_other_side_would_refuse_is_not_sent(pair: Pair) -> None:
+def test_frames_that_would_be_refused_are_not_sent(pair: Pair) -> None:
     with pytest.raises(WireError):
         pair.channel.put(("a", "x" * defaults.HEADER_BYTES))

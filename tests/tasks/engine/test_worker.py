@@ -1,4 +1,4 @@
-"""The worker's sender: what may wait leaves with the next frame, or when nothing left for long."""
+"""Tests of the worker's sender: frames that may wait leave with the next one, or after a while."""
 
 import socket
 from collections.abc import Iterator

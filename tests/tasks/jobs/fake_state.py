@@ -73,12 +73,12 @@ class FakeState:
             self.hear(self._own, kind, key, self.facts.get((kind, key)))
 
     def hear(self, peer: PeerId, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
-        """A fact comes into the views."""
+        """Put a fact into the views."""
         view = self.views.members if kind == "member" else self.views.jobs
         view.changed(FeedName(peer, kind, 0), key, value)
 
     def submit(self, number: int, author: PeerId = AUTHOR, **fields: Any) -> str:
-        """A job of somebody's."""
+        """Create a job of another author."""
         nonce = number.to_bytes(4)
         job = Job(job_id(author, nonce), author, **{"kind": "sum", **fields})
         self.hear(author, "jobs", job.id, job_fact(job, nonce))
@@ -88,5 +88,5 @@ class FakeState:
         self.hear(author, "jobs", job, None)
 
     def said(self, kind: str, key: str) -> list[Mapping[str, Any] | None]:
-        """All that this node ever said of a key."""
+        """Return all values that this node ever set for a key."""
         return [value for of, about, value in self.log if (of, about) == (kind, key)]

@@ -1,4 +1,4 @@
-"""Who does jobs, and for how long somebody has been silent."""
+"""Tests of the members that do jobs, and of their silence."""
 
 from shoal.state.defaults import CLAIM_PATIENCE
 from shoal.state.entry import FeedName
@@ -26,7 +26,7 @@ class Desk:
             self.crew.changed(peer)
 
 
-def test_who_says_that_it_does_a_kind_has_a_share() -> None:
+def test_a_member_that_does_a_kind_has_a_share() -> None:
     desk = Desk()
     desk.say(ONE, "sum", "prompt")
     desk.say(TWO, "sum")
@@ -35,7 +35,7 @@ def test_who_says_that_it_does_a_kind_has_a_share() -> None:
     assert not len(desk.crew.shares)
 
 
-def test_all_may_be_looked_at_again() -> None:
+def test_all_members_may_be_read_again() -> None:
     desk = Desk()
     desk.members.changed(FeedName(ONE, "member", 0), JOBS, jobs_fact(["prompt"]))
     assert ONE not in desk.crew.shares
@@ -60,7 +60,7 @@ def test_silence_is_counted_from_the_last_answer() -> None:
     assert desk.crew.silent(ONE) == 7
 
 
-def test_a_node_that_has_just_begun_takes_nobody_for_gone() -> None:
+def test_a_new_node_takes_no_member_for_dead() -> None:
     desk = Desk()
     desk.say(ONE, "prompt")
     desk.crew.look()
@@ -69,7 +69,7 @@ def test_a_node_that_has_just_begun_takes_nobody_for_gone() -> None:
     assert desk.crew.silent(ONE) >= LONG
 
 
-def test_patience_is_long_where_many_fell_silent_of_those_that_answered_lately() -> None:
+def test_patience_is_long_if_many_recently_live_members_fell_silent() -> None:
     desk = Desk()
     desk.live = {ONE, TWO, THREE}
     for peer in desk.live:
@@ -81,7 +81,7 @@ def test_patience_is_long_where_many_fell_silent_of_those_that_answered_lately()
         desk.now += 10
         desk.crew.look()
         assert desk.crew.patience() == seconds
-    desk.now += LONG - 10  # TWO is gone: whoever falls silent now is one of two
+    desk.now += LONG - 10  # TWO is dead: one of two live members falls silent now
     desk.live = {ONE}
     desk.crew.look()
     assert desk.crew.silent(TWO) > LONG > desk.crew.silent(THREE) > 0

@@ -1,4 +1,4 @@
-"""Own jobs: written, and their results had before they go."""
+"""Tests of own jobs: their submission, results and removal."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ BLOB = pack_outcome(Outcome(blob="cd" * 32, size=5000, tokens=900))
 
 
 class Shelf:
-    """What others hold."""
+    """Results that other nodes hold."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -98,7 +98,7 @@ async def test_a_job_is_on_disk_when_it_has_an_id(world: World) -> None:
         assert await made.code("ab" * 32) == "unknown-job"
 
 
-async def test_its_result_is_kept_and_then_it_goes(world: World) -> None:
+async def test_a_result_is_stored_before_its_job_is_removed(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         made.claim(job)
@@ -137,7 +137,7 @@ async def test_own_jobs_stay_in_the_order_of_submission(world: World) -> None:
         assert await again.desk.own() == [old, *jobs]
 
 
-async def test_all_that_have_no_result_are_cancelled_and_results_stay(world: World) -> None:
+async def test_all_jobs_without_a_result_are_cancelled(world: World) -> None:
     async with desk(world) as made:
         done, *others = await made.submit(SPEC, SPEC, SPEC)
         made.claim(done)
@@ -147,7 +147,7 @@ async def test_all_that_have_no_result_are_cancelled_and_results_stay(world: Wor
         assert not made.desk.knows(others[0])
 
 
-async def test_who_waits_gets_it_when_it_comes(world: World) -> None:
+async def test_a_waiting_caller_gets_the_result_when_it_arrives(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
 
@@ -161,7 +161,7 @@ async def test_who_waits_gets_it_when_it_comes(world: World) -> None:
         assert found.outcome.error == "bad-spec"
 
 
-async def test_an_earlier_attempt_s_result_takes_its_place_until_it_has_settled(
+async def test_an_earlier_attempt_replaces_a_result_until_it_is_final(
     world: World,
 ) -> None:
     async with desk(world) as made:
@@ -185,7 +185,7 @@ async def test_a_blob_is_fetched_and_kept_as_text(world: World) -> None:
 
 
 @pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(Outcome()) + b"x", BLOB])
-async def test_a_liar_is_refused_and_others_do_it(lie: bytes, world: World) -> None:
+async def test_a_lying_claimant_is_refused_and_the_job_is_redone(lie: bytes, world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         made.shelf.blobs["cd" * 32] = b"\xff"
@@ -198,8 +198,8 @@ async def test_a_liar_is_refused_and_others_do_it(lie: bytes, world: World) -> N
         assert (await made.desk.result(job, wait=True)).outcome.text == "so be it"
 
 
-async def test_a_blob_that_does_not_come_is_tried_some_times(world: World) -> None:
-    """Its claimant may be behind a cut."""
+async def test_a_missing_blob_is_fetched_several_times(world: World) -> None:
+    """Its claimant may be behind a partition."""
     async with desk(world) as made:
         (job,) = await made.submit()
         made.claim(job, BLOB)
@@ -209,7 +209,7 @@ async def test_a_blob_that_does_not_come_is_tried_some_times(world: World) -> No
         assert made.stands(job) is State.OPEN and made.shelf.asked == 3
 
 
-async def test_blobs_that_do_not_come_keep_nobody_waiting(world: World) -> None:
+async def test_missing_blobs_do_not_delay_other_results(world: World) -> None:
     async with desk(world) as made:
         jobs = await made.submit(*[SPEC] * (defaults.FETCHES - 1), SPEC)
         for job in jobs[:-1]:
@@ -220,7 +220,7 @@ async def test_blobs_that_do_not_come_keep_nobody_waiting(world: World) -> None:
         assert (await made.desk.result(jobs[-1], wait=False)).outcome.text == "so be it"
 
 
-async def test_where_too_many_lie_that_is_the_result(world: World) -> None:
+async def test_too_many_refusals_are_the_result(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         for number in range(state_defaults.JOB_REFUSED + 1):
@@ -251,14 +251,14 @@ async def test_a_disk_that_takes_no_job_is_an_error_and_leaves_nothing(world: Wo
         assert raised.value.code == "not-stored" and not made.state.facts
 
 
-async def test_who_goes_away_before_it_is_stored_has_submitted_nothing(world: World) -> None:
+async def test_a_cancelled_submission_leaves_nothing(world: World) -> None:
     async with desk(world) as made:
         with trio.move_on_after(0.1):
             await made.submit()
         assert not made.state.facts
 
 
-async def test_unread_results_are_not_let_go_for_new_jobs(
+async def test_unread_results_are_not_evicted_for_new_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "RESULTS", 2)
@@ -286,7 +286,7 @@ async def test_a_full_disk_keeps_the_job_until_there_is_room(world: World) -> No
         assert job in made.desk.results and ("jobs", job) not in made.state.facts
 
 
-async def test_what_is_cancelled_is_gone(world: World) -> None:
+async def test_cancelling_removes_job_and_result(world: World) -> None:
     async with desk(world) as made:
         one, two = await made.submit(SPEC, SPEC)
         made.claim(two)
@@ -299,7 +299,7 @@ async def test_what_is_cancelled_is_gone(world: World) -> None:
         assert not await made.desk.cancel(one)
 
 
-async def test_results_are_there_after_a_restart(world: World) -> None:
+async def test_results_survive_a_restart(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         made.claim(job)
@@ -324,7 +324,7 @@ async def test_the_beginning_of_an_id_is_enough(world: World) -> None:
             assert raised.value.code == code
 
 
-async def test_others_jobs_are_no_concern_of_it(world: World) -> None:
+async def test_jobs_of_other_authors_are_ignored(world: World) -> None:
     async with desk(world) as made:
         job = made.state.submit(5, OTHER)
         made.claim(job)
@@ -333,7 +333,7 @@ async def test_others_jobs_are_no_concern_of_it(world: World) -> None:
         assert await made.code(job) == "unknown-job" and not await made.desk.cancel(job)
 
 
-async def test_nobody_s_result_waits_behind_all_that_a_liar_says_it_has(world: World) -> None:
+async def test_a_liars_blobs_do_not_delay_other_results(world: World) -> None:
     async with desk(world) as made:
         jobs = await made.submit(*[SPEC] * 40)
         for job in jobs[2:]:
@@ -346,7 +346,7 @@ async def test_nobody_s_result_waits_behind_all_that_a_liar_says_it_has(world: W
         assert [made.desk.results.about(job) is not None for job in jobs[:3]] == [True, True, False]
 
 
-async def test_whose_attempts_change_for_ever_keeps_no_job_from_going(world: World) -> None:
+async def test_changing_attempts_do_not_keep_a_job_forever(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         for attempt in range(20, 0, -1):
@@ -355,7 +355,7 @@ async def test_whose_attempts_change_for_ever_keeps_no_job_from_going(world: Wor
         assert ("jobs", job) not in made.state.facts
 
 
-async def test_who_has_a_result_is_not_refused_for_this_node_s_full_disk(world: World) -> None:
+async def test_a_claimant_is_not_refused_for_this_nodes_full_disk(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         made.shelf.full = True

@@ -1,4 +1,4 @@
-"""What a claim says came of a job: read as a stranger's word."""
+"""Tests of outcomes in claims, which are untrusted."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ ROOT = "ab" * 32
         Outcome(),
     ],
 )
-def test_what_is_written_is_read(outcome: Outcome) -> None:
+def test_outcomes_survive_a_round_trip(outcome: Outcome) -> None:
     assert read_outcome(pack_outcome(outcome)) == outcome
 
 
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(outcome: Outcome) -> None:
         {"text": b"", "tokens": "many"},
     ],
 )
-def test_what_is_none_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_outcomes_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadOutcome):
         read_outcome(msgpack.packb(fields))
 
@@ -51,12 +51,12 @@ def test_what_is_none_is_refused(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\xc1", b"\x90", msgpack.packb({1: 2}), b"\xdf\xff\xff\xff\xff"]
 )
-def test_what_cannot_be_read_is_refused(data: bytes) -> None:
+def test_undecodable_outcomes_are_refused(data: bytes) -> None:
     with pytest.raises(BadOutcome):
         read_outcome(data)
 
 
-def test_an_error_always_has_room_in_a_claim() -> None:
+def test_an_error_always_fits_a_claim() -> None:
     packed = pack_outcome(failed("c" * 500, "\x1bé" * 5000))
     assert len(packed) < defaults.INLINE_BYTES < JOB_RESULT_BYTES
     assert read_outcome(packed).error == "c" * 32

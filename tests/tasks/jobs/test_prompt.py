@@ -1,4 +1,4 @@
-"""Prompts as jobs: what a stranger asks for, and who can do it."""
+"""Tests of prompts as jobs: untrusted requests, and which node can do them."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ FIELDS: dict[str, Any] = {"root": ROOT, "prompt": b"hello"}
         PromptSpec(ROOT, "x", sampling=Sampling(0.5, 3, 0.9, 2**64 - 1), stop=("\n", "end")),
     ],
 )
-def test_what_is_written_is_read(spec: PromptSpec) -> None:
+def test_specs_survive_a_round_trip(spec: PromptSpec) -> None:
     assert read_spec(pack_spec(spec)) == spec
 
 
@@ -72,13 +72,13 @@ def test_what_is_written_is_read(spec: PromptSpec) -> None:
         {"sampling": [True, 0, 1.0, 0]},
     ],
 )
-def test_what_is_none_is_refused(changes: dict[str, Any]) -> None:
+def test_invalid_specs_are_refused(changes: dict[str, Any]) -> None:
     assert read_spec(msgpack.packb(FIELDS)).prompt == "hello"
     with pytest.raises(BadSpec):
         read_spec(msgpack.packb({**FIELDS, **changes}))
 
 
-def test_more_tokens_than_may_be_made_are_cut() -> None:
+def test_too_many_tokens_are_clamped() -> None:
     most = defaults.PROMPT_TOKENS
     assert read_spec(msgpack.packb({**FIELDS, "tokens": 2**40})).max_tokens == most
     assert read_spec(msgpack.packb({**FIELDS, "tokens": -5})).max_tokens == 1
@@ -106,7 +106,7 @@ def test_whether_all_of_a_model_is_served(layers: tuple[tuple[int, int], ...], w
 PEERS = [Identity.from_seed(number.to_bytes(32)).peer for number in range(1, 121)]
 
 
-def test_what_is_served_is_what_a_route_is_found_for() -> None:
+def test_a_model_is_served_if_and_only_if_it_has_a_route() -> None:
     lot = Random(1)
     found = 0
     for _ in range(500):
@@ -118,7 +118,7 @@ def test_what_is_served_is_what_a_route_is_found_for() -> None:
 
 
 def _by_lot(peer: PeerId, lot: Random) -> MemberRecord:
-    """A member that says anything of a model of about four layers."""
+    """Create a member with random claims about a model of about four layers."""
     shards = []
     for _ in range(lot.randint(0, 3)):
         start = lot.randint(0, 3)
@@ -134,7 +134,7 @@ def _has_route(members: dict[PeerId, MemberRecord], layers: int) -> bool:
     return False
 
 
-def test_ends_that_strangers_say_a_model_has_cost_one_look_each() -> None:
+def test_each_claimed_end_of_a_model_costs_one_step() -> None:
     """With a search for each of these 960 ends this takes seconds."""
     members = {peer: record(peer, (0, 3)) for peer in PEERS[:60]}
     for number, peer in enumerate(PEERS[60:]):
@@ -149,7 +149,7 @@ def test_ends_that_strangers_say_a_model_has_cost_one_look_each() -> None:
 
 
 class Gateway:
-    """Answers as it is told."""
+    """Gateway with prepared answers."""
 
     def __init__(self, answer: Callable[[], Summary]) -> None:
         self.answer = answer
@@ -163,7 +163,7 @@ class Gateway:
 
 
 class Desk:
-    """A node's prompts, who serves, and its clock."""
+    """A node's prompts, the members that serve models, and its clock."""
 
     def __init__(self, answer: Callable[[], Summary] | None = None) -> None:
         self.now = 1000.0
@@ -223,24 +223,24 @@ def test_it_is_answered_as_it_asks() -> None:
         (TextError("bad-template", "no"), "bad-template"),
     ],
 )
-def test_its_own_fault_is_its_result(error: Exception, code: str) -> None:
+def test_a_fault_of_the_request_is_its_result(error: Exception, code: str) -> None:
     assert Desk(raising(error)).run(pack_spec(PromptSpec(ROOT, "x"))).error == code
 
 
 @pytest.mark.parametrize("error", [SessionError("stage-lost", "x"), NoRoute("nobody")])
-def test_others_faults_are_for_another_try(error: Exception) -> None:
+def test_other_faults_are_retried(error: Exception) -> None:
     with pytest.raises(type(error)):
         Desk(raising(error)).run(pack_spec(PromptSpec(ROOT, "x")))
 
 
-def test_what_nobody_can_do_is_done_by_saying_so() -> None:
+def test_an_impossible_job_is_accepted_and_fails() -> None:
     desk = Desk()
     assert desk.prompts.able(job(b"\xc1"))
     assert desk.run(b"\xc1").error == "bad-spec"
     assert not desk.gateway.requests
 
 
-def test_a_model_that_nobody_serves_is_waited_for_and_then_given_up() -> None:
+def test_a_job_for_an_unserved_model_fails_after_a_while() -> None:
     desk, asked = Desk(), job(pack_spec(PromptSpec(ROOT, "x")))
     assert desk.prompts.able(asked)
     desk.members.clear()
@@ -259,7 +259,7 @@ def test_a_model_that_nobody_serves_is_waited_for_and_then_given_up() -> None:
     assert not desk.prompts.able(asked), "it is waited for again"
 
 
-def test_a_model_that_is_not_this_nodes_own_is_left_to_others() -> None:
+def test_a_model_that_this_node_has_no_reason_to_know_is_left_to_others() -> None:
     desk, asked = Desk(), job(pack_spec(PromptSpec(ROOT, "x")))
     desk.own.clear()
     assert not desk.prompts.able(asked), "however well strangers serve it"
@@ -274,14 +274,14 @@ def test_a_model_that_is_not_this_nodes_own_is_left_to_others() -> None:
     assert desk.run(asked.spec).error == "no-route" and not desk.gateway.requests
 
 
-def test_thousands_of_jobs_of_one_model_are_one_look() -> None:
+def test_thousands_of_jobs_share_one_lookup() -> None:
     desk, asked = Desk(), job(pack_spec(PromptSpec(ROOT, "x")))
     for _ in range(1000):
         assert desk.prompts.able(asked)
     assert desk.looks == 1
 
 
-def test_a_thousand_specs_made_to_take_long_hold_the_loop_for_no_time() -> None:
+def test_a_thousand_slow_specs_do_not_stall_the_loop() -> None:
     """Read as a whole, these take 1.4 s each time that a node looks for work."""
     slow = msgpack.packb({"root": "cd" * 32, "prompt": b"x", "y": [{}] * 7900})
     jobs, own = Jobs(), Identity.from_seed(b"w" * 32).peer
@@ -308,7 +308,7 @@ def test_a_thousand_specs_made_to_take_long_hold_the_loop_for_no_time() -> None:
         b"\x82\xa4root\xd9\x40" + b"ab" * 31,
     ],
 )
-def test_a_spec_that_does_not_begin_with_its_root_is_none(packed: bytes) -> None:
+def test_a_spec_that_does_not_begin_with_its_root_is_refused(packed: bytes) -> None:
     with pytest.raises(BadSpec):
         read_spec(packed)
     assert Desk().prompts.able(job(packed)), "by saying so"

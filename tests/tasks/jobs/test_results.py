@@ -1,4 +1,4 @@
-"""Results on this disk."""
+"""Tests of the results on disk."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ async def opened(host: SimulatedHost) -> Results:
     return made
 
 
-async def test_they_outlive_the_daemon(world: World) -> None:
+async def test_results_survive_the_daemon(world: World) -> None:
     async with disk(world) as host:
         results = await opened(host)
         assert len(results) == 0 and await results.take(RESULT.job) is None
@@ -49,7 +49,7 @@ async def test_they_outlive_the_daemon(world: World) -> None:
         assert again.unread == 0 and (await opened(host)).unread == 0
 
 
-async def test_what_is_none_is_passed_over(world: World) -> None:
+async def test_invalid_files_are_ignored(world: World) -> None:
     async with disk(world) as host:
         results = await opened(host)
         await results.put(RESULT)
@@ -60,7 +60,7 @@ async def test_what_is_none_is_passed_over(world: World) -> None:
         assert RESULT.job in again
 
 
-async def test_what_was_read_goes_after_a_day_and_the_rest_after_a_month(world: World) -> None:
+async def test_read_results_expire_after_a_day_and_others_after_a_month(world: World) -> None:
     async with disk(world) as host:
         results = await opened(host)
         now = host.wall()

@@ -1,4 +1,4 @@
-"""Large results as blobs, which leave when nobody wants them."""
+"""Tests of large results as blobs, which are dropped once they are not needed."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ FOLDER = Path("/data/shelf")
 
 
 class FakeExchange:
-    """Others, who hold one blob: it comes into the library when it is asked for."""
+    """Exchange with providers of one blob, which enters the library when it is fetched."""
 
     def __init__(self, library: Library, path: Path) -> None:
         self.announced: list[str] = []
@@ -87,7 +87,7 @@ async def desk(world: World) -> AsyncIterator[Desk]:
         nursery.cancel_scope.cancel()
 
 
-async def test_it_is_shared_and_goes(world: World) -> None:
+async def test_a_result_is_announced_and_dropped(world: World) -> None:
     async with desk(world) as made:
         root = await made.shelf.put(DATA)
         assert made.exchange.announced == [root] and made.room == [len(DATA)]
@@ -110,14 +110,14 @@ async def test_the_owner_s_own_blob_of_the_same_bytes_stays(world: World) -> Non
         assert made.library.blobs.roots() == {root} and not made.withdrawn
 
 
-async def test_what_was_made_by_a_killed_run_goes(world: World) -> None:
+async def test_results_of_a_killed_run_are_dropped(world: World) -> None:
     async with desk(world) as made:
         one, two = await made.shelf.put(DATA), await made.shelf.put(DATA + b"!")
         await made.shelf.tidy({two})
         assert made.library.blobs.roots() == {two} and one not in made.files()
 
 
-async def test_what_is_fetched_is_read_and_not_kept(world: World) -> None:
+async def test_a_fetched_result_is_not_stored(world: World) -> None:
     async with desk(world) as made:
         root = await made.library.add_blob(made.path)
         await made.library.forget(root)
@@ -128,7 +128,7 @@ async def test_what_is_fetched_is_read_and_not_kept(world: World) -> None:
         assert made.library.blobs.roots() == {root}, "it was here before"
 
 
-async def test_a_blob_of_another_size_is_none(world: World) -> None:
+async def test_a_blob_of_another_size_is_refused(world: World) -> None:
     async with desk(world) as made:
         root = await made.library.add_blob(made.path)
         await made.library.forget(root)
@@ -138,7 +138,7 @@ async def test_a_blob_of_another_size_is_none(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_of_a_larger_blob_than_was_said_nothing_is_fetched(
+async def test_a_blob_larger_than_claimed_is_not_fetched(
     tmp_path: Path, autojump_clock: object
 ) -> None:
     """A claimant may name a blob of 2 TB, whose tree takes 300 MB of the author's memory."""

@@ -1,4 +1,4 @@
-"""Jobs compute while nobody waits."""
+"""Jobs compute only without interactive requests."""
 
 import trio
 import trio.testing
@@ -6,7 +6,7 @@ import trio.testing
 from shoal.tasks.jobs.turn import IdleTime
 
 
-def test_it_comes_when_nobody_waits_any_more() -> None:
+def test_the_turn_comes_when_no_interactive_request_is_left() -> None:
     waiting = [2]
 
     async def main() -> float:

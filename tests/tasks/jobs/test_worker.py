@@ -1,4 +1,4 @@
-"""Doing jobs: the claim first, the work, the result; and what goes wrong."""
+"""Tests of doing jobs: the claim, the work, the result, and failures."""
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ WORK = 10.0  # seconds of a job
 
 
 class Runner:
-    """Takes its time."""
+    """Runner that takes time."""
 
     kind = "sum"
 
@@ -128,7 +128,7 @@ async def desk() -> AsyncIterator[Desk]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_job_is_claimed_done_and_said_to_be_done(autojump_clock: object) -> None:
+async def test_a_job_is_claimed_done_and_reported(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
@@ -158,17 +158,17 @@ async def test_progress_keeps_the_lease(autojump_clock: object) -> None:
 
 
 async def test_a_lease_of_a_second_writes_no_more(autojump_clock: object) -> None:
-    """Each sign of progress goes to everybody: its author has no choice how often."""
+    """Progress entries go to every node, so a job's author cannot choose how often."""
     async with desk() as made:
         job = made.state.submit(0, lease=1.0)
         await trio.sleep(WORK + 4)
         assert len(made.state.said("claims", job)) <= 2 + WORK / defaults.STEP_PAUSE
 
 
-async def test_who_fell_silent_during_a_job_was_not_silent_since_before_it(
+async def test_silence_during_a_job_counts_from_the_last_sighting(
     autojump_clock: object,
 ) -> None:
-    """Else its jobs would be taken at once after a long one."""
+    """Otherwise its jobs would be taken over at once after a long job."""
     async with desk() as made:
         made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
         made.state.submit(0)
@@ -180,7 +180,7 @@ async def test_who_fell_silent_during_a_job_was_not_silent_since_before_it(
         assert 2 <= made.worker._crew.silent(OTHER) <= 3 + defaults.LOOK
 
 
-async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> None:
+async def test_no_job_begins_while_an_interactive_request_runs(autojump_clock: object) -> None:
     async with desk() as made:
         made.waited_for = 1
         job = made.state.submit(0)
@@ -197,7 +197,7 @@ async def test_nothing_is_begun_while_somebody_waits(autojump_clock: object) -> 
         assert made.worker.at == job
 
 
-async def test_for_who_is_out_nothing_is_done(autojump_clock: object) -> None:
+async def test_jobs_of_excluded_authors_are_not_done(autojump_clock: object) -> None:
     async with desk() as made:
         made.out = {AUTHOR}
         job = made.state.submit(0)
@@ -208,7 +208,7 @@ async def test_for_who_is_out_nothing_is_done(autojump_clock: object) -> None:
         assert made.worker.at == job
 
 
-async def test_a_job_that_is_gone_is_stopped(autojump_clock: object) -> None:
+async def test_a_removed_job_is_stopped(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
@@ -218,7 +218,7 @@ async def test_a_job_that_is_gone_is_stopped(autojump_clock: object) -> None:
         assert made.state.views.jobs.claims_of(job) == []
 
 
-async def test_who_is_ahead_goes_on_alone(autojump_clock: object) -> None:
+async def test_only_the_claimant_with_precedence_continues(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
@@ -228,7 +228,7 @@ async def test_who_is_ahead_goes_on_alone(autojump_clock: object) -> None:
         assert [claim.claimant for claim in made.state.views.jobs.claims_of(job)] == [OTHER]
 
 
-async def test_another_try_follows_a_failure_and_then_others(autojump_clock: object) -> None:
+async def test_failures_are_retried_and_then_left_to_others(autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.errors = [SessionError("stage-lost", "gone")] * 2
         job = made.state.submit(0)
@@ -242,7 +242,7 @@ async def test_another_try_follows_a_failure_and_then_others(autojump_clock: obj
         assert made.stands(left) is State.DONE
 
 
-async def test_what_always_fails_is_not_tried_for_ever(autojump_clock: object) -> None:
+async def test_a_job_that_always_fails_is_given_up(autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.errors = [SessionError("worker-crashed", "the engine died")] * 1000
         job = made.state.submit(0, lease=50.0)
@@ -253,7 +253,7 @@ async def test_what_always_fails_is_not_tried_for_ever(autojump_clock: object) -
 
 
 @pytest.mark.parametrize("code", ["busy", "no-route"])
-async def test_want_of_room_is_no_failure(code: str, autojump_clock: object) -> None:
+async def test_a_lack_of_capacity_is_not_a_failure(code: str, autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.errors = [SessionError(code, "later")] * 20
         job = made.state.submit(0, lease=50.0)
@@ -263,7 +263,7 @@ async def test_want_of_room_is_no_failure(code: str, autojump_clock: object) -> 
         assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
 
 
-async def test_who_waits_at_a_stage_meanwhile_costs_a_job_no_lease(autojump_clock: object) -> None:
+async def test_a_busy_stage_does_not_cost_a_job_its_lease(autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.errors = [SessionError("busy", "this stage has sessions that are waited for")]
         job = made.state.submit(0)
@@ -271,7 +271,7 @@ async def test_who_waits_at_a_stage_meanwhile_costs_a_job_no_lease(autojump_cloc
         assert made.stands(job) is State.DONE
 
 
-async def test_a_long_result_goes_to_the_shelf_and_leaves_with_its_claim(
+async def test_a_long_result_is_a_blob_and_is_dropped_with_its_claim(
     autojump_clock: object,
 ) -> None:
     async with desk() as made:
@@ -287,7 +287,7 @@ async def test_a_long_result_goes_to_the_shelf_and_leaves_with_its_claim(
         assert not made.shelf.held and made.state.views.jobs.claims_of(job) == []
 
 
-async def test_where_the_shelf_is_full_others_do_it(autojump_clock: object) -> None:
+async def test_another_node_does_the_job_if_the_shelf_is_full(autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.text, made.shelf.refuses = "x" * 5000, True
         job = made.state.submit(0)
@@ -298,7 +298,7 @@ async def test_where_the_shelf_is_full_others_do_it(autojump_clock: object) -> N
         assert made.stands(job) is State.DONE and made.troubles[-1] is None
 
 
-async def test_a_text_beyond_all_bounds_is_no_result(autojump_clock: object) -> None:
+async def test_a_text_that_is_too_large_is_an_error(autojump_clock: object) -> None:
     async with desk() as made:
         made.runner.text = "x" * (defaults.RESULT_BYTES + 1)
         job = made.state.submit(0)
@@ -317,8 +317,8 @@ async def test_a_feed_without_room_claims_nothing(autojump_clock: object) -> Non
         assert made.stands(job) is State.DONE
 
 
-async def test_no_author_s_jobs_take_all_the_room(autojump_clock: object) -> None:
-    """One who never takes a job out has half of it; a second one half of the rest."""
+async def test_no_author_takes_all_the_space_for_claims(autojump_clock: object) -> None:
+    """An author that never removes its jobs gets half of it; a second one half of the rest."""
     async with desk() as made:
         for number in range(ROOM // 1000):
             job = made.state.submit(number)
@@ -340,7 +340,7 @@ async def test_no_author_s_jobs_take_all_the_room(autojump_clock: object) -> Non
         assert made.stands(lone) is State.DONE
 
 
-async def test_claims_go_sooner_where_there_is_little_room(autojump_clock: object) -> None:
+async def test_claims_are_removed_sooner_if_space_is_scarce(autojump_clock: object) -> None:
     async with desk() as made:
         jobs = [made.state.submit(number) for number in range(ROOM // 1600)]
         for job in jobs:
@@ -350,7 +350,7 @@ async def test_claims_go_sooner_where_there_is_little_room(autojump_clock: objec
         assert not list(made.state.views.jobs.claims_by(ME))
 
 
-async def test_what_a_killed_run_was_at_goes_on(autojump_clock: object) -> None:
+async def test_the_job_of_a_killed_run_is_resumed(autojump_clock: object) -> None:
     async with trio.open_nursery() as nursery:
         made = Desk(nursery)
         job, done = made.state.submit(0), made.state.submit(1)
@@ -364,7 +364,7 @@ async def test_what_a_killed_run_was_at_goes_on(autojump_clock: object) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_nothing_is_done_before_it_is_known_what_was_done(autojump_clock: object) -> None:
+async def test_nothing_is_claimed_before_earlier_claims_are_known(autojump_clock: object) -> None:
     async with trio.open_nursery() as nursery:
         made = Desk(nursery)
         made.state.shown = trio.Event()
@@ -379,7 +379,7 @@ async def test_nothing_is_done_before_it_is_known_what_was_done(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
-async def test_who_leaves_takes_its_claim_back(autojump_clock: object) -> None:
+async def test_a_stopping_node_withdraws_its_claim(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
@@ -391,7 +391,7 @@ async def test_who_leaves_takes_its_claim_back(autojump_clock: object) -> None:
         assert made.stands(job) is State.OPEN
 
 
-async def test_a_disk_that_refuses_holds_the_work_back(autojump_clock: object) -> None:
+async def test_no_work_begins_while_the_disk_refuses_claims(autojump_clock: object) -> None:
     async with desk() as made:
         made.state.stored = False
         job = made.state.submit(0)
@@ -399,7 +399,7 @@ async def test_a_disk_that_refuses_holds_the_work_back(autojump_clock: object) -
         assert not made.runner.began and made.stands(job) is State.OPEN
 
 
-async def test_a_kind_that_is_not_known_is_not_done(autojump_clock: object) -> None:
+async def test_jobs_of_an_unknown_kind_are_not_done(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0, kind="training")
         await trio.sleep(60)
@@ -407,8 +407,8 @@ async def test_a_kind_that_is_not_known_is_not_done(autojump_clock: object) -> N
         assert AUTHOR not in made.worker._crew.shares
 
 
-async def test_what_falls_to_another_is_hesitated_over(autojump_clock: object) -> None:
-    """Two who claim it at once hear of each other before either has worked for nothing."""
+async def test_a_job_that_falls_to_another_node_is_delayed(autojump_clock: object) -> None:
+    """Of two nodes that claim it at once, both see the other claim before either begins to work."""
     async with desk() as made:
         made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
         await trio.sleep(1)
@@ -426,8 +426,8 @@ async def test_what_falls_to_another_is_hesitated_over(autojump_clock: object) -
         assert not made.runner.began and made.worker.at is None
 
 
-async def test_others_run_while_very_many_changes_are_looked_at(autojump_clock: object) -> None:
-    """Strangers make as many jobs and claims at once as they like; the event loop is not held."""
+async def test_many_changes_do_not_stall_the_loop(autojump_clock: object) -> None:
+    """Strangers can create any number of jobs and claims at once, without a stalled loop."""
     async with desk() as node:
         node.ready = False
         looked = count(node.worker._claimant)
@@ -441,7 +441,7 @@ async def test_others_run_while_very_many_changes_are_looked_at(autojump_clock: 
 
 
 def count(claimant: Claimant) -> list[int]:
-    """How many jobs it looks at from now on."""
+    """Count the jobs that are examined from now on."""
     looked, noticed = [0], claimant.noticed
 
     def counted(job: str, now: float) -> bool:
@@ -452,7 +452,7 @@ def count(claimant: Claimant) -> list[int]:
     return looked
 
 
-async def test_others_run_while_very_many_members_are_looked_at(autojump_clock: object) -> None:
+async def test_many_members_do_not_stall_the_loop(autojump_clock: object) -> None:
     async with desk() as node:
         peers = [Identity.from_seed(number.to_bytes(32)).peer for number in range(10, 1210)]
         for peer in peers:

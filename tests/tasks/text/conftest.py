@@ -1,4 +1,4 @@
-"""Tokenizers and model files made on the spot."""
+"""Fixtures with tokenizers and model files."""
 
 import json
 from collections.abc import Callable

@@ -66,7 +66,7 @@ def test_the_first_space_is_stripped_and_no_other(fallback_tokenizer: Tokenizer)
     assert stream(fallback_tokenizer, ids) == ["", "the", "", " beginning", " ", ""]
 
 
-def test_what_never_completes_is_given_out_in_the_end(bytes_tokenizer: Tokenizer) -> None:
+def test_unfinished_characters_are_emitted_at_the_end(bytes_tokenizer: Tokenizer) -> None:
     first = ids_of(bytes_tokenizer, "ð")  # the byte F0
     assert "".join(stream(bytes_tokenizer, first)) == "\ufffd"
     assert "".join(stream(bytes_tokenizer, first * 100)) == "\ufffd" * 100
@@ -85,7 +85,7 @@ def test_any_text_ends_before_the_stop_string(text: str, stop: str, data: st.Dat
     assert watched.stopped == (stop in text)
 
 
-def test_what_may_begin_a_stop_string_waits() -> None:
+def test_a_possible_stop_string_is_held_back() -> None:
     watched = StopFilter(["\nUser:", "###"])
     assert watched.push("yes\nUs") == "yes"
     assert watched.push("ed") == "\nUsed"

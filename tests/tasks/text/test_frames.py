@@ -24,7 +24,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x01", b"\xdf\xff\xff\xff\xff", b"\x91" * 5000])
-def test_what_is_no_map_is_refused(body: bytes) -> None:
+def test_a_frame_without_a_map_is_refused(body: bytes) -> None:
     with pytest.raises(TextError) as caught:
         unpack_body(body)
     assert caught.value.code == "text-protocol"

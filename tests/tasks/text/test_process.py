@@ -220,7 +220,7 @@ async def test_stop_ids_are_the_union_of_the_files(files: Files) -> None:
 
 
 @pytest.mark.trio
-async def test_the_template_may_stand_in_the_tokenizer_config(files: Files) -> None:
+async def test_the_template_may_be_in_the_tokenizer_config(files: Files) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ 1 }}"}]
     configured = json.dumps({"chat_template": named}).encode()
     async with running(files(chat_template=None, tokenizer_config=configured)) as text:
@@ -276,7 +276,7 @@ async def test_the_kernel_filters_what_the_child_asks_for(files: Files) -> None:
 
 
 @pytest.mark.trio
-async def test_a_child_whose_daemon_is_gone_ends_by_itself(files: Files) -> None:
+async def test_a_child_ends_when_its_daemon_has_ended(files: Files) -> None:
     endless = b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     data = files(chat_template=endless)
     blobs = {"tokenizer": data.tokenizer, "chat_template": endless}
@@ -293,9 +293,7 @@ async def test_a_child_whose_daemon_is_gone_ends_by_itself(files: Files) -> None
 
 
 @pytest.mark.trio
-async def test_so_many_requests_wait_and_no_more(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_requests_are_bounded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "TEXT_IN_FLIGHT", 2)
     codes: list[str] = []
     async with running(files()) as text, trio.open_nursery() as nursery:

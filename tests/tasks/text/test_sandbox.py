@@ -85,7 +85,7 @@ def test_a_confined_process_may_compute_and_no_more() -> None:
 
 
 @needs_linux
-def test_without_that_it_may_all() -> None:
+def test_without_a_filter_everything_is_allowed() -> None:
     _, refused, executed = deeds("free")
     assert executed and not any(refused.values())
 
