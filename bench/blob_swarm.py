@@ -23,18 +23,18 @@ from typing import Any, Final
 
 import trio
 
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
+from shoal.dht.content.library import Library
+from shoal.dht.exchange.exchange import Exchange
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.calls import Answer, Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.link.calls import Answer, Call, Reply
 
 MEASURES = ("dht", "transport", "netsim")
 

@@ -42,14 +42,14 @@ import trio
 from lane import make_endpoint
 from rpc_vs_lattica import LOOPBACK, started
 
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
+from shoal.dht.content.library import Library
+from shoal.dht.exchange.exchange import Exchange
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
-from shoal.transport.serving import IncomingStream
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.host.real import RealHost
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 
 MEASURES = ("dht", "transport", "bench/peers/bitswap_side.py")
 

@@ -13,9 +13,9 @@ from statistics import median
 
 import trio
 
-from shoal.transport.browser.channel import ChannelPipe
-from shoal.transport.datagrams import Datagrams
-from shoal.transport.realhost import RealHost
+from shoal.transport.browser.channel import ChannelByteStream
+from shoal.transport.host.datagrams import Datagrams
+from shoal.transport.host.real import RealHost
 
 MEASURES = ("transport",)
 
@@ -23,21 +23,21 @@ LOOPBACK = "127.0.0.1"
 CHUNK = bytes(64 * 1024)
 
 
-async def write(pipe: ChannelPipe, size: int) -> None:
+async def write(pipe: ChannelByteStream, size: int) -> None:
     left = size
     while left:
         await pipe.wait_writable()
         left -= pipe.write_ready(memoryview(CHUNK)[:left])
 
 
-async def read(pipe: ChannelPipe, size: int) -> None:
+async def read(pipe: ChannelByteStream, size: int) -> None:
     left = size
     while left:
         await pipe.wait_readable()
         left -= len(pipe.read_ready(1 << 18))
 
 
-async def bulk(pipe: ChannelPipe, other: ChannelPipe, size: int) -> tuple[float, float]:
+async def bulk(pipe: ChannelByteStream, other: ChannelByteStream, size: int) -> tuple[float, float]:
     """Return the CPU milliseconds per MB of both ends, and MB/s."""
     cpu, wall = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
@@ -47,7 +47,7 @@ async def bulk(pipe: ChannelPipe, other: ChannelPipe, size: int) -> tuple[float,
     return cpu * 1e3 / (size / 1e6), size / 1e6 / wall
 
 
-async def round_trips(pipe: ChannelPipe, other: ChannelPipe, count: int) -> float:
+async def round_trips(pipe: ChannelByteStream, other: ChannelByteStream, count: int) -> float:
     """Return the milliseconds of the median round trip, 128 bytes in each direction."""
     times = []
     for _ in range(count):

@@ -19,17 +19,17 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.frame import Priority
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.dialer import Dialer, Strategies
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity
-from shoal.transport.ladder import Ladder, Rungs
-from shoal.transport.link import Link
-from shoal.transport.serving import IncomingStream
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 
 MEASURES = ("transport", "netsim")
 
@@ -79,8 +79,10 @@ class Node:
         async with trio.open_nursery() as nursery:
             made_host = SimulatedHost(host, PROFILES["desktop"], nursery)
             made = endpoint(made_host, self.seed)
-            ladder = Ladder(made_host, made, rungs=Rungs(lan=False, mapping=False, relay=False))
-            await nursery.start(ladder.run, host.addresses()[0], PORT)
+            dialer = Dialer(
+                made_host, made, strategies=Strategies(lan=False, mapping=False, relay=False)
+            )
+            await nursery.start(dialer.run, host.addresses()[0], PORT)
             task_status.started()
             if self.work is not None:
                 await self.work(made)

@@ -38,9 +38,9 @@ from worlds.failover import (
 from shoal.netsim.faults import Faults
 from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
+from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import DialFailed
-from shoal.transport.link import Link
-from shoal.transport.pipe import Way
+from shoal.transport.link.link import Link
 
 MEASURES = ("transport", "netsim")
 
@@ -67,7 +67,7 @@ async def live_on(town: Town) -> Figures:
         await other.connect(one.peer)
     town.patience += LASTS_S.get(town.misfortune, 0.0)
     with trio.move_on_after(town.rng.uniform(6, 12)):
-        while (link := town.link()) is None or link.way is Way.RELAYED:  # noqa: ASYNC110
+        while (link := town.link()) is None or link.path_kind is PathKind.RELAYED:  # noqa: ASYNC110
             await trio.sleep(0.1)
     async with trio.open_nursery() as nursery:
         await work(town, nursery)
@@ -91,7 +91,8 @@ def path_of(town: Town) -> str:
         "none"
         if link is None
         else "+".join(
-            f"{leg.way}/{leg.medium}{'*' if leg.used else ''}" for leg in link.status.legs
+            f"{path.path_kind}/{path.medium}{'*' if path.used else ''}"
+            for path in link.status.paths
         )
     )
 

@@ -27,17 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
+from worlds.climber import TransportNode
+from worlds.town import Town, meet
 
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.daemons.town import Town, meet
-from shoal.netsim.gateway import Allowed
-from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.netns.backend import KernelHost, KernelWorld
 from shoal.netsim.netns.namespaces import available
-from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.network.gateway import Allowed
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
-from shoal.transport.ladder import Rungs
+from shoal.transport.dial.dialer import Strategies
 
 MEASURES = ("transport", "netsim", "bench/peers/ladder_side.py")
 
@@ -99,16 +99,16 @@ def possible(one: str, other: str, blocked: Sequence[str]) -> bool:
     return tcp or ("udp" not in blocked and not both_hard)
 
 
-async def side(town: Town, name: str, kind: str, blocked: str) -> Climber:
+async def side(town: Town, name: str, kind: str, blocked: str) -> TransportNode:
     knobs: dict[str, Any] = {"allow": ALLOWED[blocked]} if blocked else {}
     if kind == PUBLIC and not blocked:
-        return await town.node(town.world.host(name, link=_LINK), rungs=Rungs(lan=False))
+        return await town.node(town.world.host(name, link=_LINK), strategies=Strategies(lan=False))
     inside = {"inside": "198.18.0.0/24"} if kind == PUBLIC else {}
     made = "router" if kind == PUBLIC else kind
     gateway = town.world.gateway(f"{name}-router", made, link=_LINK, **knobs, **inside)
     address = town.world.public_address() if kind == PUBLIC else None
     host = town.world.host(name, behind=gateway, address=address)
-    return await town.node(host, rungs=Rungs(lan=False))
+    return await town.node(host, strategies=Strategies(lan=False))
 
 
 def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, A
         town = Town(world)
         for number in range(3):
             host = world.host(f"relay{number}")
-            await town.relay(host, everywhere=number == 0, rungs=Rungs(lan=False))
+            await town.relay(host, everywhere=number == 0, strategies=Strategies(lan=False))
         for relay in town.relays:
             await town.introduce(relay, town.relays)
         await trio.sleep(5)
@@ -134,7 +134,7 @@ def cell(one: str, other: str, blocked: Sequence[str], seed: int) -> dict[str, A
         found.update(
             connected=met.connected,
             direct=met.direct,
-            way=f"{met.way} {met.medium}".strip(),
+            path_kind=f"{met.path_kind} {met.medium}".strip(),
             why=f"{met.code} {met.why}".strip(),
         )
 

@@ -33,16 +33,16 @@ from random import Random
 from typing import Any, Final
 
 import trio
+from worlds.climber import TransportNode
+from worlds.town import Meeting, Town, meet
 
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.daemons.town import Meeting, Town, meet
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import Draw, Kind, Population, build, draw, load
 from shoal.netsim.seeds import Figures, Ledger
-from shoal.netsim.trace import SENT, Trace
+from shoal.netsim.trace.trace import SENT, Trace
 from shoal.netsim.world import World
-from shoal.transport.ladder import Rungs
+from shoal.transport.dial.dialer import Strategies
 from shoal.transport.relay.defaults import BURST_S
 
 MEASURES = ("transport", "netsim")
@@ -58,7 +58,7 @@ JOIN_S: Final = 0.4
 SOON_S: Final = 15.0
 GOALS: Final = {"connected": 0.999, "direct": 0.99, "rate": 64_000 * (1 + BURST_S / WINDOW_S)}
 PUBLISHED: Final = 0.70
-RUNGS: Final = Rungs(lan=False)  # every home has one computer
+RUNGS: Final = Strategies(lan=False)  # every home has one computer
 
 
 def quotas(kinds: Sequence[Kind], count: int) -> list[Kind]:
@@ -114,11 +114,11 @@ class Run:
         self.world = World(seed, latency=latency.matrix(), trace=self.sent)
         self.town = Town(self.world)
         self.random = self.world.streams.get("", "pairs")
-        self.classes: dict[str, list[Climber]] = {}
+        self.classes: dict[str, list[TransportNode]] = {}
         self.drawn: dict[str, Draw] = {}
         self.found: list[dict[str, Any]] = []
         self.under_way: list[set[str]] = []
-        self.reachable: list[Climber] = []
+        self.reachable: list[TransportNode] = []
         # maximum of bytes per second that one node has relayed in `WINDOW_S`
         self.relayed_most = 0.0
         self._people = people
@@ -143,7 +143,7 @@ class Run:
         while True:
             await trio.sleep(WINDOW_S)
             for node in self.reachable:
-                now = node.ladder.relaying.book.figures().spent
+                now = node.dialer.relaying.book.figures().spent
                 rate = (now - before[node.peer]) / WINDOW_S
                 self.relayed_most = max(self.relayed_most, rate)
                 before[node.peer] = now
@@ -158,7 +158,7 @@ class Run:
             drawn = draw_one(population, kind, self.world.streams.get(name, "population"))
             host = build(self.world, name, drawn).host
             assert isinstance(host, Host)
-            node = await self.town.node(host, rungs=RUNGS)
+            node = await self.town.node(host, strategies=RUNGS)
             self.drawn[node.peer] = drawn
             if kind is public:
                 self.reachable.append(node)
@@ -171,12 +171,12 @@ class Run:
                 await trio.sleep(JOIN_S)
         await trio.sleep(SETTLE_S)
 
-    async def introduce(self, node: Climber) -> None:
+    async def introduce(self, node: TransportNode) -> None:
         """Introduce a node by three reachable ones, at their listening address or on TCP 443."""
         others = self.random.sample(self.reachable, 3)
         await self.town.introduce(node, others, web=True)
 
-    def pairs(self) -> Iterator[tuple[Climber, Climber]]:
+    def pairs(self) -> Iterator[tuple[TransportNode, TransportNode]]:
         """Yield each class with each class in turn, in random order."""
         cells = list(product(self.classes.values(), repeat=2))
         chosen = [cells[number % len(cells)] for number in range(self._pairs)]
@@ -187,7 +187,7 @@ class Run:
                 a, b = self.random.choice(one), self.random.choice(other)
             yield a, b
 
-    async def pair(self, one: Climber, other: Climber) -> None:
+    async def pair(self, one: TransportNode, other: TransportNode) -> None:
         self.under_way.append({one.peer, other.peer})
         met, link = await meet(one, other)
         self.under_way.remove({one.peer, other.peer})
@@ -195,7 +195,7 @@ class Run:
             link.close()
         self.found.append(self.line(one, other, met))
 
-    def line(self, one: Climber, other: Climber, met: Meeting) -> dict[str, Any]:
+    def line(self, one: TransportNode, other: TransportNode, met: Meeting) -> dict[str, Any]:
         a, b = self.drawn[one.peer], self.drawn[other.peer]
         return {
             "classes": (a.kind.name, b.kind.name),
@@ -203,7 +203,7 @@ class Run:
             "known": met.known,
             "connected": met.connected,
             "direct": met.direct,
-            "way": f"{met.way} {met.medium}{'6' if met.six else ''}".strip(),
+            "way": f"{met.path_kind} {met.medium}{'6' if met.six else ''}".strip(),
             "why": met.code or met.why,
             "theory": theory(a, b),
             "web": "blocked" in (a.kind.punch, b.kind.punch),
@@ -290,7 +290,7 @@ def table(lines: Sequence[dict[str, Any]]) -> list[str]:
 
 def ways(lines: Sequence[dict[str, Any]]) -> str:
     counted = Counter(line["way"] or "none" for line in lines)
-    return ", ".join(f"{way} {count}" for way, count in counted.most_common())
+    return ", ".join(f"{path_kind} {count}" for path_kind, count in counted.most_common())
 
 
 def measure(seeds: int, people: int, pairs: int, path: Path | None, jobs: int) -> list[Figures]:

@@ -35,11 +35,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from shoal.dht.query import LookupSettings
-from shoal.netsim.daemons.ring import Ring, blob_record, ground
+from worlds.ring import Ring, blob_record, ground
+
+from shoal.dht.kademlia.query import LookupSettings
 from shoal.netsim.seeds import Figures, measure
 
-MEASURES = ("dht", "netsim")
+MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py")
 
 HONEST, RANDOM, GROUND = 1_000, 250, 45
 BITS: Final = 12

@@ -1,6 +1,6 @@
 """A thousand nodes at home: joining, publishing a thousand keys, churn, and the loss of a third.
 
-Light nodes (`netsim/daemons/ring.py`): the cores of `dht/` over the links of home volunteers and
+Light nodes (`bench/worlds/ring.py`): the cores of `dht/` over the links of home volunteers and
 the latencies of the core matrix; a link costs four round trips. Parts with seeds of their own:
 
 joined    all nodes join by the protocol, through three that are present; one publishes 100 keys,
@@ -30,13 +30,14 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
+from worlds.ring import Got, Ring, blob_record
+from worlds.ringnode import RingNode
+
 from shoal.dht import defaults
-from shoal.dht.walk import Walk
-from shoal.netsim.daemons.ring import Got, Ring, blob_record
-from shoal.netsim.daemons.ringnode import RingNode
+from shoal.dht.kademlia.walk import Walk
 from shoal.netsim.seeds import Figures, measure
 
-MEASURES = ("dht", "netsim")
+MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py", "bench/worlds/ringnode.py")
 
 GONE: Final = 0.3
 HOUR_S: Final = 3_600.0

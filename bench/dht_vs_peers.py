@@ -41,15 +41,15 @@ from statistics import median
 
 import trio
 
-from shoal.dht.key import Key, distance, node_key
-from shoal.dht.record import NameBody
+from shoal.dht.records.key import Key, distance, node_key
+from shoal.dht.records.record import NameBody
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.link import Link
 
 MEASURES = ("dht", "transport", "bench/peers/dht_sides.py")
 

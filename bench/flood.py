@@ -31,14 +31,14 @@ import trio
 from lane import make_endpoint
 
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.certificate import Certificate
+from shoal.transport.bytestream import TcpByteStream
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.secured import PathLost, SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.link import Link
-from shoal.transport.path import Path, PathLost
-from shoal.transport.pipe import TcpPipe
-from shoal.transport.realhost import RealHost
-from shoal.transport.tls import Tls
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
 from shoal.transport.udp.connection import Connection, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
@@ -103,7 +103,7 @@ async def visit(port: int, names: list[Certificate], *, whole: bool) -> None:
     """Do as much of a handshake as costs the node, then leave."""
     stream = await trio.open_tcp_stream(VICTIM, port, local_address=stranger())
     tls = Tls(random.choice(names), server=False)
-    path = Path(TcpPipe(stream), tls)
+    path = SecureStream(TcpByteStream(stream), tls)
     try:
         if whole:
             await path.handshake()

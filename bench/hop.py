@@ -27,14 +27,14 @@ from yardstick import Yardstick
 
 from shoal.cli.client import request
 from shoal.cli.swarm import LocalSwarm
-from shoal.dht.library import Library
+from shoal.dht.content.library import Library
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
 from shoal.tasks.engine.kv import KV, Budget
 from shoal.tasks.engine.llama import Model
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.shard import choose_dtype, shard_of
-from shoal.transport.realhost import RealHost
+from shoal.tasks.placement.shard import choose_dtype, shard_of
+from shoal.transport.host.real import RealHost
 
 MEASURES = ("tasks", "dht", "transport", "node", "cli", "shoal/models")
 

@@ -27,13 +27,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
-from shoal.transport.serving import IncomingStream
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 
 MEASURES = ("transport",)
 

@@ -22,9 +22,9 @@ import trio
 from lane import make_endpoint
 
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.link import Link
-from shoal.transport.serving import IncomingStream
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 
 MEASURES = ("transport",)
 

@@ -27,7 +27,7 @@ from worlds.earlier import TODAY, answer, checkout, measured
 
 from shoal.netsim.daemons.daemon import Daemon
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
@@ -54,7 +54,9 @@ def resident() -> float:
 
 def _limits_dials() -> bool:
     """Whether the daemons of this commit limit the rate of their dials; the module was renamed."""
-    return any(find_spec(f"shoal.dht.{name}") is not None for name in ("pace", "diallimiter"))
+    return any(
+        find_spec(f"shoal.dht.{name}") is not None for name in ("pace", "diallimiter", "kademlia")
+    )
 
 
 class Swarm:

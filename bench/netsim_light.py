@@ -24,11 +24,11 @@ from statistics import median
 
 from shoal.netsim.clock import Events
 from shoal.netsim.light import Sends
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import populate
 from shoal.netsim.seeds import Figures, measure
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 MEASURES = ("netsim",)

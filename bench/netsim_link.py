@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import trio
 from yardstick import Yardstick
 
-from shoal.netsim.link import Burst, LinkSpec, PipeSpec
 from shoal.netsim.netns.backend import KernelWorld
 from shoal.netsim.netns.namespaces import available
+from shoal.netsim.network.link import Burst, LinkSpec, PipeSpec
 from shoal.netsim.world import World
 
 MEASURES = ("netsim",)

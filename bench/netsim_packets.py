@@ -18,8 +18,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.trace import Trace
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 MEASURES = ("netsim",)

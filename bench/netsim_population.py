@@ -18,7 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from shoal.netsim.population.calibration import PUBLISHED, punch
+from worlds.calibration import PUBLISHED, punch
+
 from shoal.netsim.population.mix import load, punch_rate
 from shoal.netsim.seeds import Figures, measure
 

@@ -24,10 +24,10 @@ from typing import Any
 import trio
 from worlds.earlier import TODAY, answer, checkout, environment, measured
 
-from shoal.node.config import NodeConfig
-from shoal.node.daemon import Node, run_node
+from shoal.node.daemon.daemon import Node, run_node
+from shoal.node.settings.config import NodeConfig
 from shoal.transport.address import Address
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
 
 MEASURES = ("node", "tasks", "state", "dht", "transport")
 

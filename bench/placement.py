@@ -24,7 +24,7 @@ from typing import Final
 
 from shoal.netsim.daemons.placements import Outcome, Placements
 
-MEASURES = ("tasks", "state/record.py", "netsim/daemons/placements.py")
+MEASURES = ("tasks", "state/membership/record.py", "netsim/daemons/placements.py")
 
 HOLE_S: Final = 30.0
 MOVES: Final = 2

@@ -19,19 +19,19 @@ import trio
 from yardstick import Yardstick
 
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.certificate import Certificate
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.bytestream import ByteStream, TcpByteStream
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.handshake.secured import PathLost, SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
-from shoal.transport.path import Path, PathLost
-from shoal.transport.pipe import Pipe, TcpPipe
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
-from shoal.transport.tls import Tls
 
 MEASURES = ("transport",)
 
@@ -84,8 +84,8 @@ async def target(port: int, peer: str) -> None:
     client = RelayClient(host, endpoint)
     certificate = Certificate.generate(identity, host)
 
-    async def serve(pipe: Pipe) -> None:
-        path = Path(pipe, Tls(certificate, server=True, expect=None))
+    async def serve(pipe: ByteStream) -> None:
+        path = SecureStream(pipe, Tls(certificate, server=True, expect=None))
         try:
             await path.handshake()
             while what := await exactly(path, 1):
@@ -104,10 +104,10 @@ async def target(port: int, peer: str) -> None:
         listener = await host.listen(LOOPBACK, 0)
         print(listener.socket.getsockname()[1], identity.peer, flush=True)
         while True:
-            nursery.start_soon(serve, TcpPipe(await listener.accept()))
+            nursery.start_soon(serve, TcpByteStream(await listener.accept()))
 
 
-async def exactly(path: Path, size: int) -> bytes:
+async def exactly(path: SecureStream, size: int) -> bytes:
     """Return `size` bytes; b"" at the end."""
     got = bytearray(REST.pop(path, b""))
     while len(got) < size:
@@ -120,10 +120,10 @@ async def exactly(path: Path, size: int) -> bytes:
     return bytes(got[:size])
 
 
-REST: dict[Path, bytes] = {}
+REST: dict[SecureStream, bytes] = {}
 
 
-async def swallow(path: Path) -> None:
+async def swallow(path: SecureStream) -> None:
     left = BYTES - len(REST.pop(path, b""))
     while left > 0:
         left -= len(await path.receive()) or left
@@ -131,13 +131,13 @@ async def swallow(path: Path) -> None:
     await path.drain()
 
 
-async def echo(path: Path) -> None:
+async def echo(path: SecureStream) -> None:
     for _ in range(TURNS):
         path.send(await exactly(path, 128))
         await path.drain()
 
 
-async def measure(path: Path, relay_link: Link) -> Figures:
+async def measure(path: SecureStream, relay_link: Link) -> Figures:
     """Measure bulk, then round trips."""
     before = (await relay_link.call("cpu", timeout=5)).header["s"]
     began = time.perf_counter()
@@ -176,10 +176,10 @@ async def source(rounds: int, ports: tuple[int, int], peers: tuple[str, str]) ->
         address = Address(LOOPBACK, ports[0], PeerId(peers[0]))
         link = await endpoint.dial(address, timeout=5)
         for _ in range(rounds):
-            direct: Pipe = TcpPipe(await host.connect(LOOPBACK, ports[1]))
-            circuit: Pipe = await client.dial(address, expect, timeout=5)
+            direct: ByteStream = TcpByteStream(await host.connect(LOOPBACK, ports[1]))
+            circuit: ByteStream = await client.dial(address, expect, timeout=5)
             for name, pipe in (("direct", direct), ("circuit", circuit)):
-                path = Path(pipe, Tls(certificate, server=False, expect=expect))
+                path = SecureStream(pipe, Tls(certificate, server=False, expect=expect))
                 await path.handshake()
                 results[name].append(await measure(path, link))
                 path.close()

@@ -33,8 +33,8 @@ import trio
 from lane import Bare, connect_bare, count_bytes, make_certificate, make_endpoint, receive_exactly
 
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.link import Link
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
 
 MEASURES = ("transport", "bench/peers/lattica_side.py")
 

@@ -1,7 +1,7 @@
 """Replication with f liars among n nodes, for any f below n: the effect on the feeds of the others.
 
 Light nodes over the links of home volunteers, all linked with each other: 2 to 12 of them, of which
-all but one may be liars (`netsim/daemons/twofaced.py`). For 20 s honest nodes write, change and
+all but one may be liars (`bench/worlds/twofaced.py`). For 20 s honest nodes write, change and
 delete facts. Meanwhile each liar shows two histories of its feeds, forks them, reuses ids, signs
 nonsense, deletes, floods, exceeds the limits of its kinds and begins new epochs. As a relay it
 withholds and replays entries, promises entries that do not exist, claims that nothing differs,
@@ -28,18 +28,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgpack
+from worlds.replicanode import ReplicaNode, at_once
+from worlds.replicas import Swarm
+from worlds.twofaced import ACTS, MOODS, PLOTS, TwoFaced
 
-from shoal.netsim.daemons.replicanode import ReplicaNode, at_once
-from shoal.netsim.daemons.replicas import Swarm
-from shoal.netsim.daemons.twofaced import ACTS, MOODS, PLOTS, TwoFaced
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
-from shoal.state.entry import Entry
-from shoal.state.feed import Feed, Outcome, Verdict
-from shoal.state.kinds import KINDS
-from shoal.state.replica import Replica, Taken
+from shoal.state.feeds.entry import Entry
+from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.kinds import KINDS
+from shoal.state.replication.replica import Replica, Taken
 
-MEASURES = ("state", "netsim")
+MEASURES = (
+    "state",
+    "netsim",
+    "transport",
+    "bench/worlds/replicanode.py",
+    "bench/worlds/replicas.py",
+    "bench/worlds/twofaced.py",
+)
 
 ACTIVE_S, PATIENCE_S = 20, 60
 MOST: Final = 12

@@ -1,6 +1,6 @@
 """Twenty nodes do a thousand jobs through partitions, crashes and clocks that jump by an hour.
 
-Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
+Light nodes (`bench/worlds/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix: the real `Writer`, feeds, `Exchange`, views and `Claimant`. Claims are signed
 entries that travel by news, comparisons and pulls, as in a daemon. Only TLS and the store are left
 out, and a write reaches the disk after 10 to 250 ms. A node counts as silent 5 s after its packets
@@ -36,7 +36,7 @@ from worlds.claims import JOBS, TWINS, Sim
 
 from shoal.netsim.seeds import Figures, Ledger
 
-MEASURES = ("state", "netsim", "transport/identity.py")
+MEASURES = ("state", "netsim", "transport/identity.py", "transport", "bench/worlds/claims.py")
 
 TWIN_SEEDS: Final = 2
 GOALS: Final = {"reruns": 0.05, "makespan": 1.5}

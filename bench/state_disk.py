@@ -26,13 +26,18 @@ from random import Random
 
 import psutil
 
-from shoal.state.entry import NO_PARENT, Entry, FeedName, Head
-from shoal.state.store import Store
-from shoal.state.work import Drop, Put, Work
+from shoal.state.feeds.changes import Drop, Put, Work
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head
+from shoal.state.feeds.store import Store
+from shoal.transport.host.real import RealFiles
 from shoal.transport.identity import PeerId, peer_id_of
-from shoal.transport.realhost import RealFiles
 
-MEASURES = ("state", "transport/database.py", "transport/identity.py", "transport/realhost.py")
+MEASURES = (
+    "state",
+    "transport/host/database.py",
+    "transport/identity.py",
+    "transport/host/real.py",
+)
 
 GOAL, QUICK_GOAL = 2.0, 2.2
 LEAVE = 0.1  # of the members, per day

@@ -36,10 +36,10 @@ from typing import Any, Final
 
 from yardstick import Yardstick
 
-from shoal.state.document import Document, snapshot
-from shoal.state.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
-from shoal.state.feed import Feed, Outcome, Verdict
-from shoal.state.kinds import KINDS
+from shoal.state.feeds.document import Document, snapshot
+from shoal.state.feeds.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
+from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.kinds import KINDS
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity
 

@@ -33,14 +33,14 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.netsim.world import World
-from shoal.state.membership import Membership
+from shoal.state.membership.membership import Membership
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
 
 MEASURES = ("state", "transport", "netsim")

@@ -1,6 +1,6 @@
 """A hundred nodes in a partition for ten minutes, both sides writing; then the partition heals.
 
-Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
+Light nodes (`bench/worlds/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix. As in a daemon, rosters dial members up to 64 links, give lost ones up and dial
 them again at their usual rate, so the first link across the former partition is made by them. Every
 node writes a fact every 30 s on average, on both sides, until the partition heals. Measured are the
@@ -24,12 +24,19 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Final
 
-from shoal.netsim.daemons.replicanode import ReplicaNode
-from shoal.netsim.daemons.replicas import Swarm
+from worlds.replicanode import ReplicaNode
+from worlds.replicas import Swarm
+
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
 
-MEASURES = ("state", "netsim")
+MEASURES = (
+    "state",
+    "netsim",
+    "transport",
+    "bench/worlds/replicanode.py",
+    "bench/worlds/replicas.py",
+)
 
 LINKS: Final = 32
 CUT_S: Final = 600.0

@@ -2,7 +2,7 @@
 
 Light nodes over the links of home volunteers. Honest ones form a ring, each linked with its two
 neighbours and vouching for them in its `member` feed, so that distant ones are kept because others
-vouch for them. Mills (`netsim/daemons/keymill.py`) are each linked with two of them. Their fresh
+vouch for them. Mills (`bench/worlds/keymill.py`) are each linked with two of them. Their fresh
 keys all write and each vouch for 64 more, until honest nodes have heard of a million. Honest nodes
 write all the time.
 
@@ -24,17 +24,24 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgpack
+from worlds.keymill import KeyMill
+from worlds.replicanode import ReplicaNode, at_once
+from worlds.replicas import Swarm
 
-from shoal.netsim.daemons.keymill import KeyMill
-from shoal.netsim.daemons.replicanode import ReplicaNode, at_once
-from shoal.netsim.daemons.replicas import Swarm
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
-from shoal.state.authors import Authors
-from shoal.state.replica import Replica
-from shoal.state.vouches import VOUCHES, write_vouches
+from shoal.state.replication.authors import Authors
+from shoal.state.replication.replica import Replica
+from shoal.state.replication.vouches import VOUCHES, write_vouches
 
-MEASURES = ("state", "netsim")
+MEASURES = (
+    "state",
+    "netsim",
+    "transport",
+    "bench/worlds/keymill.py",
+    "bench/worlds/replicanode.py",
+    "bench/worlds/replicas.py",
+)
 
 HONEST, MILLS = 8, 5
 STEP_S, PATIENCE_S, QUIET_S = 5.0, 3_600.0, 240.0

@@ -30,25 +30,25 @@ from worlds.feeds import Writers, lacks
 
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
-from shoal.netsim.disk import Disk
-from shoal.netsim.mount import Mount, Operation, replay
-from shoal.state.entry import FeedName, Head
-from shoal.state.keeper import Keeper
-from shoal.state.store import Store
-from shoal.state.stored import StoredFeed, verify
-from shoal.state.work import Drop, Put
+from shoal.netsim.disk.disk import Disk
+from shoal.netsim.disk.mount import Mount, Operation, replay
+from shoal.state.feeds.changes import Drop, Put
+from shoal.state.feeds.committer import Keeper
+from shoal.state.feeds.entry import FeedName, Head
+from shoal.state.feeds.store import Store
+from shoal.state.feeds.stored import StoredFeed, verify
 from shoal.transport.errors import DatabaseDamaged
-from shoal.transport.host import Files
-from shoal.transport.realhost import RealFiles, RealHost
+from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.seam import Files
 
 MEASURES = (
     "state",
     "netsim",
-    "transport/database.py",
+    "transport/host/database.py",
     "transport/errors.py",
-    "transport/host.py",
+    "transport/host/seam.py",
     "transport/identity.py",
-    "transport/realhost.py",
+    "transport/host/real.py",
 )
 
 AUTHORS = 6

@@ -33,10 +33,11 @@ import msgpack
 import pycrdt  # noqa: F401  # a library is no content
 import state_views
 from state_views import OWN, Swarm
+from worlds.replicanode import at_once
 
-from shoal.netsim.daemons.replicanode import at_once
-from shoal.state.archive import Stored
-from shoal.state.entry import (
+from shoal.state.feeds.archive import Stored
+from shoal.state.feeds.changes import Drop, Forget, Put, Work
+from shoal.state.feeds.entry import (
     NO_PARENT,
     Entry,
     FeedName,
@@ -45,17 +46,16 @@ from shoal.state.entry import (
     read_stored,
     seal_entry,
 )
-from shoal.state.kinds import KINDS
-from shoal.state.replica import Replica
-from shoal.state.scan import Ledger, write_update
-from shoal.state.store import Store
+from shoal.state.feeds.kinds import KINDS
+from shoal.state.feeds.scan import Ledger, write_update
+from shoal.state.feeds.store import Store
+from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
-from shoal.state.work import Drop, Forget, Put, Work
-from shoal.transport.allocator import give_back, keep_freed_memory
+from shoal.transport.host.allocator import give_back, keep_freed_memory
+from shoal.transport.host.real import RealFiles
 from shoal.transport.identity import Identity, PeerId, public_key_of
-from shoal.transport.realhost import RealFiles
 
-MEASURES = ("state", "netsim/daemons/replicanode.py", "transport")
+MEASURES = ("state", "bench/worlds/replicanode.py", "transport", "netsim")
 
 GOAL, QUICK_GOAL = 2.0, 6.0
 LEAVE: Final = 0.1  # of the members, per day

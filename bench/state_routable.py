@@ -20,8 +20,8 @@ from typing import Any, Final
 import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.packet import Packet
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.network.packet import Packet
 from shoal.netsim.world import World
 
 MEASURES = ("node", "tasks", "state", "dht", "transport", "netsim")

@@ -1,6 +1,6 @@
 """Spreading of one change of 1 KiB among a thousand nodes: how fast, and at what cost.
 
-Light nodes (`netsim/daemons/replicas.py`) over the links of home volunteers and the latencies of
+Light nodes (`bench/worlds/replicas.py`) over the links of home volunteers and the latencies of
 the core matrix, each with links to 16 random others; all have every node's `member` feed. Random
 nodes write a fact of 1 KiB, one after the other, 8 s apart. Measured are the seconds until 99 %
 have it in their archives, and the bytes that all nodes send within 5 s of the change: payloads of
@@ -22,11 +22,12 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Final
 
-from shoal.netsim.daemons.lightlane import FRAME_BYTES
-from shoal.netsim.daemons.replicas import Swarm
+from worlds.lightlane import FRAME_BYTES
+from worlds.replicas import Swarm
+
 from shoal.netsim.seeds import Figures, Ledger
 
-MEASURES = ("state", "netsim")
+MEASURES = ("state", "netsim", "transport", "bench/worlds/lightlane.py", "bench/worlds/replicas.py")
 
 LINKS: Final = 16
 CHANGES: Final = 12

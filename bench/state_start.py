@@ -32,20 +32,20 @@ from state_views import Swarm
 from yardstick import Yardstick
 
 from shoal.state import defaults
-from shoal.state.digest import Plot
-from shoal.state.document import snapshot
-from shoal.state.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
-from shoal.state.gossip import Told
-from shoal.state.kinds import KINDS
+from shoal.state.feeds.changes import Put
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.document import snapshot
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
+from shoal.state.feeds.kinds import KINDS
+from shoal.state.feeds.store import Store
+from shoal.state.replication.gossip import Told
+from shoal.state.replication.vouches import VOUCHES, write_vouches
+from shoal.state.replication.wanted import Wanted
 from shoal.state.service import State
-from shoal.state.store import Store
-from shoal.state.vouches import VOUCHES, write_vouches
-from shoal.state.wanted import Wanted
-from shoal.state.work import Put
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealFiles, RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.realhost import RealFiles, RealHost
 
 MEASURES = ("state", "transport")
 

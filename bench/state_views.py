@@ -31,12 +31,13 @@ import trio
 import trio.testing
 from yardstick import Yardstick
 
-from shoal.state.claims import claim_fact, new_claim
-from shoal.state.entry import FeedName
-from shoal.state.feed import Feed
-from shoal.state.kinds import KINDS, part_of_root
-from shoal.state.record import Capacity, ModelName, ShardRecord
-from shoal.state.scan import HEADER_BYTES, fact_bytes
+from shoal.state.claims.rule import claim_fact, new_claim
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.feed import Feed
+from shoal.state.feeds.kinds import KINDS, part_of_root
+from shoal.state.feeds.scan import HEADER_BYTES, fact_bytes
+from shoal.state.feeds.writer import Writer
+from shoal.state.membership.record import Capacity, ModelName, ShardRecord
 from shoal.state.views.jobs import Job, job_fact, job_id
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
@@ -44,7 +45,6 @@ from shoal.state.views.placements import shard_fact, shard_key
 from shoal.state.views.usage import Count, usage_fact, usage_key
 from shoal.state.views.view import Watch
 from shoal.state.views.views import Views
-from shoal.state.writer import Writer
 from shoal.transport.identity import Identity, PeerId, peer_id_of
 
 MEASURES = ("state", "transport/identity.py")

@@ -24,26 +24,26 @@ from unittest import mock
 import trio
 from aioquic.quic.congestion.cubic import CubicCongestionControl
 from aioquic.quic.recovery import QuicPacketPacer
+from worlds.town import Town, meet
 from yardstick import Yardstick
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.daemons.town import Town, meet
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
-from shoal.transport.certificate import Certificate
-from shoal.transport.frame import Priority
+from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.dialer import Strategies
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.ladder import Rungs
-from shoal.transport.link import Link
-from shoal.transport.pipe import Way
-from shoal.transport.realhost import RealHost
-from shoal.transport.serving import IncomingStream
-from shoal.transport.tls import Tls
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 from shoal.transport.udp import connection as quic
 from shoal.transport.udp.port import UdpPort
-from shoal.transport.udp.quic import QuicPipe
+from shoal.transport.udp.quic import QuicByteStream
 
 MEASURES = ("transport", "netsim")
 
@@ -57,7 +57,7 @@ PORT = 4001
 CHUNK = bytes(64 * 1024)
 
 
-async def write(pipe: QuicPipe, data: bytes) -> None:
+async def write(pipe: QuicByteStream, data: bytes) -> None:
     left = memoryview(data)
     while left:
         try:
@@ -66,7 +66,7 @@ async def write(pipe: QuicPipe, data: bytes) -> None:
             await pipe.wait_writable()
 
 
-async def read(pipe: QuicPipe) -> bytes:
+async def read(pipe: QuicByteStream) -> bytes:
     """Return what has arrived, b"" at the end."""
     while True:
         await pipe.wait_readable()
@@ -126,25 +126,25 @@ def punched(seed: int, seconds: float) -> float:
             await stream.send(CHUNK)
 
     async def main() -> float:
-        town, rungs = Town(world), Rungs(lan=False, mapping=False, punch_tcp=False)
-        await town.relay(world.host("relay"), rungs=Rungs(lan=False))
+        town, strategies = Town(world), Strategies(lan=False, mapping=False, punch_tcp=False)
+        await town.relay(world.host("relay"), strategies=Strategies(lan=False))
         homes = []
         for name in "ab":
             gate = world.gateway(f"{name}-router", "port-restricted", link=line)
-            homes.append(await town.node(world.host(name, behind=gate), rungs=rungs))
+            homes.append(await town.node(world.host(name, behind=gate), strategies=strategies))
             await town.introduce(homes[-1], town.relays)
         one, other = homes
         other.endpoint.handle_stream("bulk", take)
         await trio.sleep(SETTLE_S)
         met, link = await meet(one, other)
-        assert link is not None and (met.way, met.medium) == ("punched", "udp"), met
-        while [leg.way for leg in link.status.legs if leg.used] != [Way.PUNCHED]:  # noqa: ASYNC110
+        assert link is not None and (met.path_kind, met.medium) == ("punched", "udp"), met
+        while [path.path_kind for path in link.status.paths if path.used] != [PathKind.PUNCHED]:  # noqa: ASYNC110
             await trio.sleep(0.1)
         async with trio.open_nursery() as nursery:
             one.computer.start_soon(nursery, push, link)
             before = received
             await trio.sleep(seconds)
-            assert link.way is Way.PUNCHED
+            assert link.path_kind is PathKind.PUNCHED
             nursery.cancel_scope.cancel()
         return (received - before) / seconds / RATE
 
@@ -167,8 +167,8 @@ def share(seed: int, seconds: float) -> float:
 
     async def accept(port: UdpPort) -> None:
         nonlocal received
-        send, pipes = trio.open_memory_channel[QuicPipe](1)
-        port.on_pipe(send.send_nowait)
+        send, pipes = trio.open_memory_channel[QuicByteStream](1)
+        port.on_byte_stream(send.send_nowait)
         pipe = await pipes.receive()
         pipe.trust()
         while data := await read(pipe):
@@ -200,7 +200,7 @@ def make_tls(seed: int, *, server: bool) -> Tls:
     return Tls(Certificate.generate(Identity.generate(host), host), server=server)
 
 
-async def shake(pipe: QuicPipe, tls: Tls) -> None:
+async def shake(pipe: QuicByteStream, tls: Tls) -> None:
     while True:
         await write(pipe, tls.outgoing())
         if tls.established:
@@ -208,7 +208,7 @@ async def shake(pipe: QuicPipe, tls: Tls) -> None:
         tls.feed(await read(pipe))
 
 
-async def answer(pipe: QuicPipe) -> None:
+async def answer(pipe: QuicByteStream) -> None:
     """Serve one transfer: its first byte selects the kind; the reply is the CPU time."""
     pipe.trust()
     began, total = time.process_time(), 0
@@ -235,7 +235,7 @@ async def serve() -> None:
     """Print the port, and end with the standard input."""
     port = UdpPort(RealHost())
     async with trio.open_nursery() as nursery:
-        port.on_pipe(lambda pipe: nursery.start_soon(answer, pipe))
+        port.on_byte_stream(lambda pipe: nursery.start_soon(answer, pipe))
         print(await nursery.start(port.run, [LOOPBACK], 0), flush=True)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()

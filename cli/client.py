@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..transport.localname import short_name
+from ..transport.host.localname import short_name
 from . import defaults
 from .errors import CommandError
 from .options import data_flag

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import trio
 from trio import TaskStatus
 
-from ..node.daemon import Node, run_node
-from ..transport.realhost import RealHost
+from ..node.daemon.daemon import Node, run_node
+from ..transport.host.real import RealHost
 from . import render
 from .endings import heeded
 from .lifecycle import STAY
 from .progress import Bar
 
 if TYPE_CHECKING:
-    from ..node.config import NodeConfig
+    from ..node.settings.config import NodeConfig
 
 FILES = 8192  # open files that a daemon may need
 

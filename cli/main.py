@@ -15,21 +15,18 @@ import click
 
 from .. import __version__
 from ..transport.errors import ShoalError
-from . import (
+from . import endings, errors, options, render
+from .commands import (
     blob,
     config,
     demo,
     dht,
     doctor,
-    endings,
-    errors,
     find,
     group,
     job,
     model,
     node,
-    options,
-    render,
     run,
     sim,
     state,

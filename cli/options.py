@@ -94,7 +94,7 @@ class _Value(click.ParamType[str]):
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> str:
-        from ..node.settings import KEYS, Setting
+        from ..node.settings.settings import KEYS, Setting
         from ..transport.errors import ShoalError
 
         try:

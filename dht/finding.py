@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from ..transport.identity import PeerId
 from . import defaults
-from .candidate import Step
-from .foundrecords import FoundRecord
-from .key import Key
-from .walk import cells
+from .kademlia.candidate import Step
+from .kademlia.foundrecords import FoundRecord
+from .kademlia.walk import cells
+from .records.key import Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol
 from ..transport import naming
 from ..transport.identity import PeerId
 from . import defaults
+from .content.library import check_name
+from .content.library import unknown as unknown_model
+from .content.manifest import is_digest
 from .errors import ModelError
 from .finding import Found
-from .key import Key, record_key
-from .library import check_name
-from .library import unknown as unknown_model
-from .manifest import is_digest
-from .record import NameBody
+from .records.key import Key, record_key
+from .records.record import NameBody
 
 KNOWN: Final = "here, among the members or in the swarm's index"
 _PREFIX: Final = re.compile(r"[0-9a-f]{1,64}")

@@ -13,31 +13,31 @@ from typing import Any
 import trio
 
 from ..transport.address import Address
-from ..transport.endpoint import Endpoint
-from ..transport.host import Host
+from ..transport.dial.endpoint import Endpoint
+from ..transport.host.seam import Host
 from ..transport.identity import Identity, PeerId
-from ..transport.link import Link
-from ..transport.place import Nearness, nearness_of
+from ..transport.link.link import Link
+from ..transport.networks import Nearness, nearness_of
 from . import defaults
-from .answering import Answering
-from .asking import Asking
-from .brieflinks import BriefLinks, Connect
-from .candidate import Step
-from .contact import Contact
-from .diallimiter import DialLimiter
 from .finding import Found, Gathering, regions
-from .foundrecords import FoundRecord
-from .joining import Joining
-from .key import SPACE, Key, node_key
-from .mode import ModeRule
-from .ownrecords import OwnRecords
-from .persistence import DhtFiles, Persistence, Trouble
-from .publishing import Publishing, PublishReport
-from .query import LookupSettings
-from .record import Body, Record, open_record
-from .recordstore import RecordStore
-from .searching import Searching
-from .table import Table
+from .kademlia.answering import Answering
+from .kademlia.asking import Asking
+from .kademlia.brieflinks import BriefLinks, Connect
+from .kademlia.candidate import Step
+from .kademlia.diallimiter import DialLimiter
+from .kademlia.foundrecords import FoundRecord
+from .kademlia.joining import Joining
+from .kademlia.mode import ModeRule
+from .kademlia.own import OwnRecords
+from .kademlia.persistence import DhtFiles, Persistence, Trouble
+from .kademlia.publishing import Publishing, PublishReport
+from .kademlia.query import LookupSettings
+from .kademlia.recordstore import RecordStore
+from .kademlia.searching import Searching
+from .kademlia.table import Table
+from .records.contact import Contact
+from .records.key import SPACE, Key, node_key
+from .records.record import Body, Record, open_record
 
 
 @dataclass(frozen=True, slots=True)

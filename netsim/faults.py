@@ -10,11 +10,11 @@ from math import inf
 from typing import Final, Protocol
 
 from .errors import SimError
-from .gateway import Gateway
 from .host import Host
 from .light import Core, LightHost
-from .network import Attachment
-from .packet import Packet
+from .network.gateway import Gateway
+from .network.network import Attachment
+from .network.packet import Packet
 from .sleep import Dormitory
 from .world import World
 

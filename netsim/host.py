@@ -16,12 +16,12 @@ from trio._core._run import GLOBAL_RUN_CONTEXT
 from . import defaults
 from .clock import Events
 from .errors import SimError
-from .network import Attachment, Network
-from .packet import TCP, Packet
+from .network.network import Attachment, Network
+from .network.packet import TCP, Packet
 from .streams import Streams
 
 if TYPE_CHECKING:
-    from .disk import Disk
+    from .disk.disk import Disk
     from .sockets.local import LocalStack
 
 CURRENT: ContextVar["Host"] = ContextVar("simulated host")

@@ -9,8 +9,8 @@ from math import inf
 from typing import Any, Protocol
 
 from .errors import SimError
-from .network import Attachment, Network
-from .packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Packet
+from .network.network import Attachment, Network
+from .network.packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Packet
 
 Sends = Iterable[tuple[bytes, Addr]]
 """Datagrams and their destinations."""

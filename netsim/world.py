@@ -19,19 +19,19 @@ import trio
 
 from . import defaults
 from .clock import Events, SimClock
-from .dns import Resolver
+from .determinism.memory import deterministic_collection
+from .determinism.strict import strict
 from .errors import NothingLeft
-from .gateway import Gateway
 from .host import Host
 from .light import Core, LightHost
-from .link import LinkSpec
-from .memory import deterministic_collection
 from .nat.kinds import DUAL, build
-from .network import Attachment, Latency, Network, Owner, Segment
+from .network.dns import Resolver
+from .network.gateway import Gateway
+from .network.link import LinkSpec
+from .network.network import Attachment, Latency, Network, Owner, Segment
 from .sockets.factory import SocketFactory, equip
 from .streams import Streams
-from .strict import strict
-from .trace import Trace
+from .trace.trace import Trace
 
 
 class World:

@@ -100,7 +100,7 @@ SHOW_TIME = 3.0  # seconds that `shoal model show` looks for vouchers
 VOUCHERS_SHOWN = 32  # of one model
 NAMED_LAYERS = 1_024  # of a model that a record of the DHT can name (dht/defaults.py)
 
-MISHAP_KINDS = 32  # kinds of our bugs that are counted separately (node/mishaps.py)
+MISHAP_KINDS = 32  # kinds of our bugs that are counted separately (node/daemon/mishaps.py)
 
 # Jobs and usage.
 JOBS_AT_ONCE = 64  # in one request

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..transport.address import Address
 from ..transport.errors import AlreadyLocked, TransportError
-from ..transport.host import FileLock, Host
+from ..transport.host.seam import FileLock, Host
 from ..transport.identity import PeerId, parse_peer_id
 from . import defaults
-from .config import DataFolder
 from .errors import DataFolderInUse, NodeError
+from .settings.config import DataFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ..state.group.facts import ROLES, Role
-from ..transport.hello import invitation_ident
+from ..transport.handshake.hello import invitation_ident
 from . import defaults
 from .errors import BadInvite, NodeError
 
@@ -124,7 +124,7 @@ def _wrong_length() -> BadInvite:
 
 
 def invitation_key(secret: bytes) -> bytes:
-    """Return the 32-byte key that both sides prove by HMAC (`transport/hello.py`)."""
+    """Return the 32-byte key that both sides prove by HMAC (`transport/handshake/hello.py`)."""
     return hashlib.sha256(b"shoal/invite/secret\0" + secret).digest()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..transport.identity import PeerId
-from .record import MemberRecord
+from .membership.record import MemberRecord
 
 
 class Directory(Protocol):

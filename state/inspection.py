@@ -8,18 +8,18 @@ import trio
 
 from ..transport.decoding import decode
 from ..transport.errors import Undecodable
-from ..transport.host import Host
+from ..transport.host.seam import Host
 from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
-from .document import Document
-from .entry import FORKED, Entry, FeedName, Head, client_of
 from .errors import BadUpdate, StateError
-from .keeper import Keeper, Lost
-from .kinds import KINDS, all_parts
-from .replica import Replica
-from .replication import Replication
-from .steps import Steps
-from .stored import StoredFeed, verify
+from .feeds.committer import Keeper, Lost
+from .feeds.document import Document
+from .feeds.entry import FORKED, Entry, FeedName, Head, client_of
+from .feeds.kinds import KINDS, all_parts
+from .feeds.steps import Steps
+from .feeds.stored import StoredFeed, verify
+from .replication.replica import Replica
+from .replication.replication import Replication
 
 
 @dataclass(frozen=True, slots=True)

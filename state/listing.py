@@ -17,16 +17,16 @@ from typing import Any
 import trio
 
 from ..transport.address import Address
-from ..transport.host import Host
+from ..transport.host.seam import Host
 from ..transport.identity import PeerId
 from . import defaults
 from .directory import Directory
-from .entry import FeedName
 from .errors import BadRecord
-from .kinds import part_of_root
-from .membership import Membership
-from .ownfacts import Place, Said, Value
-from .record import MemberRecord, ShardRecord
+from .feeds.entry import FeedName
+from .feeds.kinds import part_of_root
+from .feeds.ownfacts import Place, Said, Value
+from .membership.membership import Membership
+from .membership.record import MemberRecord, ShardRecord
 from .service import State
 from .views.members import ABOUT, CAPACITY, capacity_fact
 from .views.models import model_fact

@@ -12,33 +12,33 @@ from typing import Any
 
 import trio
 
-from ..transport.endpoint import Endpoint
-from ..transport.host import Host
+from ..transport.dial.endpoint import Endpoint
+from ..transport.host.seam import Host
 from ..transport.identity import Identity, PeerId, peer_id_of, public_key_of
 from ..transport.rates import Bucket, Rate
 from . import defaults
-from .archive import MemoryArchive
-from .digest import Plot
-from .entry import Entry, FeedName, read_stored
 from .errors import BadEntry, BadOrder, FeedFull, StateError, StoreRefused
-from .feed import Feed
-from .feeds import plot_of
+from .feeds.archive import MemoryArchive
+from .feeds.committer import DISK, Keeper, Trouble
+from .feeds.digest import Plot
+from .feeds.diskarchive import KeptArchive
+from .feeds.entry import Entry, FeedName, read_stored
+from .feeds.feed import Feed
+from .feeds.kinds import KINDS, all_parts
+from .feeds.ownfacts import OwnFacts, Said
+from .feeds.stored import StoredFeed
+from .feeds.writer import Writer
 from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
 from .inspection import Inspection
-from .interest import Interest
-from .keeper import DISK, Keeper, Trouble
-from .kept import KeptArchive
-from .kinds import KINDS, all_parts
-from .ownfacts import OwnFacts, Said
-from .replica import Replica
-from .replication import Replication
-from .stored import StoredFeed
+from .replication.feeds import plot_of
+from .replication.interest import Interest
+from .replication.replica import Replica
+from .replication.replication import Replication
+from .replication.vouches import VOUCHES, write_vouches
 from .views.fact import read_fields
 from .views.views import Views
-from .vouches import VOUCHES, write_vouches
-from .writer import Writer
 
 
 class State:

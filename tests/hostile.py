@@ -19,24 +19,24 @@ from typing import Any
 import msgpack
 import trio
 
-from shoal.dht.contact import Contact
-from shoal.dht.key import parse_key
-from shoal.dht.messages import Aged, Find, Found, Store, decode_codes, encode_codes
-from shoal.state.archive import MemoryArchive
-from shoal.state.record import MemberRecord, ModelName, seal_record
-from shoal.state.replica import Replica
-from shoal.state.replication import Replication
+from shoal.dht.kademlia.messages import Aged, Find, Found, Store, decode_codes, encode_codes
+from shoal.dht.records.contact import Contact
+from shoal.dht.records.key import parse_key
+from shoal.state.feeds.archive import MemoryArchive
+from shoal.state.membership.record import MemberRecord, ModelName, seal_record
+from shoal.state.replication.replica import Replica
+from shoal.state.replication.replication import Replication
 from shoal.state.views.models import model_fact
 from shoal.transport.address import Address
-from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, TransportError
-from shoal.transport.frame import Priority
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
-from shoal.transport.shaper import Cap, Caps, Shaper
+from shoal.transport.lane.frame import Priority
+from shoal.transport.lane.shaper import Cap, Caps, Shaper
+from shoal.transport.link.calls import Answer, Call, Handler, Refusal, Reply
+from shoal.transport.link.link import Link
 from tests.program import Program, say
 from tests.state.fake_feeds import Writer
 

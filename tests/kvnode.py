@@ -16,11 +16,11 @@ from typing import Any
 
 import trio
 
-from shoal.dht.key import key_text
-from shoal.node.config import NodeConfig
-from shoal.node.daemon import Node, run_node
+from shoal.dht.records.key import key_text
+from shoal.node.daemon.daemon import Node, run_node
+from shoal.node.settings.config import NodeConfig
 from shoal.transport.address import Address
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
 from tests.dht.chains import LAYERS, chain, forked
 from tests.program import Program, say
 

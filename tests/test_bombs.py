@@ -12,28 +12,31 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.dht import record as dht_record
-from shoal.dht.contact import read_contact
+from shoal.dht.content.manifest import Manifest
 from shoal.dht.errors import DhtError, ModelError
-from shoal.dht.manifest import Manifest
-from shoal.dht.messages import Find, Found, Store, decode_codes
-from shoal.dht.persistence import _opened
-from shoal.dht.table import Table
-from shoal.node.handing import open_handed
-from shoal.state import entry, gossip, membermessages, record
+from shoal.dht.kademlia.messages import Find, Found, Store, decode_codes
+from shoal.dht.kademlia.persistence import _opened
+from shoal.dht.kademlia.table import Table
+from shoal.dht.records import record as dht_record
+from shoal.dht.records.contact import read_contact
+from shoal.node.swarm.handover import open_handed
 from shoal.state.errors import StateError
+from shoal.state.feeds import entry
 from shoal.state.inspection import readable
+from shoal.state.membership import messages as membermessages
+from shoal.state.membership import record
+from shoal.state.replication import gossip
+from shoal.state.replication.vouches import read_vouches
 from shoal.state.views.fact import read_fields
-from shoal.state.vouches import read_vouches
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.messages import parse_load
 from shoal.tasks.engine.wire import WireError, _header
 from shoal.tasks.errors import TextError
 from shoal.tasks.text.frames import unpack_body
 from shoal.transport.errors import TransportError
-from shoal.transport.frame import Fault, decode_header, decode_request
-from shoal.transport.hello import Hello
+from shoal.transport.handshake.hello import Hello
 from shoal.transport.identity import Identity
+from shoal.transport.lane.frame import Fault, decode_header, decode_request
 from shoal.transport.libp2p import calls
 from shoal.transport.signed import seal, unseal
 

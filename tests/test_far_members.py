@@ -12,7 +12,7 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.tasks.engine.families import architecture
-from shoal.tasks.placement import needed_bytes, parts_of
+from shoal.tasks.placement.holes import needed_bytes, parts_of
 from shoal.transport.identity import PeerId
 
 LISTED_S = 5.0  # maximum of seconds for which a dead member is listed
@@ -21,7 +21,7 @@ LISTED_S = 5.0  # maximum of seconds for which a dead member is listed
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let members be linked only when they are needed, not because they are known."""
-    monkeypatch.setattr("shoal.state.roster.Roster.next_dials", lambda *_: [])
+    monkeypatch.setattr("shoal.state.membership.roster.Roster.next_dials", lambda *_: [])
 
 
 def run(body: Callable[[World], Awaitable[Any]]) -> Any:

@@ -16,64 +16,74 @@ WHY = (
 )
 PARTS = {
     "transport/browser/visits.py": {"_run_and_cancel"},  # of `_carry`
-    "transport/climb.py": {"self._try"},  # guards each dial
-    "transport/climbs.py": {"Climb(peer, self._endpoint).run"},  # the same
-    "transport/grace.py": {"self._run_out"},  # of a link
-    "transport/introducing.py": {"self._links.run"},  # guards itself
+    "transport/dial/attempt.py": {"self._try"},  # guards each dial
+    "transport/dial/attempts.py": {"ConnectionAttempt"},  # the same
+    "transport/link/grace.py": {"self._run_out"},  # of a link
+    "transport/dial/introducing.py": {"self._links.run"},  # guards itself
     "transport/lan/mdns.py": {"self._serve", "self._receive"},  # guard each datagram and network
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
     "transport/libp2p/hop.py": {"self._copy"},
-    "transport/link.py": {"self._serve", "leg.writer.run", "self._doubt"},
-    "transport/links.py": {"self.run"},  # guards itself
-    "transport/portmap/mapper.py": {"self._watch", "self._try", "held.client.unmap"},  # of `_stay`
-    "transport/portmap/portcontrol.py": {"self._receive"},
-    "transport/punch/attempt.py": {"self._dial_tcp", "self._dial_udp", "self._pump"},
-    "transport/punch/puncher.py": {"self._run"},  # guards the attempt
-    "transport/punch/tcp.py": {"self._count_again", "self._dial"},
-    "transport/reach/looking.py": {"self._ask"},  # of a measurement
-    "transport/reach/measuring.py": {"try_out", "self._buy"},
-    "transport/reach/probing.py": {"self._read", "self._request"},
+    "transport/link/link.py": {"self._serve", "path.writer.run", "self._doubt"},
+    "transport/link/links.py": {"self.run"},  # guards itself
+    "transport/nat/portmap/mapper.py": {
+        "self._watch",
+        "self._try",
+        "held.client.unmap",
+    },  # of `_stay`
+    "transport/nat/portmap/portcontrol.py": {"self._receive"},
+    "transport/nat/punch/attempt.py": {"self._dial_tcp", "self._dial_udp", "self._pump"},
+    "transport/nat/punch/puncher.py": {"self._run"},  # guards the attempt
+    "transport/nat/punch/tcp.py": {"self._count_again", "self._dial"},
+    "transport/nat/reach/looking.py": {"self._ask"},  # of a measurement
+    "transport/nat/reach/measuring.py": {"try_out", "self._buy"},
+    "transport/nat/reach/probing.py": {"self._read", "self._request"},
     "transport/relay/service.py": {"carry"},  # of a stream, so of a link
-    "transport/rescue.py": {"self.finder"},  # of a link
-    "transport/rounds.py": {"self._one"},
-    "transport/serving.py": {"self._run"},
-    "transport/streams.py": {"_run"},
-    "state/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
-    "dht/joining.py": {"self._probe_queued", "self._keep_fresh", "ask"},  # guard each contact
-    "dht/proving.py": {"self._ask_on"},  # guards each peer
+    "transport/dial/rescue.py": {"self.finder"},  # of a link
+    "transport/dial/rounds.py": {"self._one"},
+    "transport/link/serving.py": {"self._run"},
+    "transport/link/streams.py": {"_run"},
+    "state/membership/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
+    "dht/kademlia/joining.py": {
+        "self._probe_queued",
+        "self._keep_fresh",
+        "ask",
+    },  # guard each contact
+    "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
-    "tasks/chain.py": {"open_one", "close_one"},  # of a command or a job
-    "tasks/models.py": {"self._load"},  # guards itself
+    "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/inference/models.py": {"self._load"},  # guards itself
 }
 OWN = {
     "transport/browser/gate.py": {"visits.receive"},
-    "transport/endpoint.py": {
+    "transport/dial/endpoint.py": {
         "self._links.tick", "self._links.run_alarm", "self._links.give_back",
         "self._accepting.accept", "self._serve_too",
     },
     "transport/guard.py": {"partial"},
-    "transport/ladder.py": {
+    "transport/dial/dialer.py": {
         "self._watch_network", "self._watch_reach", "self.puncher.run", "self.reach.run",
         "LongPaths", "self.relays.run", "self.mapper.run", "self.neighbourhood.run",
         "self.foreign.run", "self.circuits.keep",
     },
-    "transport/neighbourhood.py": {"self.lan.run"},
-    "transport/ports.py": {"", "self._run_udp"},
-    "transport/reach/service.py": {
+    "transport/dial/neighbourhood.py": {"self.lan.run"},
+    "transport/dial/ports.py": {"", "self._run_udp"},
+    "transport/nat/reach/service.py": {
         "self._watch_addresses", "self._watch_port", "self._watch_links", "self._volunteer.run",
     },
     "transport/udp/port.py": {"self._serve_added", "self._serve_timers", "self._serve"},
-    "state/membership.py": {"self._probing.run"},
-    "state/replication.py": {"self._refill"},
+    "state/membership/membership.py": {"self._probing.run"},
+    "state/replication/replication.py": {"self._refill"},
     "state/service.py": {
         "self._show", "self._write", "self._stay_true", "self._vouch", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
     },
-    "dht/exchange.py": {"source.run"},
-    "dht/fetch.py": {"self._settle", "self._pass_on", "self._peers.run", "self._intake.run"},
-    "dht/intake.py": {"self._store_on"},
-    "dht/publishing.py": {"self._walk"},
+    "dht/exchange/exchange.py": {"source.run"},
+    "dht/exchange/fetch.py": {
+        "self._settle", "self._pass_on", "self._peers.run", "self._intake.run",
+    },
+    "dht/exchange/intake.py": {"self._store_on"},
+    "dht/kademlia/publishing.py": {"self._walk"},
     "dht/service.py": {
         "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
@@ -83,14 +93,14 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving.py": {"self._cancel_when_barred", "self._change"},
-    "tasks/stage.py": {"self._free"},
+    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change"},
+    "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
-    "node/bloboperations.py": {"emit"},
-    "node/bootstrap.py": {"self._keep"},
-    "node/browsers.py": {"gate.run"},
-    "node/control.py": {"self._cancel_when_gone", "trio.serve_listeners"},
-    "node/daemon.py": {
+    "node/control/blobs.py": {"emit"},
+    "node/swarm/bootstrap.py": {"self._keep"},
+    "node/swarm/browsers.py": {"gate.run"},
+    "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners"},
+    "node/daemon/daemon.py": {
         "self.grouping.run", "self.credentials.run", "self.keeping.run",
         "self.holdings.announce_chunks", "bootstrap.run", "self.remembering.run",
         "self.quota.run", "self.scrub.run", "self.serving.run", "self._watch_serving",
@@ -99,10 +109,10 @@ OWN = {
         "self.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self._enter_swarm", "start", "self.embedded.bring",
     },
-    "node/discovery.py": {"self.dht.run"},
-    "node/listening.py": {"run"},
-    "node/operations.py": {"pass_on"},
-    "node/working.py": {"self.desk.run", "self._accounting.run", ""},
+    "node/swarm/discovery.py": {"self.dht.run"},
+    "node/daemon/listening.py": {"run"},
+    "node/control/operations.py": {"pass_on"},
+    "node/daemon/jobs.py": {"self.desk.run", "self._accounting.run", ""},
 }  # fmt: skip
 
 
@@ -148,8 +158,8 @@ def test_the_tables_name_nothing_that_is_gone() -> None:
 
 def test_the_rule_can_fail() -> None:
     new = ast.parse("async def f(nursery, peer):\n    nursery.start_soon(self._handle, peer)")
-    assert bypassing("dht/searching.py", new)
+    assert bypassing("dht/kademlia/searching.py", new)
     nested = ast.parse("def f(self):\n    self._nursery.start_soon(serve, 1)")
-    assert bypassing("transport/endpoint.py", nested)
+    assert bypassing("transport/dial/endpoint.py", nested)
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")
-    assert bypassing("transport/link.py", awaited)
+    assert bypassing("transport/link/link.py", awaited)

@@ -18,31 +18,31 @@ import pytest
 import trio
 from trio import TaskStatus
 
-from shoal.dht import canonical
-from shoal.dht.content import Content
-from shoal.node.config import NodeConfig
-from shoal.node.daemon import Node, run_node
-from shoal.state.archive import MemoryArchive
-from shoal.state.entry import Entry
-from shoal.state.kinds import part_of_root
-from shoal.state.record import MemberRecord, ModelName, ShardRecord, seal_record
-from shoal.state.replica import Replica
-from shoal.state.replication import Replication
+from shoal.dht.content import canonical
+from shoal.dht.content.content import Content
+from shoal.node.daemon.daemon import Node, run_node
+from shoal.node.settings.config import NodeConfig
+from shoal.state.feeds.archive import MemoryArchive
+from shoal.state.feeds.entry import Entry
+from shoal.state.feeds.kinds import part_of_root
+from shoal.state.membership.record import MemberRecord, ModelName, ShardRecord, seal_record
+from shoal.state.replication.replica import Replica
+from shoal.state.replication.replication import Replication
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
 from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span, TokenEvent
-from shoal.transport import frame as wire
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, TransportError
-from shoal.transport.frame import Priority
-from shoal.transport.hello import OpenSwarm
-from shoal.transport.host import Host
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.handshake.secured import PathLost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity
-from shoal.transport.link import Link
-from shoal.transport.path import PathLost
-from shoal.transport.realhost import RealHost
+from shoal.transport.lane import frame as wire
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
 from tests.bombs import SMALL_BOMBS
 from tests.state.fake_feeds import Writer
 
@@ -195,10 +195,10 @@ class Foe:
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
-                if (leg := link._legs.used) is not None and not leg.path.blocked:
+                if (secured := link._paths.used) is not None and not secured.secured.blocked:
                     frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
                     with suppress(PathLost):
-                        leg.path.send(b"".join(frames))
+                        secured.secured.send(b"".join(frames))
                 await trio.sleep(0.005)
 
     async def _strike(self, link: Link, method: str) -> None:

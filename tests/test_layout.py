@@ -51,7 +51,7 @@ WORLD_METHODS = {  # of pathlib.Path: names alone are no access, but the files b
     "iterdir", "glob", "rglob", "exists", "is_file", "is_dir", "stat", "chmod", "symlink_to",
 }  # fmt: skip
 WHY_WORLD = (
-    "every part takes its `Host` (transport/host.py), or the simulator cannot replace the "
+    "every part takes its `Host` (transport/host/seam.py), or the simulator cannot replace the "
     "world and a run cannot be repeated"
 )
 # Modules that run in a process of their own, started through Host.spawn; and the implementation of
@@ -61,10 +61,10 @@ ENGINE_WORKER = {
     for name in ("worker", "core", "compute", "llama", "weights", "kv", "sampling", "session")
 }
 BEYOND_THE_SEAM = {
-    "transport/realhost.py",
-    "transport/datagrams.py",  # the real host's UDP sockets
-    "transport/localname.py",  # and the names of its Unix sockets, which the commands need too
-    "transport/database.py",  # SQLite, whose system calls the host provides
+    "transport/host/real.py",
+    "transport/host/datagrams.py",  # the real host's UDP sockets
+    "transport/host/localname.py",  # and the names of its Unix sockets, which the commands need too
+    "transport/host/database.py",  # SQLite, whose system calls the host provides
     "transport/browser/bridge.py",  # asyncio inside trio, for aiortc
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
@@ -72,8 +72,9 @@ BEYOND_THE_SEAM = {
 }
 # Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
-    "netsim/strict.py", "netsim/plugin.py", "netsim/seeds.py", "netsim/netns/", "netsim/scenario/",
-    "netsim/report/", "netsim/population/data.py", "netsim/daemons/realfiles.py",
+    "netsim/determinism/strict.py", "netsim/plugin.py", "netsim/seeds.py", "netsim/netns/",
+    "netsim/scenario/", "netsim/report/", "netsim/population/data.py",
+    "netsim/daemons/realfiles.py",
 )  # fmt: skip
 # Constants and types in which the simulated world is written; their use is restricted below.
 SIMULATED_WITH = {"socket", "random", "apsw"}
@@ -219,7 +220,7 @@ def broad_excepts(path: str, tree: ast.Module) -> list[str]:
 
 # Modules in which msgpack becomes objects. A trace is a file of the simulator, which imports no
 # other package of ours: its reader limits each list.
-DECODES = {"transport/decoding.py", "netsim/tracefile.py"}
+DECODES = {"transport/decoding.py", "netsim/trace/file.py"}
 DECODING = {"unpackb", "unpack", "Unpacker"}
 
 
@@ -260,7 +261,7 @@ def test_rule(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "code"),
     [
-        (upward_imports, "from ..tasks.stage import Stage"),
+        (upward_imports, "from ...tasks.inference.stage import Stage"),
         (upward_imports, "import shoal.cli.main"),
         (world_touches, "import time"),
         (world_touches, "import apsw"),
@@ -280,7 +281,7 @@ def test_rule(rule: Rule) -> None:
     ],
 )
 def test_each_rule_can_fail(rule: Rule, code: str) -> None:
-    assert rule("dht/table.py", ast.parse(code))
+    assert rule("dht/kademlia/table.py", ast.parse(code))
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -314,7 +315,7 @@ def test_every_body_of_a_test_is_run() -> None:
 
 def test_the_simulator_s_own_rules_can_fail() -> None:
     """netsim/ may use the modules that it simulates with, and no other part of the world."""
-    path = "netsim/link.py"
+    path = "netsim/faults.py"
     assert not world_touches(path, ast.parse("from random import Random\nimport socket as stdlib"))
     assert world_touches(path, ast.parse("from random import random"))
     assert world_touches(path, ast.parse("import socket as stdlib\nx = stdlib.socket()"))

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.dht import canonical
+from shoal.dht.content import canonical
 from shoal.dht.defaults import CHUNK, MANIFEST_LIMIT
 from tests.cli.daemons import Daemon, daemons, shoal
 from tests.hostile import Hostile, hostile

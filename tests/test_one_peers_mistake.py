@@ -14,23 +14,23 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
-from shoal.node.mishaps import CONDITION, Mishaps
+from shoal.node.daemon.mishaps import CONDITION, Mishaps
+from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Guard, Mishap
-from shoal.transport.pipe import Way
 from tests.transport.homes import Street
 
 PLACES = [
-    "transport.accepting Accepting._greet_lane",
-    "transport.direct Direct.dial",
-    "transport.climbs Climbs._run",
-    "transport.ladder Ladder._path_found",
-    "transport.ladder Ladder._observed",
-    "transport.ladder Ladder._stun",
-    "transport.link Link._take_in",
-    "transport.link Link.tick",
-    "transport.link Link.expire",
-    "transport.link Link._on_called",
+    "transport.dial.accepting Accepting._greet_lane",
+    "transport.dial.direct Direct.dial",
+    "transport.dial.attempts ConnectionAttempts._run",
+    "transport.dial.dialer Dialer._path_found",
+    "transport.dial.dialer Dialer._observed",
+    "transport.dial.dialer Dialer._stun",
+    "transport.link.link Link._take_in",
+    "transport.link.link Link.tick",
+    "transport.link.link Link.expire",
+    "transport.link.link Link._on_called",
     "transport.udp.connection Connection.receive",
     "transport.udp.connection Connection.transmit",
     "transport.udp.connection Connection.expire",
@@ -38,28 +38,28 @@ PLACES = [
     "transport.udp.port UdpPort._accepted",
     "transport.lan.responder Responder.receive",
     "transport.lan.responder Responder.poll",
-    "transport.neighbourhood Neighbourhood._meet",
-    "transport.neighbourhood Neighbourhood._dial",
-    "transport.portmap.portcontrol PortControl._take",
-    "transport.portmap.igdclient IgdClient.probe",
-    "transport.reach.linkedpeers LinkedPeers._ask",
-    "transport.reach.looking Looker._ask",
-    "transport.reach.measuring Measurement.classify",
-    "transport.reach.volunteer Volunteer.answer",
-    "dht.joining Joining.on_linked",
-    "dht.joining Joining._probe_in_slot",
-    "dht.searching Searching._ask",
-    "dht.publishing Publishing._store",
-    "dht.answering Answering.on_find",
-    "state.membership Membership._link_up",
-    "state.membership Membership._link_lost",
-    "state.membership Membership._dial",
-    "state.membership Membership._take",
-    "state.probing Probing._check",
-    "state.replication Replication._link_up",
-    "state.replication Replication._pull",
-    "state.replication Replication._compare",
-    "state.replication Replication._on_news",
+    "transport.dial.neighbourhood Neighbourhood._meet",
+    "transport.dial.neighbourhood Neighbourhood._dial",
+    "transport.nat.portmap.portcontrol PortControl._take",
+    "transport.nat.portmap.igdclient IgdClient.probe",
+    "transport.nat.reach.linkedpeers LinkedPeers._ask",
+    "transport.nat.reach.looking Looker._ask",
+    "transport.nat.reach.measuring Measurement.classify",
+    "transport.nat.reach.volunteer Volunteer.answer",
+    "dht.kademlia.joining Joining.on_linked",
+    "dht.kademlia.joining Joining._probe_in_slot",
+    "dht.kademlia.searching Searching._ask",
+    "dht.kademlia.publishing Publishing._store",
+    "dht.kademlia.answering Answering.on_find",
+    "state.membership.membership Membership._link_up",
+    "state.membership.membership Membership._link_lost",
+    "state.membership.membership Membership._dial",
+    "state.membership.membership Membership._take",
+    "state.membership.probing Probing._check",
+    "state.replication.replication Replication._link_up",
+    "state.replication.replication Replication._pull",
+    "state.replication.replication Replication._compare",
+    "state.replication.replication Replication._on_news",
 ]
 
 
@@ -121,7 +121,7 @@ async def over_udp(one: DaemonHandle, other: DaemonHandle) -> None:
     """Add a path over UDP to a link that TCP carries."""
     with suppress(DialFailed):
         address = other.address
-        await one.node.ladder.direct.dial_place((address.host, address.port), other.peer)
+        await one.node.dialer.direct.dial_place((address.host, address.port), other.peer)
 
 
 async def test_the_daemons_live(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,9 @@ async def test_the_daemons_live(world: World, monkeypatch: pytest.MonkeyPatch) -
         assert status["peers"] == 2
 
 
-@pytest.mark.parametrize("place", ["transport.link Link.tick", "state.probing Probing._check"])
+@pytest.mark.parametrize(
+    "place", ["transport.link.link Link.tick", "state.membership.probing Probing._check"]
+)
 def test_without_the_guard_one_of_them_ends_a_daemon(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -165,13 +167,13 @@ def test_without_the_guard_one_of_them_ends_a_daemon(
 
 
 BETWEEN_HOMES = [
-    "transport.circuits Circuits.dial",
-    "transport.circuits Circuits.take",
-    "transport.improving Improving._run",
-    "transport.families Families.meet",
-    "transport.punch.attempt Attempt.run",
-    "transport.punch.attempt Attempt.begin",
-    "transport.punch.checks Checks.receive",
+    "transport.dial.circuits Circuits.dial",
+    "transport.dial.circuits Circuits.take",
+    "transport.dial.improving Improving._run",
+    "transport.dial.families Families.meet",
+    "transport.nat.punch.attempt Attempt.run",
+    "transport.nat.punch.attempt Attempt.begin",
+    "transport.nat.punch.checks Checks.receive",
     "transport.relay.client RelayClient._on_accept",
     "transport.relay.client RelayClient._tend",
     "transport.relay.survey Survey._ask",
@@ -198,11 +200,11 @@ async def test_homes_meet_all_the_same(world: World, monkeypatch: pytest.MonkeyP
             await a.connect(b.peer)
         await trio.sleep(5)
         link = a.endpoint.link(b.peer)
-        if not left and link is not None and link.way is Way.PUNCHED:
+        if not left and link is not None and link.path_kind is PathKind.PUNCHED:
             break
     assert not left, f"these were never called: {left}"
     put_in = {place.split()[1].replace(".", "_") for place in BETWEEN_HOMES}
     # trio's own: the starter of the attempt learns that it ended before it had started.
     assert put_in <= {each.error for each in told} <= put_in | {"RuntimeError"}
     link = a.endpoint.link(b.peer)
-    assert link is not None and link.way is Way.PUNCHED
+    assert link is not None and link.path_kind is PathKind.PUNCHED

@@ -14,8 +14,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.dht.key import key_text
-from shoal.dht.record import DOMAIN, BlobBody, OtherBody, PeerBody, seal_record
+from shoal.dht.records.key import key_text
+from shoal.dht.records.record import DOMAIN, BlobBody, OtherBody, PeerBody, seal_record
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.signed import seal
 from tests.cli.daemons import Daemon, daemons, shoal

@@ -18,26 +18,33 @@ import transformers
 import trio
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
+from shoal.dht.content.library import Library
+from shoal.dht.exchange.exchange import Exchange
 from shoal.state.errors import StateError
 from shoal.state.listing import Listing
-from shoal.state.membership import Membership
-from shoal.state.record import Capacity, ModelName
+from shoal.state.membership.membership import Membership
+from shoal.state.membership.record import Capacity, ModelName
 from shoal.state.service import State
-from shoal.tasks.courier import Courier
-from shoal.tasks.demand import Backing
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.errors import SessionError
-from shoal.tasks.gateway import Gateway, GatewayEvent, GenerateRequest, Routed, Summary, TextDelta
-from shoal.tasks.models import Models
-from shoal.tasks.serving import Serving, ServingSettings
-from shoal.tasks.stage import Stage
+from shoal.tasks.inference.courier import Courier
+from shoal.tasks.inference.gateway import (
+    Gateway,
+    GatewayEvent,
+    GenerateRequest,
+    Routed,
+    Summary,
+    TextDelta,
+)
+from shoal.tasks.inference.models import Models
+from shoal.tasks.inference.stage import Stage
+from shoal.tasks.placement.demand import Backing
+from shoal.tasks.serving.serving import Serving, ServingSettings
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.realhost import RealHost
 
 LAYERS = 4
 EOS = 256

@@ -194,7 +194,7 @@ def name_of(who: object) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the deepest line of our code, like `transport/link.py:412`."""
+    """Return the deepest line of our code, like `transport/link/link.py:412`."""
     trace, found = error.__traceback__, "?"
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

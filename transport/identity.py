@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from .errors import HostError, TransportError
-from .host import Host
+from .host.seam import Host
 
 PeerId = NewType("PeerId", str)
 

@@ -6,7 +6,7 @@ from math import floor, inf
 from typing import NamedTuple
 
 from . import defaults
-from .place import THIS_MACHINE, Network, networks
+from .networks import THIS_MACHINE, Network, networks
 from .rates import Bucket, Rate
 
 

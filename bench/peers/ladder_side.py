@@ -14,15 +14,15 @@ from dataclasses import asdict
 from typing import Any
 
 import trio
+from worlds.town import climb
 
-from shoal.netsim.daemons.town import climb
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.dialer import Dialer, Strategies
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.ladder import Ladder, Rungs
-from shoal.transport.realhost import RealHost
 from shoal.transport.relay.defaults import RelayLimits
 
 PORT = 4001
@@ -35,10 +35,10 @@ class Side:
         self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm(), libp2p=False)
         self.book: dict[str, list[Address]] = {}
         self.further = (("0.0.0.0", 443),) if relay == 443 else ()
-        self.ladder = Ladder(
+        self.dialer = Dialer(
             self.host,
             self.endpoint,
-            rungs=Rungs(lan=False),
+            strategies=Strategies(lan=False),
             relaying=RelayLimits(volunteer=bool(relay)),
             key=self.identity.seed,
             book=lambda peer: self.book.get(peer, ()),
@@ -59,7 +59,7 @@ class Side:
         if "publish" in order:
             return {"peer": self.identity.peer, "addresses": [str(each) for each in self.own()]}
         found, link = await climb(
-            self.ladder, PeerId(order["meet"]), timeout=15.0, patience=order["patience"]
+            self.dialer, PeerId(order["meet"]), timeout=15.0, patience=order["patience"]
         )
         if link is not None and not found.known:
             link.close()
@@ -67,19 +67,19 @@ class Side:
 
     async def greet(self, peer: PeerId) -> None:
         with suppress(DialFailed):
-            await self.ladder.connect(peer, timeout=15.0)
+            await self.dialer.connect(peer, timeout=15.0)
 
     def own(self) -> Sequence[Address]:
         four = [item.address for item in self.host.interfaces() if ":" not in item.address]
         own = [Address(ip, PORT, self.identity.peer) for ip in four if ip != "127.0.0.1"]
-        return list(dict.fromkeys([*own, *self.ladder.addresses()]))
+        return list(dict.fromkeys([*own, *self.dialer.addresses()]))
 
 
 async def main(seed: int, relay: int) -> None:
     side = Side(seed, relay)
     async with trio.open_nursery() as nursery:
         await nursery.start(
-            lambda task_status: side.ladder.run(
+            lambda task_status: side.dialer.run(
                 "0.0.0.0", PORT, further=side.further, task_status=task_status
             )
         )

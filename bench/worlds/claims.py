@@ -7,22 +7,23 @@ from math import inf
 from random import Random
 from typing import Any, Final
 
-from shoal.netsim.daemons.replicanode import ReplicaNode, at_once, opened_once
-from shoal.netsim.daemons.replicas import Swarm
-from shoal.netsim.daemons.ringnode import WALL
 from shoal.netsim.faults import Rule
 from shoal.netsim.seeds import Figures
 from shoal.state import defaults
-from shoal.state.claimant import Claimant, patience
-from shoal.state.claims import Claim, claim_fact
-from shoal.state.entry import FeedName
-from shoal.state.feed import Verdict
-from shoal.state.replica import Replica
-from shoal.state.shares import Shares
+from shoal.state.claims.claimant import Claimant, patience
+from shoal.state.claims.rule import Claim, claim_fact
+from shoal.state.claims.shares import Shares
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.feed import Verdict
+from shoal.state.feeds.writer import Writer
+from shoal.state.replication.replica import Replica
 from shoal.state.views.jobs import Job, Jobs, Standing, State, job_fact, job_id
 from shoal.state.views.views import Views
-from shoal.state.writer import Writer
 from shoal.transport.identity import PeerId, public_key_of
+
+from .replicanode import ReplicaNode, at_once, opened_once
+from .replicas import Swarm
+from .ringnode import WALL
 
 NODES: Final = 20
 JOBS: Final = 1_000

@@ -8,19 +8,20 @@ from math import inf
 
 import trio
 
-from shoal.netsim.daemons.climber import Climber
 from shoal.netsim.faults import Faults
-from shoal.netsim.gateway import Gateway
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
+from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.ladder import Rungs
-from shoal.transport.link import Link
-from shoal.transport.pipe import Way
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
+from shoal.transport.link.stream import Stream
 from shoal.transport.relay.defaults import RelayLimits
-from shoal.transport.serving import IncomingStream
-from shoal.transport.stream import Stream
+
+from .climber import TransportNode
 
 TIMEOUT_S = 15.0
 READY_S = 5.0
@@ -45,7 +46,7 @@ LASTS_S = {
 class Home:
     """A volunteer: its program, and its router if it has one."""
 
-    climber: Climber
+    climber: TransportNode
     router: Gateway | None
     kind: str
     numbers: Iterator[int]
@@ -61,7 +62,7 @@ class Town:
     rng: random.Random
     misfortune: str
     homes: list[Home] = field(default_factory=list)
-    relays: list[Climber] = field(default_factory=list)
+    relays: list[TransportNode] = field(default_factory=list)
     calls: list[tuple[float, float, str]] = field(default_factory=list)
     """Start, end, and the code of the error."""
     stalls: list[float] = field(default_factory=list)
@@ -110,7 +111,7 @@ async def build(town: Town) -> None:
     """Build the relays and the two homes, linked and working."""
     world, rng = town.world, town.rng
     for number in range(rng.randint(2, 4)):
-        relay = Climber(
+        relay = TransportNode(
             world.host(f"relay{number}"),
             bytes([number + 1]) * 32,
             relaying=RelayLimits(volunteer=True),
@@ -126,8 +127,10 @@ async def build(town: Town) -> None:
         if kind != "public":
             router = world.gateway(f"{name}-router", kind, link=link_spec(rng))
         host = world.host(name, behind=router, link=None if router else link_spec(rng))
-        rungs = Rungs(punch_tcp=not relayed, punch_udp=not relayed)
-        climber = Climber(host, bytes([9 + number]) * 32, rungs=rungs, book=town.book)
+        strategies = Strategies(punch_tcp=not relayed, punch_udp=not relayed)
+        climber = TransportNode(
+            host, bytes([9 + number]) * 32, strategies=strategies, book=town.book
+        )
         town.homes.append(Home(climber, router, kind, iter(range(1, 1 << 30))))
         await host.start(climber)
     async with trio.open_nursery() as nursery:
@@ -142,7 +145,7 @@ async def settle(town: Town, home: Home) -> None:
         at = [relay.address(), type(relay.address())(ip, 443, relay.peer)]
         await home.climber.connect(relay.peer, at)
     with trio.move_on_after(30):
-        relays = home.climber.ladder.relays
+        relays = home.climber.dialer.relays
         while not relays.reachable and not relays.relays:  # noqa: ASYNC110
             await trio.sleep(0.05)
 
@@ -173,7 +176,7 @@ async def call(town: Town, home: Home, other: Home, number: int, size: int) -> N
     began, code = trio.current_time(), ""
     payload = number.to_bytes(8, "big") * (size // 8)
     try:
-        link = home.climber.endpoint.link(other.climber.peer) or await home.climber.ladder.connect(
+        link = home.climber.endpoint.link(other.climber.peer) or await home.climber.dialer.connect(
             other.climber.peer, timeout=town.patience
         )
         left = began + town.patience - trio.current_time()
@@ -188,7 +191,7 @@ async def call(town: Town, home: Home, other: Home, number: int, size: int) -> N
 
 async def pour(town: Town, home: Home, other: Home) -> None:
     """Send a block every 0.2 s that contains the time when it was due."""
-    link = await home.climber.ladder.connect(other.climber.peer, timeout=TIMEOUT_S)
+    link = await home.climber.dialer.connect(other.climber.peer, timeout=TIMEOUT_S)
     try:
         stream: Stream = await link.open_stream("pour", {})
         while not town.stop:
@@ -234,18 +237,18 @@ async def relay_killed(town: Town) -> bool:
 
 async def relay_killed_beside(town: Town) -> bool:
     link = town.link()
-    ready = link is not None and link.way is not Way.RELAYED
+    ready = link is not None and link.path_kind is not PathKind.RELAYED
     await town.faults.crash(used_relay(town).computer)
     return ready
 
 
-def used_relay(town: Town) -> Climber:
+def used_relay(town: Town) -> TransportNode:
     """Return the relay that the link uses or used; any relay if none is known."""
     one, other = (home.climber for home in town.homes)
     for side, peer in ((one, other), (other, one)):
         link = side.endpoint.link(peer.peer)
-        for leg in link._legs if link is not None else ():
-            relay = getattr(leg.path._pipe, "relay", None)
+        for path in link._paths if link is not None else ():
+            relay = getattr(path.path._pipe, "relay", None)
             found = [each for each in town.relays if each.peer == relay]
             if found:
                 return found[0]
@@ -339,7 +342,7 @@ async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> 
     other path, and theirs comes back.
     """
     link = town.link()
-    direct = link is not None and link.way is not Way.RELAYED
+    direct = link is not None and link.path_kind is not PathKind.RELAYED
     if not direct:
         names = [names[0], used_relay(town).computer.name]
     rules = town.faults.partition(names[:1], names[1:], oneway=oneway)
@@ -347,7 +350,7 @@ async def cut_between(town: Town, names: list[str], *, oneway: bool = False) -> 
         await trio.sleep(LASTS_S[town.misfortune])
         town.faults.heal(*rules)
         return True
-    return direct and link is not None and len(link.status.legs) > 1
+    return direct and link is not None and len(link.status.paths) > 1
 
 
 MISFORTUNES: dict[str, Callable[[Town], Awaitable[bool]]] = {

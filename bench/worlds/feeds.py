@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from random import Random
 
-from shoal.state.entry import NO_PARENT, Entry, FeedName, Head, read_stored, seal_entry
-from shoal.state.stored import StoredFeed
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, read_stored, seal_entry
+from shoal.state.feeds.stored import StoredFeed
 from shoal.transport.identity import Identity, PeerId
 
 KINDS = ("member", "jobs", "claims")

@@ -33,7 +33,7 @@ from ...tasks.engine.session import State
 from ...tasks.engine.wire import Buffer
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
-from ...transport.host import Files
+from ...transport.host.seam import Files
 from .profile import Profile
 
 _PRIME = (1 << 61) - 1

@@ -8,15 +8,15 @@ from typing import Any
 
 import trio
 
-from ...node.config import NodeConfig
-from ...node.daemon import EngineFactory, Node, run_node
+from ...node.daemon.daemon import EngineFactory, Node, run_node
 from ...node.errors import ControlError
 from ...node.folder import disk_errors
-from ...node.values import parse_memory
+from ...node.settings.config import NodeConfig
+from ...node.settings.values import parse_memory
 from ...tasks.defaults import PROBE_FILE
-from ...tasks.probe import keep_speed
+from ...tasks.placement.probe import keep_speed
 from ...transport.address import Address
-from ...transport.host import Host as Seam
+from ...transport.host.seam import Host as Seam
 from ...transport.identity import PeerId
 from ..host import Host
 from .engine import SimulatedEngine, Tokens

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import apsw
 
-from ...transport.database import Database, connect
-from ..mount import BlockHandle, Mount
+from ...transport.host.database import Database, connect
+from ..disk.mount import BlockHandle, Mount
 
 _MAKES: Final = apsw.SQLITE_OPEN_CREATE
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL

@@ -20,7 +20,7 @@ from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
 from ...tasks.engine.wire import Buffer, Header, WireClosed
 from ...transport.decoding import decode
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from .compute import NumberCompute, Stopwatch, Timed, read_chunks
 from .realfiles import beside
 

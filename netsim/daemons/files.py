@@ -1,4 +1,4 @@
-"""A host's disk as the daemon sees it: `Files` of `transport/host.py`."""
+"""A host's disk as the daemon sees it: `Files` of `transport/host/seam.py`."""
 
 import errno
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...transport.errors import AlreadyLocked, FileTooLarge
-from ...transport.host import Entry, FileLock
-from ..disk import Folder
-from ..diskfile import File
-from ..mount import Mount
+from ...transport.host.seam import Entry, FileLock
+from ..disk.disk import Folder
+from ..disk.file import File
+from ..disk.mount import Mount
 
 if TYPE_CHECKING:
-    from ...transport.database import Database
+    from ...transport.host.database import Database
 
 
 class _Lock:

@@ -1,4 +1,4 @@
-"""`Host` of `transport/host.py` on a simulated computer: the daemon's interface to the world."""
+"""`Host` (`transport/host/seam.py`) on a simulated computer: the daemon's way to the world."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import trio
 
-from ...transport.host import Interface, Machine, T, Ts
-from ...transport.realhost import TrioHost
-from ..disk import Disk, Folder, installed
+from ...transport.host.real import TrioHost
+from ...transport.host.seam import Interface, Machine, T, Ts
+from ..disk.disk import Disk, Folder, installed
+from ..disk.mount import Mount
 from ..errors import NotSimulated
 from ..host import Host
-from ..mount import Mount
 from ..sockets.local import LocalSocket, pair
 from .files import DiskFiles
 from .profile import Profile

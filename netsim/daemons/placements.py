@@ -12,10 +12,10 @@ from math import inf
 from random import Random
 from typing import Final
 
-from ...state.record import Rank
-from ...tasks.coverage import Sizes, Span
-from ...tasks.placing import Placing
-from ...tasks.plan import Place, has_chain
+from ...state.membership.record import Rank
+from ...tasks.placement.coverage import Sizes, Span
+from ...tasks.placement.placing import Placing
+from ...tasks.placement.plan import Place, has_chain
 from ...transport.identity import PeerId
 
 GOSSIP: Final = (0.02, 1.5)  # seconds until what a node says has reached another

@@ -17,9 +17,9 @@ copy (0.75) reach of them; the disks' are what their classes are sold with.
 from dataclasses import dataclass
 from typing import Final
 
-from ...tasks.probe import Speed
-from ...transport.host import Machine
-from ..disk import DiskSpec
+from ...tasks.placement.probe import Speed
+from ...transport.host.seam import Machine
+from ..disk.disk import DiskSpec
 from ..errors import BadScenario
 
 _GIB = 1 << 30

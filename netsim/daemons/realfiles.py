@@ -10,7 +10,7 @@ from contextvars import Context
 from functools import lru_cache, partial
 from pathlib import Path
 
-from ..diskfile import File, InstalledFile
+from ..disk.file import File, InstalledFile
 
 
 @lru_cache(maxsize=1)

@@ -9,8 +9,8 @@ clash. The golden tables (`golden/`) show the same for a real kernel.
 import zlib
 from typing import Any, Final
 
-from ..gateway import Gateway, check, readdressed
-from ..packet import ICMP, TCP, UDP, Addr, Icmp, Packet
+from ..network.gateway import Gateway, check, readdressed
+from ..network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
 from .segments import RST, flags
 from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
 

@@ -3,8 +3,8 @@
 from ipaddress import IPv4Network
 from typing import Any, Final
 
-from ..gateway import Gateway, check
-from ..packet import ICMP, TCP, Addr, Icmp, Packet
+from ..network.gateway import Gateway, check
+from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .sessions import BEHAVIOURS, Session, Timers
 from .syns import HeldSyns
 

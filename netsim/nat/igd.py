@@ -11,9 +11,9 @@ from typing import Final
 
 import trio
 
-from ..gateway import Gateway, check
 from ..host import Host
-from ..packet import IP4_HEADER, UDP, UDP_HEADER, Addr, Packet
+from ..network.gateway import Gateway, check
+from ..network.packet import IP4_HEADER, UDP, UDP_HEADER, Addr, Packet
 from ..sockets.factory import equip
 from . import pcp, upnp
 from .leases import Leases

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import nearest
-from ..gateway import Gateway
-from ..link import LinkSpec
-from ..network import Network, Segment
-from ..packet import TCP, UDP
+from ..network.gateway import Gateway
+from ..network.link import LinkSpec
+from ..network.network import Network, Segment
+from ..network.packet import TCP, UDP
 from .cgn import TIMERS as CGN_TIMERS
 from .cgn import Cgn
 from .conntrack import LinuxNat

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from ..packet import Addr
+from ..network.packet import Addr
 
 UDP_NEW_S: Final = 2.0
 UDP_STREAM_S: Final = 4.0

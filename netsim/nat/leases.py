@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ..gateway import Gateway
-from ..packet import Addr
+from ..network.gateway import Gateway
+from ..network.packet import Addr
 from .ports import HIGH_PORT, LOW_PORT
 
 LEASES: Final = 1024

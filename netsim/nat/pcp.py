@@ -5,7 +5,7 @@ import struct
 from enum import IntEnum
 from typing import Final
 
-from ..packet import TCP, UDP, Addr
+from ..network.packet import TCP, UDP, Addr
 from .leases import Full, Lease, Leases
 
 PORT: Final = 5351

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final
 
-from ..gateway import check
-from ..packet import Addr
+from ..network.gateway import check
+from ..network.packet import Addr
 
 LOW_PORT: Final = 1024
 HIGH_PORT: Final = 65535

@@ -12,8 +12,8 @@ from math import inf
 from typing import Final
 
 from ..light import Sends
-from ..link import LinkSpec, PipeSpec
-from ..packet import Addr
+from ..network.link import LinkSpec, PipeSpec
+from ..network.packet import Addr
 from ..world import World
 
 RELAY_PORT: Final = 3478

@@ -8,8 +8,8 @@ three terms. Linux does not work like this (`conntrack.py`).
 from random import Random
 from typing import Any, Final
 
-from ..gateway import Gateway, check, readdressed
-from ..packet import ICMP, TCP, Addr, Icmp, Packet
+from ..network.gateway import Gateway, check, readdressed
+from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .ports import Ports
 from .segments import reset_for
 from .sessions import BEHAVIOURS, Session, Timers

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Packet
+from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Packet
 from ..sockets.tcp.segment import Segment, refusal
 
 FIN: Final = 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ..packet import TCP, Packet
+from ..network.packet import TCP, Packet
 from .segments import FIN, RST, SYN, flags
 
 BEHAVIOURS: Final = ("ei", "ad", "apd")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..clock import Events
-from ..packet import Addr, Packet
+from ..network.packet import Addr, Packet
 from .segments import ACK, RST, SYN, flags
 
 HOLD_S: Final = 6.0

@@ -2,7 +2,7 @@
 
 import trio
 
-from ..packet import Addr
+from ..network.packet import Addr
 from .labsockets import (
     CONNECT_S,
     SKEWS_S,

@@ -2,7 +2,7 @@
 
 import trio
 
-from ..packet import Addr
+from ..network.packet import Addr
 from .labsockets import SKEWS_S, WAIT_S, Datagrams, Found, Lab, Servers, udp
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ..packet import TCP, UDP, Addr
+from ..network.packet import TCP, UDP, Addr
 from .leases import Full, Lease, Leases
 
 SSDP: Final[Addr] = ("239.255.255.250", 1900)

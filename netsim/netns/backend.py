@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ..errors import SimError
-from ..link import LinkSpec
+from ..network.link import LinkSpec
 from .gateway import QUIET, KernelGateway
 from .namespaces import KernelRefused, Namespace, Namespaces, available
 from .switch import SwitchProcess

@@ -1,8 +1,8 @@
 """The internet between TUN devices: real packets, delayed and dropped by the simulator's pipes.
 
-A packet takes the same steps as in `netsim/network.py`: the up pipe of its port, the latency
-between ports, the down pipe of the port that has its destination. Time is the machine's own here. A
-packet leaves when it is due, or later if the machine is slow (`Counts.late`).
+A packet takes the same steps as in `netsim/network/network.py`: the up pipe of its port, the
+latency between ports, the down pipe of the port that has its destination. Time is the machine's
+own here. A packet leaves when it is due, or later if the machine is slow (`Counts.late`).
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
-from ..link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
+from ..network.link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
 from ..streams import Streams
 
 TURN: Final = 32

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
-from ..link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 from .link import Switch, hurry, quantile
 from .namespaces import KernelRefused, Namespace
 

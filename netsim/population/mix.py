@@ -10,10 +10,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from ..errors import BadScenario
-from ..gateway import Gateway
 from ..host import Host
 from ..light import Core, LightHost
-from ..link import LinkSpec
+from ..network.gateway import Gateway
+from ..network.link import LinkSpec
 from ..world import World
 from . import latency, profiles
 from .data import table, unknown

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import BadScenario
-from ..link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 from .data import table, unknown
 
 _FILE = "links.toml"

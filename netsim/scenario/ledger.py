@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..trace import RECEIVED, SENT, Trace
+from ..trace.trace import RECEIVED, SENT, Trace
 
 COUNTERS = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
 

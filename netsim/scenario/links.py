@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..errors import BadScenario
-from ..link import Burst, LinkSpec, PipeSpec
+from ..network.link import Burst, LinkSpec, PipeSpec
 from . import units, vocabulary
 from .tables import Direction, Link
 

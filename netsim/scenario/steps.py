@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import trio
 
-from ..disk import Disk
+from ..disk.disk import Disk
 from ..errors import SimError
 from ..faults import Faults, Rule
 from . import actions

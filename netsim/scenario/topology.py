@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..errors import BadScenario
-from ..gateway import Gateway
 from ..host import Host, Program
-from ..link import LinkSpec
-from ..network import Latency
+from ..network.gateway import Gateway
+from ..network.link import LinkSpec
+from ..network.network import Latency
 from ..population.mix import Draw, Volunteer, build, draws
 from ..world import World
 from . import vocabulary

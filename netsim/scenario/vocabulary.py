@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ..clock import Events
-from ..link import LinkSpec
 from ..nat.kinds import KINDS, build, knobs_of
 from ..nat.sessions import BEHAVIOURS
-from ..network import Network, Segment
+from ..network.link import LinkSpec
+from ..network.network import Network, Segment
 from ..population import churn as churn_models
 from ..population import latency as matrices
 from ..population import mix

@@ -6,7 +6,7 @@ import trio
 
 from ..errors import NoHost, NotSimulated
 from ..host import CURRENT, Host
-from ..packet import ICMP, TCP, UDP
+from ..network.packet import ICMP, TCP, UDP
 from .base import SimSocket
 from .icmp import IcmpStack
 from .local import LocalSocket, LocalStack

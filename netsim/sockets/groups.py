@@ -10,8 +10,8 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from ..host import Host, error
-from ..network import BROADCAST, Attachment
-from ..packet import Packet
+from ..network.network import BROADCAST, Attachment
+from ..network.packet import Packet
 from .base import Option, number_of
 
 if TYPE_CHECKING:

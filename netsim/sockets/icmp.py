@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from .. import defaults
 from ..host import Host, cause
-from ..packet import ICMP, IP4_HEADER, IP6_HEADER, Icmp, Packet
+from ..network.packet import ICMP, IP4_HEADER, IP6_HEADER, Icmp, Packet
 from .groups import is_group
 
 _HEADER: Final = 8

@@ -5,8 +5,8 @@ import socket as stdlib
 from collections import deque
 from typing import Any, ClassVar, Final
 
-from ..network import Attachment
-from ..packet import Addr, Icmp
+from ..network.network import Attachment
+from ..network.packet import Addr, Icmp
 from .base import COMMON, Option, StreamSocket, Waiters
 from .tcp.connection import (
     CLOSED,

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from ..host import error
-from ..packet import Addr
+from ..network.packet import Addr
 from .tcp.connection import CLOSED, SYN_SENT
 from .tcp.defaults import WRITE_PIECE_BYTES
 from .tcp.segment import Segment

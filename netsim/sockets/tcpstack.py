@@ -6,8 +6,8 @@ from zlib import crc32
 
 from .. import defaults
 from ..host import Host, cause
-from ..network import Attachment
-from ..packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Icmp, Packet
+from ..network.network import Attachment
+from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Icmp, Packet
 from .base import SimSocket
 from .tcp.defaults import ISN_TICK_S, LOOPBACK_MTU
 from .tcp.ports import WILDCARDS, Binding, Ports

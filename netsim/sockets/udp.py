@@ -15,8 +15,8 @@ import trio
 from .. import defaults
 from ..errors import NotSimulated
 from ..host import cause, error
-from ..network import Attachment
-from ..packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Icmp, Packet
+from ..network.network import Attachment
+from ..network.packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Icmp, Packet
 from .base import COMMON, Option, SimSocket, Waiters, scatter
 from .groups import MTU_DISCOVER, MTU_DISCOVER6, OPTIONS4, OPTIONS6, is_group
 from .icmp import UDP_ERRORS

@@ -6,7 +6,7 @@ from zlib import crc32
 
 from .. import defaults
 from ..host import Host, error
-from ..packet import Icmp, Packet
+from ..network.packet import Icmp, Packet
 from .groups import Memberships
 from .icmp import IcmpStack
 

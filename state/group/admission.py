@@ -7,7 +7,7 @@ it gets the list from the first peers that it meets. Spec: docs/spec/group.md, D
 
 from collections.abc import Sequence
 
-from ...transport.hello import INVITATION, SWARM, Invitations, Secret, invited
+from ...transport.handshake.hello import INVITATION, SWARM, Invitations, Secret, invited
 from ...transport.identity import PeerId
 from .group import Group
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 from ...transport.errors import TransportError
 from ...transport.identity import KEY_BYTES, PeerId, parse_peer_id, public_key_of
 from .. import defaults
-from ..digest import Plot
-from ..entry import HASH_BYTES, MAX_EPOCH, Head
 from ..errors import BadFact
-from ..kinds import KINDS
+from ..feeds.digest import Plot
+from ..feeds.entry import HASH_BYTES, MAX_EPOCH, Head
+from ..feeds.kinds import KINDS
 from ..views.fact import Fields, read_bytes, read_each, read_fields, read_text, read_whole
 
 GROUP: Final[Plot] = ("group", 0)

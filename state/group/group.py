@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ...transport.identity import Identity, PeerId
-from ..entry import FeedName
-from ..feed import Verdict
-from ..holding import Watcher
+from ..feeds.entry import FeedName
+from ..feeds.feed import Verdict
+from ..replication.holding import Watcher
 from .facts import GROUP, Charter, Grant, Role, Said, Sealed
 from .rule import Order, decide
 from .sealing import open_secret

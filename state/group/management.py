@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import Identity, PeerId, public_key_of
 from .. import defaults
-from ..digest import Plot
-from ..entry import FORKED, Head
 from ..errors import GroupRefused
-from ..kinds import all_parts
-from ..replica import Replica
+from ..feeds.digest import Plot
+from ..feeds.entry import FORKED, Head
+from ..feeds.kinds import all_parts
+from ..replication.replica import Replica
 from . import facts
 from .facts import GROUP, Grant, Role, Said
 from .group import Group

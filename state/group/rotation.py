@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import Identity, PeerId
 from .. import defaults
 from ..errors import GroupRefused

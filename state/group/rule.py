@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from ...transport.identity import PeerId, public_key_of
 from .. import defaults
-from ..digest import Plot
-from ..entry import Head
+from ..feeds.digest import Plot
+from ..feeds.entry import Head
 from .facts import Grant, Revocation, Role, Said
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection
 
 import trio
 
-from ...transport.endpoint import Endpoint
-from ...transport.hello import INVITATION
-from ...transport.host import Host
+from ...transport.dial.endpoint import Endpoint
+from ...transport.handshake.hello import INVITATION
+from ...transport.host.seam import Host
 from ...transport.identity import Identity, PeerId, public_key_of
-from ...transport.link import Link
+from ...transport.link.link import Link
 from .. import defaults
 from ..errors import FeedFull, GroupRefused, StateError, StoreRefused
-from ..replication import Replication
+from ..replication.replication import Replication
 from . import facts
 from .admission import NOT_A_MEMBER, REVOKED
 from .facts import GROUP

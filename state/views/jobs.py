@@ -14,10 +14,11 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from ...transport.identity import PeerId, public_key_of
-from .. import claims, defaults
-from ..claims import Claim
-from ..entry import FeedName
+from .. import defaults
+from ..claims import rule as claims
+from ..claims.rule import Claim
 from ..errors import BadFact
+from ..feeds.entry import FeedName
 from .fact import (
     read_bytes,
     read_each,

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from ...transport.identity import PeerId
 from .. import defaults
-from ..entry import FeedName
 from ..errors import BadFact
-from ..record import NOTHING, Capacity
-from ..vouches import VOUCHES
+from ..feeds.entry import FeedName
+from ..membership.record import NOTHING, Capacity
+from ..replication.vouches import VOUCHES
 from .fact import read_each, read_rate, read_text, read_whole
 from .view import View
 

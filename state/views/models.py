@@ -6,8 +6,8 @@ from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
-from ..entry import FeedName
-from ..record import ModelName
+from ..feeds.entry import FeedName
+from ..membership.record import ModelName
 from .fact import read_root, read_text, read_whole
 from .view import View
 

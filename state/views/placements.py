@@ -5,10 +5,10 @@ from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
-from ..entry import FeedName
 from ..errors import BadFact
-from ..kinds import KINDS, part_of_root
-from ..record import ShardRecord
+from ..feeds.entry import FeedName
+from ..feeds.kinds import KINDS, part_of_root
+from ..membership.record import ShardRecord
 from .fact import read_root, read_text, read_whole
 from .view import View
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
-from ..entry import FeedName
+from ..feeds.entry import FeedName
 from .fact import read_peer, read_root, read_whole
 from .view import View
 

@@ -16,9 +16,9 @@ import trio
 
 from ...transport.identity import PeerId
 from .. import defaults
-from ..digest import Plot
-from ..entry import FeedName
 from ..errors import BadFact
+from ..feeds.digest import Plot
+from ..feeds.entry import FeedName
 
 Fact = TypeVar("Fact")
 Subject = TypeVar("Subject")

@@ -5,13 +5,13 @@ from itertools import chain
 from typing import Any
 
 from ...transport.identity import PeerId
-from ..entry import FeedName
 from ..errors import BadFact
-from ..feed import Outcome, Verdict
-from ..holding import Watcher
-from ..kinds import KINDS, all_parts
-from ..record import MemberRecord
-from ..steps import Steps
+from ..feeds.entry import FeedName
+from ..feeds.feed import Outcome, Verdict
+from ..feeds.kinds import KINDS, all_parts
+from ..feeds.steps import Steps
+from ..membership.record import MemberRecord
+from ..replication.holding import Watcher
 from .fact import read_fields
 from .jobs import Jobs
 from .members import Member, Members

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from . import defaults
 from .errors import EngineError, EngineUnavailable
 from .interface import EngineEvent, FailedEvent, Loaded, LoadShard, SessionId, Span

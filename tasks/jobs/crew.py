@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection
 
 from ...state import defaults
-from ...state.claimant import patience
-from ...state.shares import Shares
+from ...state.claims.claimant import patience
+from ...state.claims.shares import Shares
 from ...state.views.members import Members
 from ...transport.identity import PeerId
 

@@ -16,13 +16,13 @@ import trio
 
 from ...dht.errors import ModelError
 from ...state import defaults as state_defaults
-from ...state.claims import Claim
+from ...state.claims.rule import Claim
 from ...state.errors import FeedFull
 from ...state.service import State
 from ...state.views.jobs import Job, Standing, job_fact, job_id
 from ...state.views.jobs import State as Stand
 from ...transport.guard import Guard
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgpack
 
 from ...state.errors import BadFact
-from ...state.record import ShardRecord
+from ...state.membership.record import ShardRecord
 from ...state.views.fact import read_bytes, read_each, read_fields, read_root, read_text, read_whole
 from ...state.views.jobs import Job
 from ...transport.identity import PeerId
@@ -23,8 +23,8 @@ from ..defaults import MAX_STAGES, STOP_STRING_CHARACTERS, STOP_STRINGS
 from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Sampling
 from ..errors import NoRoute, SessionError, TextError
-from ..generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
-from ..routing import Members
+from ..inference.generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
+from ..inference.routing import Members
 from ..text.process import Message, TextDelta
 from . import defaults
 from .errors import BadSpec

@@ -14,7 +14,7 @@ import msgpack
 
 from ...state.errors import BadFact
 from ...state.views.fact import read_bytes, read_fields, read_rate, read_text, read_whole
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from . import defaults
 from .errors import JobError

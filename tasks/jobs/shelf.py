@@ -6,13 +6,13 @@ from pathlib import Path
 
 import trio
 
+from ...dht.content.library import Library
+from ...dht.content.manifest import is_digest
+from ...dht.content.tree import Tree
 from ...dht.errors import ModelError
-from ...dht.exchange import Exchange
-from ...dht.library import Library
-from ...dht.manifest import is_digest
-from ...dht.tree import Tree
+from ...dht.exchange.exchange import Exchange
 from ...transport.errors import ShoalError
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from . import defaults
 from .errors import BadOutcome

@@ -13,19 +13,19 @@ from typing import Protocol, TypeVar
 import trio
 
 from ...state import defaults as state_defaults
-from ...state.claimant import Claimant
-from ...state.claims import KIND, Claim, claim_fact
+from ...state.claims.claimant import Claimant
+from ...state.claims.rule import KIND, Claim, claim_fact
 from ...state.errors import FeedFull
-from ...state.kinds import KINDS
+from ...state.feeds.kinds import KINDS
 from ...state.service import State
 from ...state.views.jobs import Job, Standing
 from ...state.views.members import JOBS, Member, Members, jobs_fact
 from ...state.views.view import Watch
 from ...transport.errors import ShoalError
 from ...transport.guard import Guard
-from ...transport.host import Host
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
-from ..generation import Turn
+from ..inference.generation import Turn
 from . import defaults
 from .crew import Crew
 from .errors import BadOutcome

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from ...transport.host import Child, Host
+from ...transport.host.seam import Child, Host
 from ..defaults import (
     TEXT_BYTES,
     TEXT_FILE_BYTES,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.node.config import DataFolder
-from shoal.node.control import ControlServer, Emit
-from shoal.transport.realhost import RealHost
+from shoal.node.control.server import ControlServer, Emit
+from shoal.node.settings.config import DataFolder
+from shoal.transport.host.real import RealHost
 
 Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
 
@@ -109,7 +109,7 @@ PEER: dict[str, Any] = {
 LINK: dict[str, Any] = {
     "peer": "12D3KooWOther", "path": "relayed", "medium": "circuit", "rtt_ms": 31.4,
     "rate_in": 1234.5, "rate_out": None, "bytes_in": 2048, "bytes_out": 10, "linked_s": 3.0,
-    "legs": [{"path": "relayed", "medium": "circuit", "address": None, "rtt_ms": 31.4,
+    "paths": [{"path": "relayed", "medium": "circuit", "address": None, "rtt_ms": 31.4,
               "used": True}],
     "why_relayed": "a direct path has not been tried yet",
 }  # fmt: skip
@@ -121,8 +121,8 @@ DOCTOR: dict[str, Any] = {
          "hint": "enable UPnP or NAT-PMP in the router"},
         {"code": "relays", "sentence": "1 relay will carry what cannot come directly",
          "hint": None},
-        {"code": "rung-lan", "sentence": "the local network: works", "hint": None},
-        {"code": "rung-relay", "sentence": "relays: not known yet", "hint": None},
+        {"code": "strategy-lan", "sentence": "the local network: works", "hint": None},
+        {"code": "strategy-relay", "sentence": "relays: not known yet", "hint": None},
     ],
 }  # fmt: skip
 FIND: dict[str, Any] = {
@@ -192,6 +192,6 @@ def answers() -> dict[str, Any]:
 @pytest.fixture
 def model_folder() -> Path:
     """Return an ordinary Hugging Face folder: that of the embedded model."""
-    from shoal.node.embedded import embedded_folder
+    from shoal.node.daemon.embedded import embedded_folder
 
     return embedded_folder()

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from shoal.node.config import DataFolder
-from shoal.node.embedded import embedded_folder
+from shoal.node.daemon.embedded import embedded_folder
 from shoal.node.invite import decode, encode
+from shoal.node.settings.config import DataFolder
 
 from .daemons import Daemon, daemons, shoal
 

@@ -7,10 +7,10 @@ import pytest
 
 from shoal.cli import foreground
 from shoal.cli.main import invoke
-from shoal.node.config import NodeConfig
-from shoal.node.settings import remember
-from shoal.transport.ladder import ALL_RUNGS, Rungs
-from shoal.transport.realhost import RealHost
+from shoal.node.settings.config import NodeConfig
+from shoal.node.settings.settings import remember
+from shoal.transport.dial.dialer import ALL_STRATEGIES, Strategies
+from shoal.transport.host.real import RealHost
 
 PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 
@@ -35,7 +35,11 @@ def config_of(given: list[NodeConfig], line: str) -> NodeConfig:
 def test_defaults_without_options(given: list[NodeConfig], tmp_path: Path) -> None:
     config = config_of(given, "")
     assert (config.relay, config.up, config.down, config.port_443) == (None, None, None, None)
-    assert config.rungs == ALL_RUNGS and config.browsers is None and config.libp2p_relays == ()
+    assert (
+        config.strategies == ALL_STRATEGIES
+        and config.browsers is None
+        and config.libp2p_relays == ()
+    )
     assert config.data == tmp_path and config.jobs is None
 
 
@@ -49,11 +53,11 @@ def test_defaults_without_options(given: list[NodeConfig], tmp_path: Path) -> No
         ("--up 4Mbit", "up", 500_000),
         ("--down 2MiB/s", "down", 2 << 20),
         ("--port-443", "port_443", True),
-        ("--no-lan", "rungs", Rungs(lan=False)),
-        ("--no-port-mapping", "rungs", Rungs(mapping=False)),
+        ("--no-lan", "strategies", Strategies(lan=False)),
+        ("--no-port-mapping", "strategies", Strategies(mapping=False)),
         ("--jobs", "jobs", True),
         ("--no-jobs", "jobs", False),
-        ("--no-udp --no-lan", "rungs", Rungs(udp=False, lan=False)),
+        ("--no-udp --no-lan", "strategies", Strategies(udp=False, lan=False)),
         ("--browsers 127.0.0.1:8080", "browsers", ("127.0.0.1", 8080)),
     ],
 )

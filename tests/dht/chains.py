@@ -3,7 +3,7 @@
 from random import Random
 
 from shoal.dht import defaults
-from shoal.dht.kvchain import Chain, KvGroup, KvScope, chain_of
+from shoal.dht.kv.chain import Chain, KvGroup, KvScope, chain_of
 
 GROUP = KvGroup(b"the secret of a group" * 2)
 SCOPE = KvScope("ab" * 32, "bfloat16", GROUP)

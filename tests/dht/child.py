@@ -12,14 +12,14 @@ from pathlib import Path
 
 import trio
 
-from shoal.dht.chunkstore import ChunkStore
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
+from shoal.dht.content.chunkstore import ChunkStore
+from shoal.dht.content.library import Library
+from shoal.dht.exchange.exchange import Exchange
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.realhost import RealHost
 
 
 def step(done: int, total: int) -> None:

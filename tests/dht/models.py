@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
-from shoal.dht.chunkstore import ChunkStore
-from shoal.dht.library import Library
-from shoal.transport.realhost import RealFiles, RealHost
+from shoal.dht.content.chunkstore import ChunkStore
+from shoal.dht.content.library import Library
+from shoal.transport.host.real import RealFiles, RealHost
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -7,10 +7,10 @@ from typing import Any
 
 import trio
 
-from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
 from shoal.transport.errors import CallRefused, LinkClosed
-from shoal.transport.frame import Bytes, Priority
 from shoal.transport.identity import PeerId
+from shoal.transport.lane.frame import Bytes, Priority
+from shoal.transport.link.calls import Answer, Call, Handler, Refusal, Reply
 
 Twist = Callable[[str, Answer], Answer]
 """Changes a peer's replies before they are sent: (method, answer) -> answer."""

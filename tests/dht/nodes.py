@@ -7,15 +7,15 @@ from math import inf
 from random import Random
 from typing import Any
 
-from shoal.dht.contact import Contact
-from shoal.dht.key import KEY_BYTES, SPACE, Key, distance, key_at
-from shoal.dht.lookup import Lookup
-from shoal.dht.messages import Find, Found, Store
-from shoal.dht.query import Query
-from shoal.dht.record import BlobBody, Body, Record, open_record, seal_record
-from shoal.dht.recordstore import RecordStore
-from shoal.dht.table import Table
-from shoal.dht.walk import StoreQuery, Walk
+from shoal.dht.kademlia.lookup import Lookup
+from shoal.dht.kademlia.messages import Find, Found, Store
+from shoal.dht.kademlia.query import Query
+from shoal.dht.kademlia.recordstore import RecordStore
+from shoal.dht.kademlia.table import Table
+from shoal.dht.kademlia.walk import StoreQuery, Walk
+from shoal.dht.records.contact import Contact
+from shoal.dht.records.key import KEY_BYTES, SPACE, Key, distance, key_at
+from shoal.dht.records.record import BlobBody, Body, Record, open_record, seal_record
 from shoal.transport.address import Address
 from shoal.transport.identity import Identity, PeerId, peer_id_of
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import trio
 
-from shoal.dht.record import NameBody
+from shoal.dht.records.record import NameBody
 from shoal.dht.service import Dht, DhtSettings
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import Admission, OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import Admission, OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.link import Link
 
 LOOPBACK = "127.0.0.1"
 ROOT = "ab" * 32

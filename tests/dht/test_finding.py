@@ -4,9 +4,9 @@ from random import Random
 
 from shoal.dht import defaults
 from shoal.dht.finding import Gathering, regions
-from shoal.dht.foundrecords import FoundRecord
-from shoal.dht.key import SPACE, key_at
-from shoal.dht.record import NameBody, open_record, seal_record
+from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.records.key import SPACE, key_at
+from shoal.dht.records.record import NameBody, open_record, seal_record
 from shoal.transport.identity import Identity
 
 ONE, TWO = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2))

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.daemons.finder import Finder
-from shoal.netsim.link import LinkSpec, PipeSpec
+from bench.worlds.finder import Finder
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
-from shoal.transport.link import Link
+from shoal.transport.link.link import Link
 
 from .chains import LAYERS, chain, forked
 

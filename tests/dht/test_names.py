@@ -7,10 +7,10 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.errors import ModelError
 from shoal.dht.finding import Found
-from shoal.dht.foundrecords import FoundRecord
-from shoal.dht.key import Key, record_key
+from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.names import Asked, Names, Source, chosen, read, spelled
-from shoal.dht.record import Body, NameBody, OtherBody
+from shoal.dht.records.key import Key, record_key
+from shoal.dht.records.record import Body, NameBody, OtherBody
 from shoal.transport.identity import PeerId
 
 from .nodes import identity, record

@@ -12,16 +12,16 @@ from typing import TypeVar, TypeVarTuple
 import pytest
 import trio
 
+from shoal.dht.content.library import Library
+from shoal.dht.content.manifest import Manifest
 from shoal.dht.errors import DiskFull
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
-from shoal.dht.manifest import Manifest
+from shoal.dht.exchange.exchange import Exchange
 from shoal.transport.address import Address
-from shoal.transport.calls import Answer, Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.calls import Answer, Call, Reply
 
 from .models import FakeHost, open_library, weights, write_folder
 

@@ -10,17 +10,17 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
-from shoal.dht.foundrecords import FoundRecord
-from shoal.dht.messages import Aged, Find, Found, Store, decode_codes
-from shoal.dht.record import PeerBody, open_record, seal_record
+from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.kademlia.messages import Aged, Find, Found, Store, decode_codes
+from shoal.dht.records.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.link import Link
 from tests.dht.ring import Node, name, ring
 
 Open = Callable[..., Awaitable[list[Node]]]
@@ -481,7 +481,7 @@ async def test_a_node_that_returns_a_forged_record_is_evicted(nursery: trio.Nurs
     forged = seal_record(nodes[3].identity, name("x"), made=1, ttl=600)[:-1] + b"!"
 
     def lie(_call: Any) -> Any:
-        from shoal.transport.calls import Reply
+        from shoal.transport.link.calls import Reply
 
         return Reply(payload=Found(((Aged(0, forged),),), ((), ())).encode())
 
@@ -556,7 +556,7 @@ async def test_many_large_requests_at_once_do_not_block_the_event_loop(
 
 
 def _call(sender: Node, payload: bytes) -> Any:
-    from shoal.transport.calls import Call
+    from shoal.transport.link.calls import Call
 
     return Call(sender.peer, {}, payload)
 

@@ -15,8 +15,8 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
-from shoal.netsim.link import Burst, LinkSpec, PipeSpec
-from shoal.netsim.trace import Trace
+from shoal.netsim.network.link import Burst, LinkSpec, PipeSpec
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 DAEMONS = 9

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from shoal.netsim.errors import NotSimulated
-from shoal.netsim.tracefile import first_difference
+from shoal.netsim.trace.file import first_difference
 from shoal.netsim.world import World
 
 ROOT = Path(__file__).parents[2]

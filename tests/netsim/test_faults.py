@@ -11,7 +11,7 @@ from shoal.netsim.errors import SimError
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
 from shoal.netsim.light import Sends
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.netsim.world import World
 
 PORT = 9

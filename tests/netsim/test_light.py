@@ -7,9 +7,9 @@ import trio
 
 from shoal.netsim.errors import SimError
 from shoal.netsim.light import Sends
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.packet import Addr, Packet
-from shoal.netsim.trace import Trace
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.network.packet import Addr, Packet
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 

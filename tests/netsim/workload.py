@@ -21,9 +21,9 @@ from typing import Any
 import trio
 from trio import socket
 
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.reexec import reexec
-from shoal.netsim.trace import Trace
+from shoal.netsim.determinism.reexec import reexec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 from tests.netsim.swarm import Leak, swarm_world
 

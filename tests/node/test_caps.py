@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.applying import caps_of
-from shoal.node.config import NodeConfig
-from shoal.transport.shaper import Cap, Caps, Shaper
+from shoal.node.settings.applying import caps_of
+from shoal.node.settings.config import NodeConfig
+from shoal.transport.lane.shaper import Cap, Caps, Shaper
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
-from shoal.transport.ladder import Rungs
+from shoal.transport.dial.dialer import Strategies
 
 
 async def simulated_nodes(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:
@@ -32,7 +32,7 @@ async def test_doctor_waits_for_a_first_measurement(world: World) -> None:
     answer = await home.ask("doctor")
     assert 1 < trio.current_time() - began < 25
     assert answer["measured_s"] < 1 and answer["observers"] == 3
-    assert {"nat-easy", "no-map", "rung-relay"} <= codes(answer)
+    assert {"nat-easy", "no-map", "strategy-relay"} <= codes(answer)
     began = trio.current_time()
     answer = await home.ask("doctor")
     assert trio.current_time() - began < 0.1, "the last measurement is used"
@@ -73,12 +73,12 @@ async def test_status_and_links_of_two_nodes_without_a_direct_path(world: World)
 
 
 async def test_strategies_switched_off_are_shown(world: World) -> None:
-    rungs = Rungs(udp=False, lan=False, mapping=False)
-    *_, home = await simulated_nodes(world, "linux-drop", rungs=rungs)
+    strategies = Strategies(udp=False, lan=False, mapping=False)
+    *_, home = await simulated_nodes(world, "linux-drop", strategies=strategies)
     answer = await home.ask("doctor")
     said = {each["code"]: each["sentence"] for each in answer["findings"]}
     for code, flag in (("lan", "lan"), ("mapped", "port-mapping"), ("udp-punch", "udp")):
-        assert said[f"rung-{code}"].endswith(f"(`--no-{flag}`)")
+        assert said[f"strategy-{code}"].endswith(f"(`--no-{flag}`)")
     assert not codes(answer) & {"no-map", "port-mapping", "no-udp-port"}
 
 

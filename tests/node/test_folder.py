@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.config import DataFolder
 from shoal.node.errors import DataFolderInUse, NodeError
 from shoal.node.folder import (
     open_folder,
@@ -14,7 +13,8 @@ from shoal.node.folder import (
     remembered_peers,
     remembered_port,
 )
-from shoal.transport.realhost import RealHost
+from shoal.node.settings.config import DataFolder
+from shoal.transport.host.real import RealHost
 
 HOST = RealHost()
 

@@ -16,7 +16,7 @@ from shoal.node.invite import (
     fingerprint,
     invitation_key,
 )
-from shoal.transport.hello import invitation_ident
+from shoal.transport.handshake.hello import invitation_ident
 
 KEY = bytes(range(32))
 V4 = Invitation("192.0.2.7", 4001, fingerprint(KEY), b"0123456789")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shoal.state.entry import NO_PARENT, Entry, FeedName, seal_entry
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, seal_entry
 from shoal.transport.identity import Identity
 
 

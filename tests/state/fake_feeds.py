@@ -7,15 +7,15 @@ from typing import Any
 
 import msgpack
 
-from shoal.state.archive import MemoryArchive
-from shoal.state.digest import Plot
-from shoal.state.document import Document, snapshot
-from shoal.state.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
 from shoal.state.errors import StateError
-from shoal.state.exchange import Exchange
-from shoal.state.kinds import KINDS
-from shoal.state.network import NEWS, Unanswered
-from shoal.state.replica import Replica
+from shoal.state.feeds.archive import MemoryArchive
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.document import Document, snapshot
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from shoal.state.feeds.kinds import KINDS
+from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.network import NEWS, Unanswered
+from shoal.state.replication.replica import Replica
 from shoal.transport.identity import Identity, PeerId
 
 MEMBER: Plot = ("member", 0)

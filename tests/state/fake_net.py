@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import trio
 
-from shoal.state.membership import Membership
+from shoal.state.membership.membership import Membership
 from shoal.transport.address import Address
-from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.frame import Priority
 from shoal.transport.guard import Guard
-from shoal.transport.hello import Admitted
-from shoal.transport.host import Host
+from shoal.transport.handshake.hello import Admitted
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Answer, Call, Handler, Refusal, Reply
+from shoal.transport.link.link import Link
 
 WALL = 1_700_000_000.0
 

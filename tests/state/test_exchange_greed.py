@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.entry import Entry
-from shoal.state.exchange import Exchange
-from shoal.state.gossip import Item, Pulled, Told, encode_heads
-from shoal.state.interest import Interest
-from shoal.state.network import HAVE, PULL
+from shoal.state.feeds.entry import Entry
+from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.gossip import Item, Pulled, Told, encode_heads
+from shoal.state.replication.interest import Interest
+from shoal.state.replication.network import HAVE, PULL
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
 

@@ -7,11 +7,11 @@ import pytest
 import trio
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
 from shoal.state.errors import StateError
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.store import Store
+from shoal.state.feeds.stored import entry_sum
 from shoal.state.inspection import readable
-from shoal.state.store import Store
-from shoal.state.stored import entry_sum
 from shoal.transport.identity import Identity
 from tests.state.chains import identity
 from tests.state.test_service import MODEL, Swarm, run

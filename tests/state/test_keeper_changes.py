@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.state import keeper as keeper_file
-from shoal.state.entry import Proof
 from shoal.state.errors import StoreRefused
-from shoal.state.keeper import Keeper
-from shoal.state.store import Store
+from shoal.state.feeds import committer as keeper_file
+from shoal.state.feeds.committer import Keeper
+from shoal.state.feeds.entry import Proof
+from shoal.state.feeds.store import Store
 
 from .chains import chain, identity, name, sealed
-from .test_keeper import FOLDER, Lives, begin, everything, run
+from .feeds.test_committer import FOLDER, Lives, begin, everything, run
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
@@ -64,7 +64,7 @@ def test_each_change_is_made_once_without_asserts() -> None:
         code = SourceFileLoader(keeper_file.__name__, path).source_to_code(
             file.read(), path, _optimize=1
         )
-    module: dict[str, Any] = {"__name__": keeper_file.__name__, "__package__": "shoal.state"}
+    module: dict[str, Any] = {"__name__": keeper_file.__name__, "__package__": "shoal.state.feeds"}
     exec(code, module)  # noqa: S102
 
     async def body(lives: Lives) -> None:

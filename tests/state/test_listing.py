@@ -10,20 +10,20 @@ import trio
 from trio.testing import MockClock
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
 from shoal.state.errors import BadRecord
-from shoal.state.feed import Outcome, Verdict
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.feed import Outcome, Verdict
+from shoal.state.feeds.ownfacts import Said
 from shoal.state.listing import Listing
-from shoal.state.membership import Membership
-from shoal.state.ownfacts import Said
-from shoal.state.record import NOTHING, Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.state.membership.membership import Membership
+from shoal.state.membership.record import NOTHING, Capacity, MemberRecord, ModelName, ShardRecord
 from shoal.state.service import State
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
 from shoal.state.views.views import Views
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.realhost import RealHost
 
 ME, BOB, EVE = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2, 3))
 ROOT, OTHER = "1" * 64, "2" * 64

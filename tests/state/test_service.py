@@ -15,21 +15,21 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
 from shoal.state import defaults
-from shoal.state.digest import Plot
-from shoal.state.entry import Proof
 from shoal.state.errors import StateError
-from shoal.state.gossip import encode_heads, told
-from shoal.state.keeper import DISK
-from shoal.state.network import PULL
-from shoal.state.ownfacts import Said
-from shoal.state.record import ModelName
+from shoal.state.feeds.committer import DISK
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.entry import Proof
+from shoal.state.feeds.ownfacts import Said
+from shoal.state.feeds.store import Store
+from shoal.state.membership.record import ModelName
+from shoal.state.replication.gossip import encode_heads, told
+from shoal.state.replication.network import PULL
 from shoal.state.service import OWN_FEEDS, State
-from shoal.state.store import Store
 from shoal.state.views.models import model_fact
-from shoal.transport.calls import Refusal
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DatabaseDamaged
 from shoal.transport.identity import Identity
+from shoal.transport.link.calls import Refusal
 from tests.state.chains import chain, identity
 from tests.state.fake_net import FakeEndpoint, FakeNet
 

@@ -4,10 +4,10 @@ import pytest
 import trio
 
 from shoal.state import defaults
-from shoal.state.entry import seal_entry
-from shoal.state.feed import Outcome
+from shoal.state.feeds.entry import seal_entry
+from shoal.state.feeds.feed import Outcome
+from tests.state.feeds.test_writer import ALICE, JOBS, MEMBER, Node
 from tests.state.test_service import MODEL, Swarm, run
-from tests.state.test_writer import ALICE, JOBS, MEMBER, Node
 
 
 def earlier() -> Node:

@@ -1,6 +1,6 @@
 """A manifest without files behind it."""
 
-from shoal.dht.manifest import Blob, Manifest, Tensor
+from shoal.dht.content.manifest import Blob, Manifest, Tensor
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -7,10 +7,10 @@ from typing import Any
 
 import trio
 
+from shoal.dht.content.library import resolve
+from shoal.dht.content.manifest import Manifest
 from shoal.dht.errors import ModelError
-from shoal.dht.library import resolve
-from shoal.dht.manifest import Manifest
-from shoal.state.record import Capacity, MemberRecord
+from shoal.state.membership.record import Capacity, MemberRecord
 from shoal.transport.identity import PeerId
 from tests.tasks.fake_swarm import peer_of
 

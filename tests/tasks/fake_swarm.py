@@ -10,8 +10,7 @@ from typing import Any, cast
 import trio
 
 from shoal.state.directory import Directory
-from shoal.state.record import Capacity, MemberRecord, ShardRecord
-from shoal.tasks.courier import Courier
+from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     Engine,
@@ -23,18 +22,19 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.gateway import Gateway, Message, Model, TextDelta
-from shoal.tasks.generation import Text
-from shoal.tasks.shard import Held
-from shoal.tasks.stage import Stage
+from shoal.tasks.inference.courier import Courier
+from shoal.tasks.inference.gateway import Gateway, Message, Model, TextDelta
+from shoal.tasks.inference.generation import Text
+from shoal.tasks.inference.stage import Stage
+from shoal.tasks.placement.shard import Held
 from shoal.tasks.text.process import TextInfo
-from shoal.transport.calls import Answer, Call, Handler, Refusal, Reply
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.frame import Priority
-from shoal.transport.host import Host
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Answer, Call, Handler, Refusal, Reply
+from shoal.transport.link.link import Link
 
 ROOT = "ab" * 32
 VOCABULARY = 300

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.transport.place import networks
+from shoal.transport.networks import networks
 
 
 @pytest.fixture

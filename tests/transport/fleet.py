@@ -8,22 +8,22 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport import frame as wire
 from shoal.transport.address import Address
-from shoal.transport.calls import Call, Reply
-from shoal.transport.certificate import Certificate
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.bytestream import PathKind, TcpByteStream
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
-from shoal.transport.events import Windows
-from shoal.transport.hello import Admission, Hello, OpenSwarm
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.hello import Admission, Hello, OpenSwarm
+from shoal.transport.handshake.secured import SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.lane import frame as wire
+from shoal.transport.lane.events import Windows
+from shoal.transport.lane.shaper import Shaper
 from shoal.transport.limits import Limits
-from shoal.transport.link import Link
-from shoal.transport.path import Path
-from shoal.transport.pipe import TcpPipe, Way
-from shoal.transport.realhost import RealHost
-from shoal.transport.shaper import Shaper
-from shoal.transport.tls import Tls
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.link import Link
 
 LOOPBACK = "127.0.0.1"
 
@@ -202,10 +202,10 @@ async def through_a_proxy(
     return link, proxy
 
 
-async def second_path(a: Node, b: Node, way: Way, port: int | None = None) -> Link:
+async def second_path(a: Node, b: Node, path_kind: PathKind, port: int | None = None) -> Link:
     host = a.endpoint._host
-    pipe = TcpPipe(await host.connect(LOOPBACK, port or b.endpoint.port))
-    return await a.endpoint.join(pipe, way, expect=b.endpoint.peer, server=False)
+    pipe = TcpByteStream(await host.connect(LOOPBACK, port or b.endpoint.port))
+    return await a.endpoint.join(pipe, path_kind, expect=b.endpoint.peer, server=False)
 
 
 async def dial_code(a: Node, address: Address, timeout: float = 5) -> str:
@@ -214,12 +214,14 @@ async def dial_code(a: Node, address: Address, timeout: float = 5) -> str:
     return failed.value.code
 
 
-async def raw_path(node: Node, seed: int = 99) -> Path:
+async def raw_path(node: Node, seed: int = 99) -> SecureStream:
     """Return a TLS connection to a node on which no hello has been sent yet."""
     host = RealHost()
     certificate = Certificate.generate(Identity.from_seed(bytes([seed]) * 32), host)
     stream = await host.connect(LOOPBACK, node.endpoint.port)
-    path = Path(TcpPipe(stream), Tls(certificate, server=False, expect=node.endpoint.peer))
+    path = SecureStream(
+        TcpByteStream(stream), Tls(certificate, server=False, expect=node.endpoint.peer)
+    )
     await path.handshake()
     return path
 
@@ -229,7 +231,7 @@ def hello(versions: tuple[int, int] = (1, 1), resume: bytes | None = None) -> by
     return wire.encode(wire.HELLO, head=said.encode())
 
 
-async def goodbye(path: Path) -> str:
+async def goodbye(path: SecureStream) -> str:
     """Return the code of the received goaway."""
     data = b""
     with trio.fail_after(5):

@@ -5,12 +5,12 @@ from typing import Any
 
 import trio
 
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.daemons.town import Town, is_direct
-from shoal.netsim.packet import TCP, UDP
+from bench.worlds.climber import TransportNode
+from bench.worlds.town import Town, is_direct
+from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
+from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
-from shoal.transport.ladder import Rungs
 
 NO_UDP = frozenset((TCP, port) for port in range(65536))
 NO_TCP = frozenset((UDP, port) for port in range(65536))
@@ -24,9 +24,9 @@ async def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
             await trio.sleep(0.05)
 
 
-def rungs(**only: bool) -> Rungs:
+def strategies(**only: bool) -> Strategies:
     """Strategies without the local network, because nodes of most tests do not share one."""
-    return Rungs(**{"lan": False, **only})
+    return Strategies(**{"lan": False, **only})
 
 
 class Street:
@@ -41,22 +41,30 @@ class Street:
             host = self.world.host(f"relay{number}", ipv6=settings.get("ipv6"))
             everywhere = settings.get("everywhere", False)
             relay = await self.town.relay(
-                host, everywhere=everywhere, rungs=rungs(), web_port=everywhere
+                host, everywhere=everywhere, strategies=strategies(), web_port=everywhere
             )
-            relay.ladder.relaying.member = lambda peer: 0.0  # all have been there for long
+            relay.dialer.relaying.member = lambda peer: 0.0  # all have been there for long
 
-    async def home(self, name: str, nat: str, ladder: Rungs | None = None, **knobs: Any) -> Climber:
+    async def home(
+        self, name: str, nat: str, dialer: Strategies | None = None, **knobs: Any
+    ) -> TransportNode:
         gateway = self.world.gateway(f"{name}-router", nat, **knobs)
-        return await self.town.node(self.world.host(name, behind=gateway), rungs=ladder or rungs())
+        return await self.town.node(
+            self.world.host(name, behind=gateway), strategies=dialer or strategies()
+        )
 
-    async def settle(self, *nodes: Climber, relays: Sequence[Climber] | None = None) -> None:
+    async def settle(
+        self, *nodes: TransportNode, relays: Sequence[TransportNode] | None = None
+    ) -> None:
         """Introduce the relays to all nodes, and wait for reservations and measurements."""
         for node in nodes:
             await self.town.introduce(node, self.town.relays if relays is None else relays)
         await trio.sleep(15)
 
 
-async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[str, str]:
+async def way_of(
+    one: TransportNode, other: TransportNode, patience: float = 12.0
+) -> tuple[str, str]:
     """Return the path kind and medium by which they meet, or the code of the failure."""
     try:
         link = await one.connect(other.peer)
@@ -65,9 +73,9 @@ async def way_of(one: Climber, other: Climber, patience: float = 12.0) -> tuple[
     with trio.move_on_after(patience):
         await until(lambda: is_direct(link), patience + 1)
     assert (await one.call(link, header={"n": 1})).header == {"n": 1}
-    leg = next(leg for leg in link.status.legs if leg.used)
-    six = "6" if ":" in leg.address[0] else ""
-    return str(leg.way), leg.medium + six
+    path = next(path for path in link.status.paths if path.used)
+    six = "6" if ":" in path.address[0] else ""
+    return str(path.path_kind), path.medium + six
 
 
 async def two_homes(world: World, kinds: tuple[str, str], **settings: Any) -> tuple[str, str]:
@@ -79,8 +87,8 @@ async def two_homes(world: World, kinds: tuple[str, str], **settings: Any) -> tu
     relays_six = settings.pop("relays_six", six)
     allow = settings.pop("allow", None)
     await street.relays(ipv6=relays_six)
-    ladder = rungs(**settings)
-    a = await street.home("a", kinds[0], ladder, ipv6=six, allow=allow)
-    b = await street.home("b", kinds[1], ladder, ipv6=six, allow=allow)
+    dialer = strategies(**settings)
+    a = await street.home("a", kinds[0], dialer, ipv6=six, allow=allow)
+    b = await street.home("b", kinds[1], dialer, ipv6=six, allow=allow)
     await street.settle(a, b)
     return await way_of(a, b)

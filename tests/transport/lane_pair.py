@@ -3,8 +3,8 @@
 import random
 from collections import defaultdict
 
-from shoal.transport.connection import Connection
-from shoal.transport.events import (
+from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.events import (
     Answered,
     Called,
     Cancelled,
@@ -14,11 +14,11 @@ from shoal.transport.events import (
     StreamReady,
     Windows,
 )
-from shoal.transport.frame import Priority
-from shoal.transport.lane import Lane
-from shoal.transport.lanestream import LaneStream
+from shoal.transport.lane.frame import Priority
+from shoal.transport.lane.lane import Lane
+from shoal.transport.lane.outbox import OutCall
+from shoal.transport.lane.stream import LaneStream
 from shoal.transport.limits import Limits
-from shoal.transport.outbox import OutCall
 
 SMALL = Limits(
     message_bytes=1 << 20, stream_window_bytes=20_000, link_window_bytes=50_000, streams=8

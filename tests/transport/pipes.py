@@ -1,9 +1,9 @@
 """Helpers that read and write any byte stream to the end."""
 
-from shoal.transport.pipe import Pipe
+from shoal.transport.bytestream import ByteStream
 
 
-async def write(pipe: Pipe, data: bytes) -> None:
+async def write(pipe: ByteStream, data: bytes) -> None:
     """Write all data. Raises the errors of the byte stream."""
     rest = memoryview(data)
     while rest:
@@ -13,7 +13,7 @@ async def write(pipe: Pipe, data: bytes) -> None:
             await pipe.wait_writable()
 
 
-async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
+async def receive(pipe: ByteStream, size: int = 1 << 16) -> bytes:
     """Return the next bytes, b"" at the end."""
     while True:
         await pipe.wait_readable()
@@ -23,7 +23,7 @@ async def receive(pipe: Pipe, size: int = 1 << 16) -> bytes:
             continue
 
 
-async def read(pipe: Pipe, size: int) -> bytes:
+async def read(pipe: ByteStream, size: int) -> bytes:
     """Return `size` bytes, or fewer at the end."""
     data = bytearray()
     while len(data) < size and (part := await receive(pipe, size - len(data))):

@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from OpenSSL import SSL
 
-from shoal.transport.calls import Call, Reply
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.calls import Call, Reply
+from shoal.transport.link.serving import IncomingStream
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
-from shoal.transport.serving import IncomingStream
 from tests.transport.fleet import clock
 
 pytestmark = pytest.mark.trio

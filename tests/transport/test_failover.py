@@ -9,21 +9,21 @@ from dataclasses import replace
 import pytest
 import trio
 
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.daemons.town import Town
+from bench.worlds.climber import TransportNode
+from bench.worlds.town import Town
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.transport import defaults
-from shoal.transport.connection import Connection
+from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import LinkClosed
-from shoal.transport.ladder import Rungs
-from shoal.transport.legs import Legs
+from shoal.transport.lane.connection import Connection
 from shoal.transport.limits import Limits
-from shoal.transport.link import Link
-from shoal.transport.pipe import Way
+from shoal.transport.link.link import Link
+from shoal.transport.link.paths import LinkPaths
 
-RELAYED = Rungs(lan=False, punch_tcp=False, punch_udp=False)
-PUNCHED = Rungs(lan=False)
+RELAYED = Strategies(lan=False, punch_tcp=False, punch_udp=False)
+PUNCHED = Strategies(lan=False)
 
 
 class Homes:
@@ -35,11 +35,13 @@ class Homes:
         self.town = Town(world)
         self.told: list[str] = []
 
-    async def meet(self, rungs: Rungs, relays: int = 3, limits: Limits | None = None) -> Link:
+    async def meet(
+        self, strategies: Strategies, relays: int = 3, limits: Limits | None = None
+    ) -> Link:
         """The link of `a` to `b`, ten seconds old."""
         for number in range(relays):
             await self.town.relay(self.world.host(f"relay{number}"))
-        self.a, self.b = [await self._home(name, rungs, limits) for name in "ab"]
+        self.a, self.b = [await self._home(name, strategies, limits) for name in "ab"]
         for home in (self.a, self.b):
             await self.town.introduce(home, self.town.relays)
         await trio.sleep(10)
@@ -48,12 +50,14 @@ class Homes:
         self._hear(self.a, self.b)
         return found
 
-    async def _home(self, name: str, rungs: Rungs, limits: Limits | None) -> Climber:
+    async def _home(
+        self, name: str, strategies: Strategies, limits: Limits | None
+    ) -> TransportNode:
         router = self.world.gateway(f"{name}-router", "linux-drop")
         host = self.world.host(name, behind=router)
-        return await self.town.node(host, rungs=rungs, limits=limits)
+        return await self.town.node(host, strategies=strategies, limits=limits)
 
-    def _hear(self, home: Climber, other: Climber) -> None:
+    def _hear(self, home: TransportNode, other: TransportNode) -> None:
         def note(what: str) -> Callable[..., None]:
             return lambda link, *rest: self.told.append(what) if link.peer == other.peer else None
 
@@ -61,9 +65,9 @@ class Homes:
         home.endpoint.on_link_back(note("back"))
         home.endpoint.on_link_lost(note("lost"))
 
-    def used_relay(self, link: Link) -> Climber:
-        leg = next(leg for leg in link._legs if leg.way is Way.RELAYED)
-        return self.town.nodes[leg.path._pipe.relay]  # type: ignore[attr-defined]
+    def used_relay(self, link: Link) -> TransportNode:
+        path = next(path for path in link._paths if path.path_kind is PathKind.RELAYED)
+        return self.town.nodes[path.secured._pipe.relay]  # type: ignore[attr-defined]
 
     async def ask(self, link: Link, number: int, timeout: float) -> float:
         """Return the seconds until the reply. Raises the errors of `Link.call`."""
@@ -77,7 +81,7 @@ class Homes:
 async def test_a_dead_relay_is_replaced_before_its_path_is_dropped(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(RELAYED)
-    assert link.way is Way.RELAYED
+    assert link.path_kind is PathKind.RELAYED
     await homes.faults.crash(homes.used_relay(link).computer)
     assert await homes.ask(link, 1, timeout=15) < 2.5
     assert not homes.told
@@ -86,7 +90,7 @@ async def test_a_dead_relay_is_replaced_before_its_path_is_dropped(world: World)
 async def test_without_suspicion_it_takes_until_the_path_is_dropped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
+    monkeypatch.setattr(LinkPaths, "is_suspect", lambda paths, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
     await homes.faults.crash(homes.used_relay(found).computer)
@@ -96,7 +100,7 @@ async def test_without_suspicion_it_takes_until_the_path_is_dropped(
 async def test_a_dead_direct_path_is_replaced_by_the_relayed_one(world: World) -> None:
     homes = Homes(world)
     link = await homes.meet(PUNCHED)
-    assert link.way is Way.PUNCHED
+    assert link.path_kind is PathKind.PUNCHED
     homes.faults.partition(["a"], ["b"])
     assert await homes.ask(link, 1, timeout=15) < 3
     assert link.status.path == "relayed" and not homes.told
@@ -143,7 +147,7 @@ async def test_a_standby_path_outlives_a_slow_pong(world: World) -> None:
     relay = homes.used_relay(link).computer
     homes.faults.delay(["a", "b", relay.name], ["a", "b", relay.name], 0.2)
     await trio.sleep(40)
-    assert Way.RELAYED in {leg.way for leg in link.status.legs}
+    assert PathKind.RELAYED in {path.path_kind for path in link.status.paths}
 
 
 async def sleep(homes: Homes, link: Link, seconds: float, timeout: float) -> None:
@@ -220,7 +224,7 @@ async def test_dials_that_cross_do_not_end_each_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both homes search for a path at the same moment, over relays that are equally far."""
-    monkeypatch.setattr(Legs, "is_suspect", lambda legs, now: False)
+    monkeypatch.setattr(LinkPaths, "is_suspect", lambda paths, now: False)
     homes = Homes(world)
     found = await homes.meet(RELAYED)
     await homes.faults.crash(homes.used_relay(found).computer)
@@ -278,7 +282,7 @@ async def test_an_exhausted_circuit_does_not_put_its_peer_in_doubt(
     doubts: list[bool] = []
     for home in (homes.a, homes.b):
         home.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
-    for circuit in list(homes.used_relay(link).ladder.relaying.book._circuits):
+    for circuit in list(homes.used_relay(link).dialer.relaying.book._circuits):
         circuit.cut()
     await trio.sleep(1)
     assert await homes.ask(link, 1, timeout=15) < 1
@@ -292,7 +296,7 @@ async def test_a_dead_peer_behind_an_exhausted_circuit_is_in_doubt(world: World)
     homes.a.endpoint.on_link_doubt(lambda link, doubt: doubts.append(doubt))
     relay = homes.used_relay(link)
     homes.faults.link_down(world.gateways["b-router"])
-    for circuit in list(relay.ladder.relaying.book._circuits):
+    for circuit in list(relay.dialer.relaying.book._circuits):
         circuit.cut()
     await trio.sleep(defaults.LAPSED_S + 0.5)
     assert doubts == [True]

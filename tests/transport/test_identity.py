@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from shoal.transport.errors import HostError, TransportError
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import (
     Identity,
     PeerId,
@@ -17,7 +18,6 @@ from shoal.transport.identity import (
     verify,
     verify_raw,
 )
-from shoal.transport.realhost import RealHost
 
 ALICE = Identity.from_seed(bytes(range(32)))
 BOB = Identity.from_seed(bytes(32))

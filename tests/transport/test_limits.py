@@ -5,13 +5,13 @@ from contextlib import suppress
 import pytest
 import trio
 
-from shoal.netsim.daemons.climber import Climber
+from bench.worlds.climber import TransportNode
 from shoal.netsim.world import World
-from shoal.transport.accepting import Accepting
 from shoal.transport.address import Address
 from shoal.transport.defaults import ACCEPT_PAUSE_S, REFUSALS_BURST, REFUSALS_PER_S
+from shoal.transport.dial.accepting import Accepting
 from shoal.transport.errors import DialFailed
-from shoal.transport.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
 from shoal.transport.limits import (
     Arrivals,
     Crowd,
@@ -156,8 +156,10 @@ def test_invented_sources_use_no_memory_and_gain_nothing() -> None:
 
 async def _handshakes(world: World, limits: Limits) -> int:
     """Return how many of a hundred dials by a refused peer cost a handshake."""
-    member = Climber(world.host("member"), b"m" * 32, admission=SwarmKey(b"k" * 16), limits=limits)
-    foe = Climber(world.host("foe"), b"f" * 32, admission=OpenSwarm())
+    member = TransportNode(
+        world.host("member"), b"m" * 32, admission=SwarmKey(b"k" * 16), limits=limits
+    )
+    foe = TransportNode(world.host("foe"), b"f" * 32, admission=OpenSwarm())
     done = 0
     for node in (member, foe):
         await node.computer.start(node)
@@ -240,7 +242,7 @@ async def _held_open(world: World) -> list[str]:
     Before them one home opens 32 connections and sends nothing, two from each /64.
     """
     limits = Limits(half_open=16, half_open_per_subnet=2)
-    member = Climber(world.host("member", ipv6=True), b"m" * 32, limits=limits)
+    member = TransportNode(world.host("member", ipv6=True), b"m" * 32, limits=limits)
     await member.computer.start(member)
     four, six = member.computer.addresses()
     found: list[str] = []
@@ -252,7 +254,7 @@ async def _held_open(world: World) -> list[str]:
                 await stream.receive_some()
 
     async def come(name: str, place: str) -> None:
-        node = Climber(world.host(name, address=place), name.encode() * 8)
+        node = TransportNode(world.host(name, address=place), name.encode() * 8)
         await node.computer.start(node)
         try:
             await node.connect(member.peer, [member.address(four), member.address(six)], timeout=5)
@@ -295,7 +297,7 @@ async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
         return let_in(accepting, address, now)
 
     monkeypatch.setattr(Accepting, "_let_in", count)
-    member = Climber(world.host("member"), b"m" * 32, limits=Limits(half_open=0))
+    member = TransportNode(world.host("member"), b"m" * 32, limits=Limits(half_open=0))
     foe = world.host("foe")
     await member.computer.start(member)
 

@@ -8,10 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from shoal.transport.address import Address
-from shoal.transport.circuits import Circuits
+from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.circuits import Circuits
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity
-from shoal.transport.pipe import Way
 
 PEER, RELAY = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
 ADDRESS = Address.parse(f"/ip4/9.9.9.9/tcp/4001/p2p/{RELAY}")
@@ -34,7 +34,7 @@ async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock:
     async def join(*_args: object, **_options: object) -> Any:
         opened.append("circuit")
         await trio.sleep(1)
-        return SimpleNamespace(way=Way.RELAYED)
+        return SimpleNamespace(path_kind=PathKind.RELAYED)
 
     endpoint = SimpleNamespace(
         link=lambda peer: links[0] if links else None, guard=Guard(), join=join
@@ -60,4 +60,4 @@ async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock:
 async def later(links: list[Any]) -> None:
     """Add another circuit to the peer just before the dialer gives up."""
     await trio.sleep(0.4)
-    links.append(SimpleNamespace(way=Way.RELAYED, connected=True))
+    links.append(SimpleNamespace(path_kind=PathKind.RELAYED, connected=True))

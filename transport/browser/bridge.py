@@ -1,5 +1,5 @@
 """The only module that uses asyncio: it wraps aiortc's DTLS and SCTP, under trio-asyncio, in a
-`Pipe`.
+`ByteStream`.
 
 aiortc gets neither SDP nor sockets: this module connects its parts as in ORTC, over a session of
 the node's own ICE agent (ice.py), with a packet filter between DTLS and SCTP (screen.py). aiortc
@@ -25,9 +25,9 @@ from aiortc import (
     RTCSctpTransport,
 )
 
-from ..datagrams import Place
+from ..host.datagrams import Place
 from . import defaults
-from .channel import ChannelPipe
+from .channel import ChannelByteStream
 from .screen import Breach, Screen, is_application_data, is_one_record
 from .sdp import fingerprint_text
 
@@ -84,7 +84,7 @@ class Carrier:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.breach: str | None = None
-        self.pipe = ChannelPipe(
+        self.pipe = ChannelByteStream(
             ("", 0),
             on_output=self._output,
             on_read=self._read,

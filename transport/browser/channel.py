@@ -1,4 +1,4 @@
-"""A data channel as a `Pipe`: it turns messages into a byte stream, with bounded buffers.
+"""A data channel as a `ByteStream`: it turns messages into a byte stream, with bounded buffers.
 
 The bridge (bridge.py) passes in the messages that arrive and takes the messages to send, so this
 module needs neither aiortc nor asyncio. Both sides run in one thread.
@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from ..datagrams import Place
+from ..host.datagrams import Place
 from . import defaults
 
 _OPEN: Final = "open"
@@ -18,7 +18,7 @@ _ENDED: Final = "ended"  # the peer closed the channel; bytes that arrived befor
 _LOST: Final = "lost"
 
 
-class ChannelPipe:
+class ChannelByteStream:
     """A byte stream over the messages of one data channel.
 
     `on_output` is called when `next_message` has something to send, `on_read` with the number of
@@ -52,7 +52,7 @@ class ChannelPipe:
         self._readable = trio.lowlevel.ParkingLot()
         self._writable = trio.lowlevel.ParkingLot()
 
-    # The interface of `Pipe`.
+    # The interface of `ByteStream`.
 
     def read_ready(self, size: int) -> bytes:
         """Return up to `size` received bytes, b"" at the end. Raises BlockingIOError, OSError."""

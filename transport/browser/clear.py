@@ -8,9 +8,9 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
+from ..bytestream import ByteStream
 from ..errors import TransportError
 from ..identity import PeerId
-from ..pipe import Pipe
 
 _MOST_EXPORTED: Final = 32
 
@@ -19,7 +19,7 @@ _MOST_EXPORTED: Final = 32
 class BrowserSession:
     """A proven data channel: its pipe, the peer at the other end, and 32 bytes that identify it."""
 
-    pipe: Pipe
+    pipe: ByteStream
     peer: PeerId
     exporter: bytes
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from ..datagrams import Datagrams, Place
 from ..defaults import ACCEPT_PAUSE_S
 from ..errors import AddressInUse, HostError
 from ..guard import Guard
-from ..host import Host
+from ..host.datagrams import Datagrams, Place
+from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd, Entry
-from ..place import plain_ip
+from ..networks import plain_ip
 from . import defaults
 from .clear import BrowserSession
 from .defaults import BrowserLimits

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..datagrams import Place
+from ..host.datagrams import Place
+from ..nat.reach.stun import Kind, Message, authentic, decode, encode, is_stun
 from ..rates import Bucket, Rate
-from ..reach.stun import Kind, Message, authentic, decode, encode, is_stun
 from . import defaults
 
 _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)

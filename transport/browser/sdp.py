@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from ..datagrams import Place
+from ..host.datagrams import Place
 from . import defaults
 
 _UFRAG = re.compile(r"[A-Za-z0-9+/]{4,256}")

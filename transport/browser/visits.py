@@ -8,15 +8,15 @@ from typing import Final
 
 import trio
 
-from ..datagrams import Datagrams, Place
 from ..guard import Guard
-from ..host import Host
+from ..host.datagrams import Datagrams, Place
+from ..host.seam import Host
 from ..identity import Identity, PeerId, public_key_of
 from ..limits import Crowd, SourceRates
 from ..rates import Rate
 from . import defaults
 from .bridge import Bridge, Carrier
-from .channel import ChannelPipe
+from .channel import ChannelByteStream
 from .clear import BrowserSession
 from .defaults import BrowserLimits
 from .exchange import Refusal
@@ -208,7 +208,7 @@ async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def read_exactly(pipe: ChannelPipe, size: int) -> bytes:
+async def read_exactly(pipe: ChannelByteStream, size: int) -> bytes:
     """Read `size` bytes, fewer at the end. Raises OSError, trio.ClosedResourceError."""
     data = b""
     while len(data) < size:

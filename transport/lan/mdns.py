@@ -5,10 +5,10 @@ from ipaddress import IPv4Address, IPv4Network
 
 import trio
 
-from ..datagrams import Datagrams, Place
 from ..errors import AddressInUse, HostError
 from ..guard import Guard
-from ..host import Group, Host, Interface
+from ..host.datagrams import Datagrams, Place
+from ..host.seam import Group, Host, Interface
 from ..identity import PeerId
 from .defaults import GROUP, PORT, LanLimits
 from .responder import Responder

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..datagrams import Place
+from ..host.datagrams import Place
 from ..identity import PeerId
 from .defaults import GOODBYE_S, REFRESH, REFRESH_SPREAD, LanLimits
 from .service import Found

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Final
 
-from ..datagrams import Place
-from ..host import Interface
+from ..host.datagrams import Place
+from ..host.seam import Interface
 from ..rates import Bucket, Rate
 from . import dns
 from .defaults import (

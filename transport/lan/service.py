@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Final
 
-from ..datagrams import Place
 from ..errors import TransportError
+from ..host.datagrams import Place
 from ..identity import PeerId, parse_peer_id
 from . import dns
 from .defaults import LONGEST_TTL_S, SERVICE, TTL_S

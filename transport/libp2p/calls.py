@@ -9,14 +9,14 @@ from typing import Any, Final
 import msgpack
 import trio
 
-from .. import frame
-from ..calls import Answer, Call, Handler, Refusal, Reply
 from ..decoding import Reader, decode
 from ..defaults import METHOD_BYTES
 from ..errors import Undecodable
-from ..frame import Fault
 from ..identity import PeerId
-from ..serving import HANDLER_ERRORS, refusal_of
+from ..lane import frame
+from ..lane.frame import Fault
+from ..link.calls import Answer, Call, Handler, Refusal, Reply
+from ..link.serving import HANDLER_ERRORS, refusal_of
 from . import defaults
 from .connection import Connection
 from .limits import Libp2pLimits

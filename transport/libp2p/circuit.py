@@ -8,8 +8,8 @@ prefix. In a voucher the relay signs that a peer has a reservation
 from dataclasses import dataclass
 from typing import Final
 
-from ..frame import Fault
 from ..identity import Identity
+from ..lane.frame import Fault
 from .multiaddr import decode_peer, encode_peer
 from .wire import Message, bytes_field, number_field, prefixed
 

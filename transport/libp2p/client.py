@@ -1,6 +1,6 @@
 """Client of foreign relays (go, rust or py): any program that speaks circuit relay v2.
 
-A circuit is a `Pipe` at both ends. The two peers run TLS over it, so the relay sees only
+A circuit is a `ByteStream` at both ends. The two peers run TLS over it, so the relay sees only
 ciphertext, and the source that it names is merely a hint until TLS has authenticated it.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 import trio
 
 from ..address import Address
-from ..budget import Budget
+from ..bytestream import TcpByteStream
 from ..errors import MISHAP, DialFailed, HostError, TransportError
-from ..frame import Fault
 from ..guard import Guard
-from ..host import Host
+from ..host.seam import Host
 from ..identity import Identity, PeerId, parse_peer_id
-from ..pipe import TcpPipe
-from ..place import parse_ip
+from ..lane.frame import Fault
+from ..link.budget import Budget
+from ..networks import parse_ip
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
@@ -174,7 +174,7 @@ class CircuitClient:
             expect=peer,
         )
         connection = Connection(
-            TcpPipe(stream),
+            TcpByteStream(stream),
             session,
             host=self._host,
             limits=self._limits,

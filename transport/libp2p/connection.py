@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import trio
 
-from ..budget import Budget
-from ..frame import Fault
-from ..host import Host
-from ..pipe import Pipe
+from ..bytestream import ByteStream
+from ..host.seam import Host
+from ..lane.frame import Fault
+from ..link.budget import Budget
 from . import defaults
 from .limits import Libp2pLimits
 from .multistream import Choice, Offer
@@ -33,7 +33,7 @@ class Connection:
 
     def __init__(
         self,
-        pipe: Pipe,
+        pipe: ByteStream,
         session: Session,
         *,
         host: Host,

@@ -10,9 +10,9 @@ from typing import Final
 import trio
 
 from ..address import Address
-from ..frame import Fault
-from ..host import Host
+from ..host.seam import Host
 from ..identity import Identity
+from ..lane.frame import Fault
 from ..relay.book import Circuit, RelayBook
 from . import circuit as wire
 from . import defaults

@@ -7,8 +7,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from ..address import Address
-from ..frame import Fault
 from ..identity import base58_decode, base58_encode
+from ..lane.frame import Fault
 from . import defaults
 from .wire import prefixed, uvarint
 

@@ -7,7 +7,7 @@ one proposes protocols, and the other repeats the one it accepts or answers `na`
 from collections.abc import Container
 from typing import Final
 
-from ..frame import Fault
+from ..lane.frame import Fault
 from . import defaults
 from .wire import prefixed, read_uvarint
 

@@ -1,12 +1,12 @@
-"""Trio shell of one yamux stream. It is a `Pipe`, so TLS runs over it as over a socket."""
+"""Trio shell of one yamux stream. It is a `ByteStream`, so TLS runs over it as over a socket."""
 
 from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 
-from ..datagrams import Place
-from ..frame import Fault
+from ..host.datagrams import Place
+from ..lane.frame import Fault
 from . import defaults
 from .wire import read_uvarint
 from .yamux import Channel, Yamux
@@ -42,7 +42,7 @@ class MuxStream:
         self._closed = False
         channel.context = self
 
-    # The `Pipe` interface.
+    # The `ByteStream` interface.
 
     def read_ready(self, size: int) -> bytes:
         if self._early:

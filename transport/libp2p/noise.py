@@ -15,9 +15,9 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from ..certificate import UNREADABLE, check_signature
-from ..frame import Fault
+from ..handshake.certificate import UNREADABLE, check_signature
 from ..identity import Identity
+from ..lane.frame import Fault
 from . import defaults
 from .wire import Message, bytes_field
 

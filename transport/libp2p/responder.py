@@ -11,12 +11,12 @@ from typing import Final
 import trio
 
 from ..address import Address
-from ..budget import Budget
-from ..calls import Handler
-from ..host import Host
+from ..bytestream import ByteStream, TcpByteStream
+from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
-from ..pipe import Pipe, TcpPipe
+from ..link.budget import Budget
+from ..link.calls import Handler
 from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
@@ -73,9 +73,11 @@ class Libp2pResponder:
 
         `first` are the bytes already read. Nothing that the peer does raises.
         """
-        await self.serve_pipe(TcpPipe(stream), first)
+        await self.serve_byte_stream(TcpByteStream(stream), first)
 
-    async def serve_pipe(self, pipe: Pipe, first: bytes, *, relayed: bool = False) -> str:
+    async def serve_byte_stream(
+        self, pipe: ByteStream, first: bytes, *, relayed: bool = False
+    ) -> str:
         """Serve a peer over any pipe, `relayed` if it is a circuit; return why it ended."""
         entry = self._crowd.enter(pipe.remote[0], self._host.now())
         if entry is None:
@@ -105,7 +107,7 @@ class Libp2pResponder:
             found[HOP] = self._hop.serve
         return found
 
-    def _connection(self, pipe: Pipe, relayed: bool) -> Connection:
+    def _connection(self, pipe: ByteStream, relayed: bool) -> Connection:
         limits = self._limits
         session = Session(self._identity, dialled=False, entropy=self._host.entropy, limits=limits)
         return Connection(

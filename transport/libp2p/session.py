@@ -7,8 +7,8 @@ proposes. Plaintext, secio and TLS are never offered nor accepted.
 from collections.abc import Callable
 from typing import Final
 
-from ..frame import Fault
 from ..identity import Identity
+from ..lane.frame import Fault
 from . import defaults
 from .limits import Libp2pLimits
 from .multistream import Choice, Offer

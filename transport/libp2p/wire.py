@@ -6,7 +6,7 @@ not have the requested type.
 
 from typing import Final
 
-from ..frame import Fault
+from ..lane.frame import Fault
 from . import defaults
 
 VARINT: Final = 0

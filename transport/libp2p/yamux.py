@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..frame import Fault
+from ..lane.frame import Fault
 from . import defaults
 
 HEADER: Final = struct.Struct(">BBHII")

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ..lane.shaper import Direction, Flow, Shaper
 from ..limits import Sources
-from ..shaper import Direction, Flow, Shaper
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
 from .pacer import Pacer, Share
 

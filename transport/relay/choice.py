@@ -11,7 +11,7 @@ from typing import Final
 
 from ..address import Address
 from ..identity import PeerId
-from ..place import parse_ip, region
+from ..networks import parse_ip, region
 from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})

@@ -8,12 +8,12 @@ from typing import Final
 
 import trio
 
-from .. import frame as wire
-from ..datagrams import Place
 from ..errors import CallRefused, LinkClosed
-from ..frame import Fault
+from ..host.datagrams import Place
 from ..identity import PeerId
-from ..stream import Stream
+from ..lane import frame as wire
+from ..lane.frame import Fault
+from ..link.stream import Stream
 from .book import EXPIRED, LIMIT
 from .defaults import AHEAD_BYTES, LOW_BYTES, PREFACE_BYTES
 from .vouch import Vouched, read_vouched
@@ -27,7 +27,7 @@ def encode_preface(target: Vouched) -> bytes:
     return _LENGTH.pack(len(head)) + head
 
 
-class CircuitPipe:
+class CircuitByteStream:
     """One end of a circuit. `relay` carries it; `seen` is where the relay sees the other end.
 
     On the opener's side `seen` is None until the first bytes arrive (`voucher` is the IP address at

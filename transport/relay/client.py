@@ -14,17 +14,17 @@ from weakref import WeakKeyDictionary
 import trio
 
 from ..address import Address
-from ..calls import Call, Refusal, Reply
-from ..endpoint import Endpoint
+from ..dial.endpoint import Endpoint
 from ..errors import CallRefused, DialFailed, LinkClosed
-from ..frame import Priority
-from ..host import Host
+from ..host.seam import Host
 from ..identity import PeerId, parse_peer_id
-from ..link import Link
+from ..lane.frame import Priority
+from ..link.calls import Call, Refusal, Reply
+from ..link.link import Link
+from ..link.serving import IncomingStream
 from ..rates import Rate, Rates
-from ..serving import IncomingStream
 from .choice import Candidate, Choice
-from .circuit import CircuitPipe
+from .circuit import CircuitByteStream
 from .defaults import (
     ANSWER_S,
     ARRIVALS,
@@ -45,7 +45,7 @@ from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
 OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
-OnCircuit = Callable[[CircuitPipe, PeerId, PeerId, Vouched | None], None]
+OnCircuit = Callable[[CircuitByteStream, PeerId, PeerId, Vouched | None], None]
 """Called with an incoming circuit: the pipe, its claimed opener (TLS will authenticate it), the
 relay, and where the relay sees the opener."""
 
@@ -99,7 +99,7 @@ class RelayClient:
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
         self._on_seen: list[OnSeen] = []
-        self._circuits: WeakKeyDictionary[CircuitPipe, PeerId] = WeakKeyDictionary()
+        self._circuits: WeakKeyDictionary[CircuitByteStream, PeerId] = WeakKeyDictionary()
         endpoint.handle("relay.lends", self._on_lends)
         endpoint.handle("relay.seen", self._seen_elsewhere)
         endpoint.handle_stream("relay.accept", self._on_accept)
@@ -212,7 +212,7 @@ class RelayClient:
         *,
         timeout: float,
         priority: Priority = Priority.ACTIVATION,
-    ) -> CircuitPipe:
+    ) -> CircuitByteStream:
         """Open a circuit to `peer` through the relay at an address.
 
         Returns before the relay has replied, so that a handshake may be sent at once; on failure
@@ -229,7 +229,7 @@ class RelayClient:
         except (CallRefused, LinkClosed) as error:
             raise DialFailed(error.code, f"`{relay}`: {error.message}") from None
         stream.narrow(WINDOW_BYTES)
-        pipe = CircuitPipe(stream, link.peer, voucher=link.status.address[0])
+        pipe = CircuitByteStream(stream, link.peer, voucher=link.status.address[0])
         self._circuits[pipe] = peer
         return pipe
 
@@ -256,7 +256,7 @@ class RelayClient:
             stream.reset("busy")
             return
         seen = read_vouched(incoming.header.get("seen"), link.status.address[0])
-        pipe, opener = CircuitPipe(stream, relay, seen=seen), PeerId(source)
+        pipe, opener = CircuitByteStream(stream, relay, seen=seen), PeerId(source)
         self._circuits[pipe] = opener
         self._arriving[relay] += 1
         self._sources[opener] += 1

@@ -8,7 +8,7 @@ from collections import Counter
 
 import trio
 
-from ..host import Host
+from ..host.seam import Host
 from .defaults import (
     OPENING_RATE,
     OPENING_S,

@@ -11,17 +11,17 @@ from contextlib import suppress
 
 import trio
 
-from ..calls import Call, Refusal, Reply
-from ..endpoint import Endpoint
+from ..bytestream import PathKind
+from ..dial.endpoint import Endpoint
 from ..errors import CallRefused, LinkClosed
-from ..frame import Priority
-from ..host import Host
+from ..host.seam import Host
 from ..identity import PeerId, parse_peer_id
-from ..link import Link
-from ..pipe import Way
+from ..lane.frame import Priority
+from ..link.calls import Call, Refusal, Reply
+from ..link.link import Link
+from ..link.serving import IncomingStream
+from ..link.stream import Stream
 from ..rates import Rate, Rates
-from ..serving import IncomingStream
-from ..stream import Stream
 from .book import EXPIRED, Circuit, RelayBook
 from .circuit import encode_preface
 from .defaults import (
@@ -155,9 +155,9 @@ class RelayService:
             self.book.release(link.peer)
             self._standing.gone(link.peer, self._host.now())
 
-    def _on_path(self, link: Link, way: Way, medium: str) -> None:
+    def _on_path(self, link: Link, way: PathKind, medium: str) -> None:
         """Send a peer's new or further address to the other ends of its circuits."""
-        if way is Way.RELAYED:
+        if way is PathKind.RELAYED:
             return
         self._standing.linked(link.peer, seen_at(link).ip, self._host.now())
         header = {"peer": link.peer, "seen": list(seen_at(link))}

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from ..address import Address
-from ..endpoint import Endpoint
+from ..dial.endpoint import Endpoint
 from ..errors import CallRefused, DialFailed, LinkClosed
-from ..host import Host
-from ..link import Link
+from ..host.seam import Host
+from ..link.link import Link
 from .choice import Candidate, Choice
 from .defaults import ANSWER_S, DIAL_S, GATHER_S
 from .vouch import is_relayed

@@ -7,9 +7,9 @@ address of another host, but none in a network that only this node can reach.
 
 from typing import NamedTuple
 
-from ..link import Link
-from ..pipe import Way
-from ..place import nearness_at, nearness_of, plain_ip
+from ..bytestream import PathKind
+from ..link.link import Link
+from ..networks import nearness_at, nearness_of, plain_ip
 
 
 class Vouched(NamedTuple):
@@ -30,12 +30,12 @@ def places_of(link: Link) -> dict[str, tuple[int, int]]:
     The latest comes last; each has its TCP and UDP port. Relayed paths have none.
     """
     found: dict[str, tuple[int, int]] = {}
-    for leg in link.status.legs:
-        ip, port = leg.address
-        if leg.way is Way.RELAYED or not ip:
+    for path in link.status.paths:
+        ip, port = path.address
+        if path.path_kind is PathKind.RELAYED or not ip:
             continue
         tcp, udp = found.get(ip, (0, 0))
-        found[ip] = (port, udp) if leg.medium == "tcp" else (tcp, port)
+        found[ip] = (port, udp) if path.medium == "tcp" else (tcp, port)
     return found
 
 

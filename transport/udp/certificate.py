@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ..host import Host
+from ..host.seam import Host
 
 # Constant dates and a serial number of 8 bytes give all certificates the same size.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)

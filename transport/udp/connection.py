@@ -30,8 +30,8 @@ from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from aioquic.tls import CipherSuite, Epoch, Group, SignatureAlgorithm
 
-from ..certificate import UNREADABLE as BAD_CERTIFICATE
-from ..datagrams import Datagrams, Place
+from ..handshake.certificate import UNREADABLE as BAD_CERTIFICATE
+from ..host.datagrams import Datagrams, Place
 from . import defaults
 from .certificate import Certificate
 from .congestion import DelayControl

@@ -24,15 +24,15 @@ from aioquic.quic.events import (
 )
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
-from ..datagrams import Datagram, Datagrams, Place
 from ..guard import Guard
-from ..host import Host
+from ..host.datagrams import Datagram, Datagrams, Place
+from ..host.seam import Host
 from ..limits import Entry, HalfOpen
 from .certificate import Certificate
 from .connection import UNREADABLE, Connection, configuration
 from .defaults import UdpLimits
 from .gate import Gate, Welcome, destination
-from .quic import QuicPipe
+from .quic import QuicByteStream
 from .window import Extra
 
 _EARLY_S: Final = 1e-9  # a timer this close counts as due, since sums of floats are inexact
@@ -46,7 +46,7 @@ class _Entry:
         self.connection = connection
         self.deadline = deadline  # of the handshake and of authentication
         self.half_open = half_open  # of an accepted connection that is not authenticated yet
-        self.pipe: QuicPipe | None = None
+        self.pipe: QuicByteStream | None = None
         self.opened = trio.Event()  # set when the handshake of a dial is done or has failed
         self.cids: dict[bytes, None] = {}  # its connection ids
         self.due = inf  # time of its next turn
@@ -65,7 +65,7 @@ class Connections:
         host: Host,
         limits: UdpLimits,
         half_open: HalfOpen,
-        on_pipe: Callable[[QuicPipe], None],
+        on_byte_stream: Callable[[QuicByteStream], None],
         on_due: Callable[[float], None],
         guard: Guard,
     ) -> None:
@@ -77,7 +77,7 @@ class Connections:
         self._limits = limits
         self._extra = Extra(limits)
         self._kept = 0  # upper limit of unread bytes: reads since the last count are not subtracted
-        self._on_pipe = on_pipe
+        self._on_byte_stream = on_byte_stream
         self._on_due = on_due
         self._guard = guard
         self._client = configuration(None, limits)
@@ -177,7 +177,7 @@ class Connections:
 
     # Connections.
 
-    def dial(self, place: Place, socket: Datagrams) -> tuple[QuicPipe, trio.Event]:
+    def dial(self, place: Place, socket: Datagrams) -> tuple[QuicByteStream, trio.Event]:
         """Begin a connection; the event is set when its handshake is done or has failed.
 
         Raises OSError if there are too many connections.
@@ -187,7 +187,7 @@ class Connections:
         now = self._host.now()
         connection = Connection(self._client, self._limits, self._extra)
         entry = self._add(connection, now, None)
-        entry.pipe = QuicPipe(connection, lambda: self._turn(entry, self._host.now()))
+        entry.pipe = QuicByteStream(connection, lambda: self._turn(entry, self._host.now()))
         connection.begin(place, socket, now)
         self._turn(entry, now)
         return entry.pipe, entry.opened
@@ -334,13 +334,13 @@ class Connections:
 
     def _take(self, entry: _Entry, event: StreamDataReceived) -> None:
         if entry.pipe is None:
-            entry.pipe = QuicPipe(
+            entry.pipe = QuicByteStream(
                 entry.connection,
                 lambda: self._turn(entry, self._host.now()),
                 lambda: self._trust(entry),
             )
             entry.pipe.take(event)
-            self._on_pipe(entry.pipe)
+            self._on_byte_stream(entry.pipe)
         else:
             entry.pipe.take(event)
 

@@ -14,8 +14,8 @@ from aioquic.quic.packet import (
 from aioquic.quic.retry import QuicRetryTokenHandler
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from ..datagrams import Place
-from ..host import Host
+from ..host.datagrams import Place
+from ..host.seam import Host
 from ..limits import Arrivals, Entry, HalfOpen, Limits
 from ..rates import Bucket, Rate
 from . import defaults

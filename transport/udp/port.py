@@ -5,14 +5,14 @@ from typing import Final
 
 import trio
 
-from ..datagrams import Datagram, Datagrams, Place
 from ..errors import AddressInUse
 from ..guard import Guard
-from ..host import Host
+from ..host.datagrams import Datagram, Datagrams, Place
+from ..host.seam import Host
 from ..limits import HalfOpen, Limits
 from .connections import Connections, unreachable
 from .defaults import UdpLimits
-from .quic import QuicPipe
+from .quic import QuicByteStream
 
 OnStun = Callable[[bytes, Place, Datagrams], None]
 _STUN: Final = 4  # first bytes below this are STUN (RFC 9443 section 3)
@@ -45,7 +45,7 @@ class UdpPort:
         self._added: dict[Datagrams, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         self._stun: OnStun | None = None
-        self._pipe: Callable[[QuicPipe], None] | None = None
+        self._pipe: Callable[[QuicByteStream], None] | None = None
         self._timer = trio.CancelScope()
         self.connections = Connections(
             host,
@@ -60,7 +60,7 @@ class UdpPort:
         """Set the handler of STUN: it gets the datagram, its source, and the receiving socket."""
         self._stun = callback
 
-    def on_pipe(self, callback: Callable[[QuicPipe], None]) -> None:
+    def on_byte_stream(self, callback: Callable[[QuicByteStream], None]) -> None:
         """Set the handler of accepted pipes, whose first bytes have already arrived."""
         self._pipe = callback
 
@@ -171,7 +171,7 @@ class UdpPort:
 
     async def dial(
         self, place: Place, *, socket: Datagrams | None = None, timeout: float
-    ) -> QuicPipe:
+    ) -> QuicByteStream:
         """Open a QUIC connection from the port or an added socket; the dialling side writes first.
 
         Raises OSError if there is no answer within `timeout` seconds.
@@ -191,7 +191,7 @@ class UdpPort:
             raise unreachable(place)
         return pipe
 
-    def _accepted(self, pipe: QuicPipe) -> None:
+    def _accepted(self, pipe: QuicByteStream) -> None:
         if self._pipe is None:
             pipe.close()
         else:

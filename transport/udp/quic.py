@@ -6,13 +6,13 @@ from collections.abc import Callable
 import trio
 from aioquic.quic.events import StreamDataReceived
 
-from ..datagrams import Place
+from ..host.datagrams import Place
 from . import defaults
 from .connection import Connection
 
 
-class QuicPipe:
-    """`Pipe` over a QUIC connection.
+class QuicByteStream:
+    """`ByteStream` over a QUIC connection.
 
     Received bytes wait here; written bytes wait in the connection, which holds only a few.
     """
@@ -72,7 +72,7 @@ class QuicPipe:
     # Reading.
 
     def read_ready(self, size: int) -> bytes:
-        """See `Pipe`."""
+        """See `ByteStream`."""
         arrived = self._arrived
         if not arrived:
             self._check()
@@ -89,7 +89,7 @@ class QuicPipe:
         return data
 
     async def wait_readable(self) -> None:
-        """See `Pipe`."""
+        """See `ByteStream`."""
         self._check()
         if self._arrived or self._finished or self._lost:
             await trio.lowlevel.checkpoint()
@@ -100,7 +100,7 @@ class QuicPipe:
     # Writing.
 
     def write_ready(self, data: memoryview) -> int:
-        """See `Pipe`. Sends at once, as far as the path accepts it."""
+        """See `ByteStream`. Sends at once, as far as the path accepts it."""
         self._check()
         if self._lost or self._ended:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -113,7 +113,7 @@ class QuicPipe:
         return taken
 
     async def wait_writable(self) -> None:
-        """See `Pipe`."""
+        """See `ByteStream`."""
         self._check()
         if self._lost or self.writable:
             await trio.lowlevel.checkpoint()
@@ -135,7 +135,7 @@ class QuicPipe:
     # The end.
 
     def end(self) -> None:
-        """See `Pipe`."""
+        """See `ByteStream`."""
         self._check()
         if self._lost:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -145,7 +145,7 @@ class QuicPipe:
             self._flush()
 
     def close(self) -> None:
-        """See `Pipe`."""
+        """See `ByteStream`."""
         if self._closed:
             return
         self._closed = True

@@ -15,7 +15,7 @@ from typing import Any, Final
 import trio
 
 from ...host import Host
-from ...packet import Addr
+from ...network.packet import Addr
 from .. import units
 from ..source import knob
 from .echo import Where

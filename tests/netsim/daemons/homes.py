@@ -8,10 +8,10 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.host import Host
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import build, draw, load
-from shoal.netsim.trace import SENT, Trace
+from shoal.netsim.trace.trace import SENT, Trace
 from shoal.netsim.world import World
 
 PORT = 4001

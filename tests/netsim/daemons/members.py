@@ -1,4 +1,4 @@
-"""Membership on light hosts: the core of `state/` on datagrams, driven as in `state/membership.py`.
+"""Membership on light hosts: the core of `state/` on datagrams, driven as by `Membership`.
 
 Instead of a lane there is an exchange with as many round trips as TCP, TLS 1.3 and the hello, and
 datagrams that begin with the sender's name instead of an authenticated link. Both ends of a new
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import msgpack
 
 from shoal.netsim.light import Sends
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.state import defaults
-from shoal.state.record import MemberRecord, seal_record
-from shoal.state.recordnews import RecordNews
-from shoal.state.roster import Offer, Roster, Tag
+from shoal.state.membership.record import MemberRecord, seal_record
+from shoal.state.membership.recordnews import RecordNews
+from shoal.state.membership.roster import Offer, Roster, Tag
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.place import Nearness
+from shoal.transport.networks import Nearness
 
 ROUND_TRIPS = 3  # per dial
 DATAGRAM_BYTES = 1200

@@ -6,8 +6,8 @@ from random import Random
 
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
-from shoal.netsim.disk import Disk
-from shoal.netsim.mount import Mount
+from shoal.netsim.disk.disk import Disk
+from shoal.netsim.disk.mount import Mount
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import DType, LoadShard, Parts, TensorSource
 

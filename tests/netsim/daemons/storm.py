@@ -17,10 +17,10 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.daemons.host import new_disk
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
-from shoal.netsim.link import Burst, LinkSpec, PipeSpec
+from shoal.netsim.network.link import Burst, LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
-from shoal.state.keeper import FILE
+from shoal.state.feeds.committer import FILE
 from shoal.transport.address import Address
 from shoal.transport.errors import ShoalError
 

@@ -13,18 +13,18 @@ import trio
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.daemons.host import new_disk
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.disk import DiskSpec
+from shoal.netsim.disk.disk import DiskSpec
 from shoal.netsim.errors import SimError
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.trace import Trace
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
-from shoal.node.config import NodeConfig
-from shoal.node.daemon import run_node
+from shoal.node.daemon.daemon import run_node
 from shoal.node.errors import ControlError, DataFolderInUse, NodeError
+from shoal.node.settings.config import NodeConfig
 from shoal.transport.address import Address
 from shoal.transport.errors import ShoalError
-from shoal.transport.host import Host
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.seam import Host
 
 PROMPT = "Once upon a time"
 HOME = LinkSpec(

@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
-from shoal.netsim.disk import Disk, Folder
-from shoal.netsim.diskfile import File
+from shoal.netsim.disk.disk import Disk, Folder
+from shoal.netsim.disk.file import File
 from shoal.netsim.world import World
-from shoal.node.embedded import EmbeddedModel
+from shoal.node.daemon.embedded import EmbeddedModel
 from shoal.node.errors import ControlError, NodeError
 
 PROMPT = "Once upon a time"

@@ -12,10 +12,10 @@ import pytest
 
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
-from shoal.netsim.disk import Disk, DiskSpec
-from shoal.netsim.mount import Mount
-from shoal.transport.database import Database
+from shoal.netsim.disk.disk import Disk, DiskSpec
+from shoal.netsim.disk.mount import Mount
 from shoal.transport.errors import AlreadyLocked, DatabaseDamaged
+from shoal.transport.host.database import Database
 
 PLACE = Path("/db")
 LOG = "/db-wal"

@@ -11,8 +11,8 @@ import pytest
 
 from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
-from shoal.netsim.disk import Disk, DiskSpec, Folder
-from shoal.netsim.mount import Mount
+from shoal.netsim.disk.disk import Disk, DiskSpec, Folder
+from shoal.netsim.disk.mount import Mount
 from shoal.transport.errors import AlreadyLocked, FileTooLarge
 
 OLD, NEW = b"old " * 5000, b"new!" * 5001

@@ -53,10 +53,10 @@ async def test_homes_behind_routers_meet_including_one_limited_to_the_web(
     public, one, other, web = nodes
     assert linked(nodes) == 1.0
     link = one.node.endpoint.link(other.peer)
-    assert link is not None and link.way == "punched"
+    assert link is not None and link.path_kind == "punched"
     assert ("0.0.0.0", 443) in public.node.endpoint.listening
     link = web.node.endpoint.link(one.peer)
-    assert link is not None and link.way == "relayed"
+    assert link is not None and link.path_kind == "relayed"
     relaying = (await public.status())["relaying"]
     assert relaying["on"] and relaying["rate"] == 64_000 and relaying["places"] == 3
     assert relaying["bytes"] < 64_000 * 32

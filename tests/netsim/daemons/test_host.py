@@ -13,9 +13,9 @@ from shoal.netsim.daemons.profile import PROFILES, profile_of
 from shoal.netsim.errors import BadScenario, NotSimulated
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
-from shoal.node.embedded import embedded_folder
+from shoal.node.daemon.embedded import embedded_folder
 from shoal.tasks.defaults import PROBE_FILE_BYTES
-from shoal.tasks.probe import keep_speed, probe
+from shoal.tasks.placement.probe import keep_speed, probe
 from shoal.tasks.text.process import ModelFiles, TextProcess
 
 PROFILE = PROFILES["raspberry"]

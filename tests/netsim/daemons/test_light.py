@@ -8,7 +8,7 @@ import trio
 
 from shoal.netsim import defaults
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.state import defaults as members
 

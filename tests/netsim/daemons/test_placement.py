@@ -10,7 +10,7 @@ import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
-from shoal.node.embedded import embedded_folder
+from shoal.node.daemon.embedded import embedded_folder
 
 MIB = 2**20
 PROMPT = "Once upon a time"

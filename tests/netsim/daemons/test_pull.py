@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.dht.kvchain import KvGroup, KvScope, chain_of
-from shoal.dht.kvindex import KvFound, KvProvider
-from shoal.dht.record import BlobBody, NameBody, ShardBody
+from shoal.dht.kv.chain import KvGroup, KvScope, chain_of
+from shoal.dht.kv.index import KvFound, KvProvider
+from shoal.dht.records.record import BlobBody, NameBody, ShardBody
 from shoal.netsim.daemons.daemon import DaemonHandle
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
-from shoal.state.membership import Membership
-from shoal.state.record import MemberRecord
+from shoal.state.membership.membership import Membership
+from shoal.state.membership.record import MemberRecord
 from shoal.state.service import State
 from shoal.transport.identity import PeerId
 

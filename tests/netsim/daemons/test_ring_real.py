@@ -5,24 +5,24 @@ from math import inf
 
 import trio
 
-from shoal.dht.key import Key
-from shoal.dht.lookup import Lookup
-from shoal.dht.messages import Find, Found
-from shoal.dht.query import Query
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.daemons.ring import Got, Ring, blob_record
-from shoal.netsim.daemons.ringnode import WALL, RingNode
-from shoal.netsim.daemons.town import Town
+from bench.worlds.climber import TransportNode
+from bench.worlds.ring import Got, Ring, blob_record
+from bench.worlds.ringnode import WALL, RingNode
+from bench.worlds.town import Town
+from shoal.dht.kademlia.lookup import Lookup
+from shoal.dht.kademlia.messages import Find, Found
+from shoal.dht.kademlia.query import Query
+from shoal.dht.records.key import Key
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import draw, load
 from shoal.netsim.world import World
-from shoal.transport.calls import Call, Reply
+from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.identity import Identity
-from shoal.transport.ladder import Rungs
+from shoal.transport.link.calls import Call, Reply
 
 COUNT, LOOKUPS, SEED = 50, 40, 12
-QUIET = Rungs(lan=False, mapping=False, udp=False)
+QUIET = Strategies(lan=False, mapping=False, udp=False)
 
 
 def light() -> Ring:
@@ -39,7 +39,7 @@ def light() -> Ring:
 class Real:
     """Endpoint that replies as a light node would, from the same table and store."""
 
-    def __init__(self, climber: Climber, node: RingNode, town: Town) -> None:
+    def __init__(self, climber: TransportNode, node: RingNode, town: Town) -> None:
         self.climber = climber
         self._node = node
         self._town = town
@@ -76,7 +76,7 @@ class Real:
     async def _ask(self, task: Lookup, query: Query, tell: trio.MemorySendChannel[None]) -> None:
         peer = query.contact.peer
         try:
-            link = await self.climber.ladder.connect(peer, self._town.book(peer), timeout=5.0)
+            link = await self.climber.dialer.connect(peer, self._town.book(peer), timeout=5.0)
             reply = await link.call("dht.find", {}, query.find.encode(), timeout=5.0)
             found = Found.decode(bytes(reply.payload), query.find)
         except (DialFailed, LinkClosed, CallRefused):
@@ -114,7 +114,7 @@ def real(ring: Ring, asked: list[tuple[int, Key]]) -> list[Got]:
         for number, node in enumerate(ring.nodes):
             drawn = draw(load(), world.streams.get(f"v{number}", "population"), latency.matrix())
             host = world.host(f"v{number}", link=profiles.link(drawn.link), site=drawn.site)
-            climber = await town.node(host, rungs=QUIET)
+            climber = await town.node(host, strategies=QUIET)
             assert climber.peer == node.contact.peer
             nodes.append(Real(climber, node, town))
         for number, key in asked:

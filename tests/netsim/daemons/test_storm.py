@@ -10,9 +10,9 @@ import trio
 from shoal.netsim.faults import Faults
 from shoal.netsim.sockets.base import SimSocket
 from shoal.netsim.world import World
-from shoal.node.daemon import Node
-from shoal.node.remembering import Remembering
-from shoal.node.working import Working
+from shoal.node.daemon.daemon import Node
+from shoal.node.daemon.jobs import Working
+from shoal.node.swarm.remembering import Remembering
 from tests.netsim.daemons.storm import Storm
 
 MANY = range(100, 160)
@@ -50,7 +50,7 @@ def test_a_storm_finds_a_daemon_that_breaks(
 
 
 def test_a_storm_finds_members_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.bootstrap.Bootstrap._keep", _nothing)
+    monkeypatch.setattr("shoal.node.swarm.bootstrap.Bootstrap._keep", _nothing)
     assert any("is not linked with" in line for line in Storm(3, nodes=5, seconds=10.0).run())
 
 

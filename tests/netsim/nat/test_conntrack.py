@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.netsim.nat.conntrack import LinuxNat
-from shoal.netsim.packet import Icmp
+from shoal.netsim.network.packet import Icmp
 from tests.netsim.nat.wire import A2, GATE, INSIDE, OTHER, TCP, UDP, A, B, Wire, error, flag
 
 OUTER = (GATE, INSIDE[1])

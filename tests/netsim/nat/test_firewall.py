@@ -6,7 +6,7 @@ import pytest
 
 from shoal.netsim.nat.firewall import Sessions
 from shoal.netsim.nat.sessions import Timers
-from shoal.netsim.packet import Icmp
+from shoal.netsim.network.packet import Icmp
 from tests.netsim.nat.wire import A2, TCP, UDP, A, B, Wire, error, flag
 
 HOST = ("198.51.100.7", 4001)

@@ -12,7 +12,7 @@ import trio
 from shoal.netsim.nat import igd
 from shoal.netsim.nat.igd import Igd
 from shoal.netsim.nat.leases import Leases
-from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
 
 LAN = "192.168.1.1"

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.netsim.nat import leases
 from shoal.netsim.nat.leases import Full, Leases
-from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.network.packet import TCP, UDP
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
 

@@ -7,7 +7,7 @@ import pytest
 from shoal.netsim.nat.conntrack import LinuxNat
 from shoal.netsim.nat.kinds import KINDS
 from shoal.netsim.nat.rfc import RfcNat
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from tests.netsim.nat.wire import GATE, TCP, UDP, A, B, Wire, error, flag
 
 FLAGS = ("syn", "synack", "ack", "fin", "rst")

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.netsim.nat.leases import Leases
 from shoal.netsim.nat.pcp import PortControl, Result
-from shoal.netsim.packet import TCP, UDP, Addr
+from shoal.netsim.network.packet import TCP, UDP, Addr
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
 NONCE = bytes(range(12))

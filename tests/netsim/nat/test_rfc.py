@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shoal.netsim.nat.rfc import RfcNat
-from shoal.netsim.packet import Icmp
+from shoal.netsim.network.packet import Icmp
 from tests.netsim.nat.wire import A2, GATE, INSIDE, OTHER, TCP, UDP, A, B, Wire, error, flag
 
 OUTER = (GATE, INSIDE[1])

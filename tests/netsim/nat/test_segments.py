@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.netsim.nat.segments import ACK, FIN, RST, SYN, flags, reset_for
-from shoal.netsim.packet import TCP, Packet
+from shoal.netsim.network.packet import TCP, Packet
 from tests.netsim.nat.wire import INSIDE, A, flag
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.netsim.nat.sessions import Session, Timers
-from shoal.netsim.packet import TCP, UDP, Packet
+from shoal.netsim.network.packet import TCP, UDP, Packet
 from tests.netsim.nat.wire import INSIDE, A, flag
 
 TIMERS = Timers(udp_new=30.0, udp_stream=120.0, stream_after=2.0)

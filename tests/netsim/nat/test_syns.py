@@ -5,7 +5,7 @@ import pytest
 from shoal.netsim.clock import Events
 from shoal.netsim.nat import syns
 from shoal.netsim.nat.syns import HOLD_S, HeldSyns
-from shoal.netsim.packet import TCP, Addr, Packet
+from shoal.netsim.network.packet import TCP, Addr, Packet
 from tests.netsim.nat.wire import flag
 
 A: Addr = ("203.0.113.1", 80)

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.netsim.nat.leases import Leases
 from shoal.netsim.nat.upnp import Control, Device, Request, parse_search, search_answers
-from shoal.netsim.packet import TCP, UDP
+from shoal.netsim.network.packet import TCP, UDP
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
 DEVICE = Device("5a34308c-1a2c-4546-ac5d-000000000001", "192.168.1.1")

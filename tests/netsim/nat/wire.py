@@ -3,14 +3,14 @@
 from typing import Any
 
 from shoal.netsim.clock import Events
-from shoal.netsim.gateway import Gateway
 from shoal.netsim.nat.kinds import build
-from shoal.netsim.network import Attachment, Network, Segment
-from shoal.netsim.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
+from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.network import Attachment, Network, Segment
+from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
 from shoal.netsim.sockets.tcp.segment import Control
 from shoal.netsim.sockets.tcp.segment import Segment as TcpSegment
 from shoal.netsim.streams import Streams
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 
 GATE = "198.51.100.1"
 A: Addr = ("203.0.113.1", 3478)

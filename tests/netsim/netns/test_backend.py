@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from shoal.netsim.errors import SimError
-from shoal.netsim.link import LinkSpec, PipeSpec
 from shoal.netsim.netns import backend
 from shoal.netsim.netns.backend import KernelWorld
 from shoal.netsim.netns.namespaces import KernelRefused
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 
 SLOW = LinkSpec(PipeSpec(delay=0.02), PipeSpec(delay=0.02))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.netsim.link import Burst, LinkSpec, PipeSpec
 from shoal.netsim.netns.link import Switch, quantile, too_big
+from shoal.netsim.network.link import Burst, LinkSpec, PipeSpec
 
 A, B = "11.0.0.1", "11.0.0.2"
 

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
-from shoal.netsim.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 from shoal.netsim.netns.namespaces import KernelRefused, Namespaces
 from shoal.netsim.netns.switch import SwitchProcess, link_spec
+from shoal.netsim.network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 
 FULL = LinkSpec(
     PipeSpec(0.01, 0.002, 1e6, 0.1, 0.01, Burst(0.1, 0.2, 0.3, 0.01), 0.1, 0.005, 0.01, 1400),

@@ -12,7 +12,7 @@ from shoal.netsim.errors import BadScenario
 from shoal.netsim.faults import Deed, Faults
 from shoal.netsim.host import Host
 from shoal.netsim.light import Sends
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import churn
 from shoal.netsim.population.churn import Habit, Session, habit_of, load, sessions
 from shoal.netsim.population.mix import populate

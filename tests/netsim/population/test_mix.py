@@ -10,7 +10,7 @@ import pytest
 
 from shoal.netsim.errors import BadScenario
 from shoal.netsim.light import LightHost, Sends
-from shoal.netsim.packet import Addr
+from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.data import table
 from shoal.netsim.population.mix import (

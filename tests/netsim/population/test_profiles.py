@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from shoal.netsim.errors import BadScenario
-from shoal.netsim.link import LOST, Pipe
+from shoal.netsim.network.link import LOST, Pipe
 from shoal.netsim.population.profiles import link, names, overlay, overlays
 
 # One-way p50 and jitter in ms, down and up in Mbit/s, buffer in ms: the study's table.

@@ -184,7 +184,7 @@ WITHOUT: dict[tuple[str, str], dict[str, str]] = {
 }
 ELSEWHERE = {
     ("sim", "name"), ("sim", "duration"),  # every scenario has them
-    ("sim", "seeds"), ("sim", "strict"), ("sim", "trace"),  # tests/cli/test_sim.py
+    ("sim", "seeds"), ("sim", "strict"), ("sim", "trace"),  # tests/cli/commands/test_sim.py
     ("world", "population"), ("world", "relays"), ("world", "program"), ("world", "settings"),
     ("churn", "model"),  # tests/netsim/scenario/test_run.py
     ("world", "latency_unit"),  # test_parse.py

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.netsim.errors import BadScenario
-from shoal.netsim.link import Burst
+from shoal.netsim.network.link import Burst
 from shoal.netsim.population import profiles
 from shoal.netsim.scenario.links import link_spec
 from shoal.netsim.scenario.tables import Direction, Link

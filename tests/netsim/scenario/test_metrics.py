@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.netsim import link
+from shoal.netsim.network import link
 from shoal.netsim.scenario.metrics import REASONS, shown
 
-NETSIM = Path(link.__file__).parent
+NETSIM = Path(link.__file__).parents[1]
 
 
 def test_every_reason_is_known() -> None:

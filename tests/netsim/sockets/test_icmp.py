@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio import socket
 
-from shoal.netsim.gateway import Gateway
-from shoal.netsim.packet import ICMP, Icmp
+from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.packet import ICMP, Icmp
 from shoal.netsim.sockets.icmp import IcmpStack
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 

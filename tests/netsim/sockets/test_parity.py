@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from shoal.netsim.host import CURRENT
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 LOOP4 = "127.0.0.1"

@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
-from shoal.netsim.network import Network
-from shoal.netsim.packet import ICMP, TCP, Icmp, Packet
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.network.network import Network
+from shoal.netsim.network.packet import ICMP, TCP, Icmp, Packet
 from shoal.netsim.sockets.tcp.defaults import GIVE_UP_S
 from shoal.netsim.sockets.tcp.segment import Segment
 from shoal.netsim.sockets.tcpstack import TcpStack
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 PORT = 4000

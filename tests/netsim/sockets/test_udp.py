@@ -9,9 +9,9 @@ import trio
 from trio import socket
 
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.sockets.udp import UdpSocket
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
 
 GROUP, GROUP6, PORT = "239.255.1.2", "ff02::1:2", 5353

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import msgpack
 
-from shoal.state.digest import Plot
-from shoal.state.entry import FORKED, Entry, Head
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.entry import FORKED, Entry, Head
+from shoal.state.feeds.kinds import all_parts
 from shoal.state.group.facts import (
     ABOUT,
     GROUP,
@@ -24,7 +25,6 @@ from shoal.state.group.group import Group
 from shoal.state.group.sealing import box_of
 from shoal.state.group.secrets import Secrets
 from shoal.state.group.upkeep import Upkeep
-from shoal.state.kinds import all_parts
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import FakeNetwork, FakeNode, Writer
 

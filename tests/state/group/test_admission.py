@@ -4,8 +4,7 @@ import pytest
 
 from shoal.state.group.admission import GroupAdmission
 from shoal.state.group.sealing import mark_of
-from shoal.transport.events import Windows
-from shoal.transport.hello import (
+from shoal.transport.handshake.hello import (
     FURTHER,
     INVITATION,
     SWARM,
@@ -18,6 +17,7 @@ from shoal.transport.hello import (
     confirm,
     invitation_ident,
 )
+from shoal.transport.lane.events import Windows
 from tests.state.fake_feeds import FakeNetwork, at_once
 from tests.state.group.people import CLIENT, Follower, Person
 

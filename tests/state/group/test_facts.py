@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.entry import Head
+from shoal.state.feeds.entry import Head
 from shoal.state.group.facts import (
     ABOUT,
     Charter,

@@ -9,9 +9,8 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
-from shoal.state.digest import Plot
-from shoal.state.ends import Ends
-from shoal.state.entry import FORKED, Entry, FeedName, Head, seal_entry
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.entry import FORKED, Entry, FeedName, Head, seal_entry
 from shoal.state.group.facts import (
     GROUP,
     Grant,
@@ -25,7 +24,8 @@ from shoal.state.group.facts import (
 from shoal.state.group.rule import Order
 from shoal.state.group.sealing import mark_of, seal_secret
 from shoal.state.group.secrets import Mark
-from shoal.state.replica import Replica
+from shoal.state.replication.ends import Ends
+from shoal.state.replication.replica import Replica
 from shoal.transport.identity import peer_id_of
 from tests.state.fake_feeds import FakeNetwork, at_once, facts_of, link
 from tests.state.group.people import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from shoal.state import defaults
-from shoal.state.digest import Plot
-from shoal.state.entry import Head
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.entry import Head
 from shoal.state.group import rule
 from shoal.state.group.facts import (
     Grant,

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from shoal.state import defaults
-from shoal.state.digest import Plot
 from shoal.state.errors import FeedFull, GroupRefused
+from shoal.state.feeds.digest import Plot
+from shoal.state.feeds.diskarchive import KeptArchive
 from shoal.state.group.facts import (
     GROUP,
     KEY,
@@ -26,8 +27,7 @@ from shoal.state.group.group import Group
 from shoal.state.group.sealing import box_of, seal_secret
 from shoal.state.group.secrets import Secrets
 from shoal.state.group.upkeep import Upkeep
-from shoal.state.kept import KeptArchive
-from shoal.transport.hello import INVITATION, Admitted
+from shoal.transport.handshake.hello import INVITATION, Admitted
 from shoal.transport.identity import Identity
 from tests.state.test_service import MODEL, Node, Swarm, run
 

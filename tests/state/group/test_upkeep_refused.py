@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
 from shoal.state.errors import FeedFull, GroupRefused
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.kinds import all_parts
 from shoal.state.group.facts import GROUP, Revocation, Role, grant_key
-from shoal.state.kinds import all_parts
 from tests.state.group.test_upkeep import Member, group, member, until
 from tests.state.test_service import Swarm, run
 

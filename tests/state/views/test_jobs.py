@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims import Claim, claim_fact, claim_hash, new_claim
-from shoal.state.entry import FeedName
+from shoal.state.claims.rule import Claim, claim_fact, claim_hash, new_claim
+from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import KNOWN, Job, Jobs, Standing, State, job_fact, job_id
 from shoal.transport.identity import Identity, PeerId
 

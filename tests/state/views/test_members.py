@@ -1,8 +1,9 @@
 """Each member is listed once, as it describes itself, within bounds."""
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
-from shoal.state.record import NOTHING, Capacity
+from shoal.state.feeds.entry import FeedName
+from shoal.state.membership.record import NOTHING, Capacity
+from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.members import (
     ABOUT,
     CAPACITY,
@@ -12,7 +13,6 @@ from shoal.state.views.members import (
     capacity_fact,
     jobs_fact,
 )
-from shoal.state.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import Identity
 
 ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))

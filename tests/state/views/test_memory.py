@@ -11,9 +11,9 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
-from shoal.state.document import Document, snapshot
-from shoal.state.entry import FeedName
-from shoal.state.kinds import KINDS
+from shoal.state.feeds.document import Document, snapshot
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.kinds import KINDS
 from shoal.state.views.jobs import job_id
 from shoal.state.views.views import Views
 from shoal.transport.identity import PeerId, peer_id_of

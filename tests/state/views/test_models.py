@@ -1,7 +1,7 @@
 """A name refers to the model that most members say, and the members that say so are shown."""
 
-from shoal.state.entry import FeedName
-from shoal.state.record import ModelName
+from shoal.state.feeds.entry import FeedName
+from shoal.state.membership.record import ModelName
 from shoal.state.views.models import Meaning, Models, model_fact
 from shoal.transport.identity import Identity
 

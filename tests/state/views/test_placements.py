@@ -3,9 +3,9 @@
 import pytest
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
-from shoal.state.kinds import part_of_root
-from shoal.state.record import ShardRecord
+from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.kinds import part_of_root
+from shoal.state.membership.record import ShardRecord
 from shoal.state.views.placements import Placements, shard_fact, shard_key
 from shoal.transport.identity import Identity, PeerId
 

@@ -3,7 +3,7 @@
 import random
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
+from shoal.state.feeds.entry import FeedName
 from shoal.state.views.usage import Count, Usage, usage_fact, usage_key
 from shoal.transport.identity import Identity
 

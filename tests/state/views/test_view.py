@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from shoal.state import defaults
-from shoal.state.entry import FeedName
+from shoal.state.feeds.entry import FeedName
 from shoal.state.views.fact import read_whole
 from shoal.state.views.view import Change, View, Watch
 from shoal.transport.identity import PeerId

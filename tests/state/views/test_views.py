@@ -7,19 +7,19 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims import claim_fact, new_claim
-from shoal.state.document import Document, snapshot
-from shoal.state.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
-from shoal.state.feed import Feed, Outcome
-from shoal.state.kinds import KINDS
-from shoal.state.record import Capacity, MemberRecord, ModelName, ShardRecord
+from shoal.state.claims.rule import claim_fact, new_claim
+from shoal.state.feeds.document import Document, snapshot
+from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
+from shoal.state.feeds.feed import Feed, Outcome
+from shoal.state.feeds.kinds import KINDS
+from shoal.state.feeds.writer import Writer
+from shoal.state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
 from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
 from shoal.state.views.usage import Count, usage_fact, usage_key
 from shoal.state.views.views import Views
-from shoal.state.writer import Writer
 from shoal.transport.identity import Identity
 from tests.bombs import SMALL_BOMBS
 

@@ -21,7 +21,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.process import EngineProcess
-from shoal.transport.realhost import RealChild, RealHost
+from shoal.transport.host.real import RealChild, RealHost
 
 TOKENS = (5, 17, 3, 88, 41)
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import trio
 
-from shoal.state.entry import FeedName
 from shoal.state.errors import FeedFull
+from shoal.state.feeds.entry import FeedName
 from shoal.state.service import State
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.state.views.members import Members

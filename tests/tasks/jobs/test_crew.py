@@ -1,7 +1,7 @@
 """Tests of the members that do jobs, and of their silence."""
 
 from shoal.state.defaults import CLAIM_PATIENCE
-from shoal.state.entry import FeedName
+from shoal.state.feeds.entry import FeedName
 from shoal.state.views.members import JOBS, Members, jobs_fact
 from shoal.tasks.jobs.crew import Crew
 from shoal.transport.identity import Identity, PeerId

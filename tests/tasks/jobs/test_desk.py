@@ -13,7 +13,7 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.state import defaults as state_defaults
-from shoal.state.claims import claim_fact, new_claim
+from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made

@@ -11,19 +11,19 @@ import pytest
 import trio
 
 from shoal.state import defaults as state_defaults
-from shoal.state.claimant import Claimant
-from shoal.state.entry import FeedName
-from shoal.state.record import MemberRecord, ShardRecord
-from shoal.state.shares import Shares
+from shoal.state.claims.claimant import Claimant
+from shoal.state.claims.shares import Shares
+from shoal.state.feeds.entry import FeedName
+from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
-from shoal.tasks.generation import Emit, GenerateRequest, Summary
+from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
+from shoal.tasks.inference.routing import find_route
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadSpec
 from shoal.tasks.jobs.prompt import KIND, Prompts, PromptSpec, pack_spec, read_spec, served
 from shoal.tasks.jobs.turn import IdleTime
-from shoal.tasks.routing import find_route
 from shoal.tasks.text.process import Message, TextDelta
 from shoal.transport.identity import Identity, PeerId
 

@@ -8,17 +8,17 @@ from typing import cast
 import pytest
 import trio
 
+from shoal.dht.content.library import Library
+from shoal.dht.content.tree import TOP_FANOUT, Tree, build
 from shoal.dht.defaults import CHUNK
-from shoal.dht.exchange import Exchange
-from shoal.dht.library import Library
-from shoal.dht.tree import TOP_FANOUT, Tree, build
+from shoal.dht.exchange.exchange import Exchange
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.shelf import Shelf
 from shoal.transport.identity import PeerId
-from tests.dht.test_exchange import Swarm
+from tests.dht.exchange.test_exchange import Swarm
 
 DATA = b"so be it " * 1000
 FOLDER = Path("/data/shelf")

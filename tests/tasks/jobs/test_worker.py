@@ -10,8 +10,8 @@ import trio
 
 from shoal.dht.errors import ModelError
 from shoal.state import defaults as state_defaults
-from shoal.state.claimant import Claimant
-from shoal.state.claims import claim_fact, new_claim
+from shoal.state.claims.claimant import Claimant
+from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.views.jobs import Job, State
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
@@ -19,7 +19,7 @@ from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.outcome import Outcome, read_outcome
 from shoal.tasks.jobs.turn import IdleTime
 from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
-from shoal.transport.host import Host
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeState
 

@@ -25,7 +25,7 @@ from shoal.tasks.text.process import (
     TextDelta,
     TextProcess,
 )
-from shoal.transport.realhost import RealChild, RealHost
+from shoal.transport.host.real import RealChild, RealHost
 
 Files = Callable[..., ModelFiles]
 USER = (Message("user", "Hi"),)

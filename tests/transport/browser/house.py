@@ -9,12 +9,12 @@ import trio
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
-from shoal.transport.endpoint import Endpoint
+from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
-from shoal.transport.hello import Admission
+from shoal.transport.handshake.hello import Admission
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.link import Link
 from tests.transport.fleet import LOOPBACK, Node, make_node
 
 SEED = 1

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from shoal.transport.browser import defaults
-from shoal.transport.browser.channel import ChannelPipe
+from shoal.transport.browser.channel import ChannelByteStream
 
 pytestmark = pytest.mark.trio
 
@@ -19,10 +19,10 @@ class Below:
 
     told: list[str] = field(default_factory=list)
     read: int = 0
-    pipe: ChannelPipe = field(init=False)
+    pipe: ChannelByteStream = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pipe = ChannelPipe(
+        self.pipe = ChannelByteStream(
             ("192.0.2.1", 9),
             on_output=self._tell("output"),
             on_read=self._count,

@@ -5,13 +5,13 @@ from typing import cast
 import pytest
 
 from shoal.transport.browser.clear import BrowserSession, Clear
+from shoal.transport.bytestream import ByteStream
 from shoal.transport.errors import TransportError
 from shoal.transport.identity import PeerId
-from shoal.transport.pipe import Pipe
 
 
 def clear() -> Clear:
-    return Clear(BrowserSession(cast(Pipe, None), PeerId("peer"), b"e" * 32))
+    return Clear(BrowserSession(cast(ByteStream, None), PeerId("peer"), b"e" * 32))
 
 
 def test_bytes_go_through_both_ways_in_order() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate, GateStatus
 from shoal.transport.errors import HostError
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
 from tests.transport.browser.requests import http
 from tests.transport.browser.visitor import (
     LOOPBACK,

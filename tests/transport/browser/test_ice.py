@@ -2,8 +2,8 @@
 
 from shoal.transport.browser import defaults
 from shoal.transport.browser.ice import LiteAgent, Session
-from shoal.transport.datagrams import Place
-from shoal.transport.reach.stun import Kind, Message, decode, encode
+from shoal.transport.host.datagrams import Place
+from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
 
 HERE: Place = ("192.0.2.7", 1000)
 SAME_IP: Place = ("192.0.2.7", 2000)

@@ -10,15 +10,15 @@ pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`
 
 from shoal.transport.browser.bridge import open_bridge
 from shoal.transport.browser.clear import BrowserSession, Clear
+from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import DialFailed
-from shoal.transport.hello import Admission, SwarmKey
+from shoal.transport.handshake.hello import Admission, SwarmKey
+from shoal.transport.handshake.secured import SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.link import Link
-from shoal.transport.path import Path
-from shoal.transport.pipe import Way
-from shoal.transport.realhost import RealHost
-from shoal.transport.serving import IncomingStream
-from shoal.transport.tls import Tls
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 from tests.transport.browser.house import open_node
 from tests.transport.browser.visitor import BROWSER, Visitor
 from tests.transport.fleet import make_node, running, until
@@ -30,8 +30,10 @@ KEY = b"k" * 32
 
 async def link_over(session: BrowserSession, endpoint: Any) -> Link:
     """The dialler's side of a hello over a proven channel."""
-    path = Path(session.pipe, cast(Tls, Clear(session)))
-    link: Link = await endpoint._introducing.join(path, Way.BROWSER, 0, "a node", endpoint._nursery)
+    path = SecureStream(session.pipe, cast(Tls, Clear(session)))
+    link: Link = await endpoint._introducing.join(
+        path, PathKind.BROWSER, 0, "a node", endpoint._nursery
+    )
     return link
 
 

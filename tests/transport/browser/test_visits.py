@@ -14,7 +14,7 @@ from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import GateStatus
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, prove
 from shoal.transport.identity import Identity
-from shoal.transport.reach.stun import Kind, Message, encode
+from shoal.transport.nat.reach.stun import Kind, Message, encode
 from tests.transport.browser.visitor import BROWSER, LOOPBACK, NODE, Visitor, open_house
 from tests.transport.fleet import clock, until
 

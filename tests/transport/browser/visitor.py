@@ -18,11 +18,11 @@ from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, Meeting, listener_of, prove
 from shoal.transport.browser.visits import read_exactly
-from shoal.transport.datagrams import Datagrams, Place
-from shoal.transport.host import Host
+from shoal.transport.host.datagrams import Datagrams, Place
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, peer_id_of
-from shoal.transport.reach.stun import Kind, Message, decode, encode
-from shoal.transport.realhost import RealHost
+from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
 from tests.transport.browser.offers import offer_of
 from tests.transport.browser.requests import http
 

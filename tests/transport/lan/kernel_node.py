@@ -8,11 +8,11 @@ import sys
 
 import trio
 
-from shoal.transport.datagrams import Place
+from shoal.transport.host.datagrams import Place
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lan.defaults import LanLimits
 from shoal.transport.lan.mdns import LanDiscovery
-from shoal.transport.realhost import RealHost
 
 
 def show(**found: object) -> None:

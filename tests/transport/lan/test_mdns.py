@@ -8,10 +8,10 @@ import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.gateway import Gateway
 from shoal.netsim.host import Host
+from shoal.netsim.network.gateway import Gateway
 from shoal.netsim.world import World
-from shoal.transport.datagrams import Place
+from shoal.transport.host.datagrams import Place
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lan.defaults import GROUP, PORT, LanLimits
 from shoal.transport.lan.mdns import LanDiscovery

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from shoal.transport.host import Interface
+from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
 from shoal.transport.lan import dns
 from shoal.transport.lan.defaults import SERVICE, LanLimits

@@ -6,16 +6,16 @@ from typing import Any
 
 import trio
 
-from shoal.transport.budget import Budget
-from shoal.transport.frame import Fault
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p.connection import Connection, Protocols
 from shoal.transport.libp2p.multistream import Offer, line
 from shoal.transport.libp2p.noise import Noise
 from shoal.transport.libp2p.session import NOISE, YAMUX, Session
 from shoal.transport.libp2p.yamux import DATA, HEADER, SYN, WINDOW
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.budget import Budget
 
 OURS = Identity.from_seed(bytes(range(32)))
 THEIRS = Identity.from_seed(b"t" * 32)
@@ -31,8 +31,8 @@ class _Half:
         self.changed = trio.lowlevel.ParkingLot()
 
 
-class MemoryPipe:
-    """A `Pipe` to another one. Each direction holds 64 KiB."""
+class MemoryByteStream:
+    """A `ByteStream` to another one. Each direction holds 64 KiB."""
 
     medium = "tcp"
 
@@ -109,16 +109,20 @@ class MemoryPipe:
         return b""
 
 
-def pipe_pair(ip: str = "192.0.2.1") -> tuple[MemoryPipe, MemoryPipe]:
+def byte_stream_pair(ip: str = "192.0.2.1") -> tuple[MemoryByteStream, MemoryByteStream]:
     """A dialler's end, and the listener's, which sees the dialler at `ip`."""
     one, other = _Half(), _Half()
-    return MemoryPipe(one, other, ("192.0.2.7", 4001)), MemoryPipe(other, one, (ip, 40000))
+    return MemoryByteStream(one, other, ("192.0.2.7", 4001)), MemoryByteStream(
+        other, one, (ip, 40000)
+    )
 
 
 class RawPeer:
     """Noise and yamux's frames by hand."""
 
-    def __init__(self, pipe: MemoryPipe, noise: Noise, ended: trio.Event, why: list[str]) -> None:
+    def __init__(
+        self, pipe: MemoryByteStream, noise: Noise, ended: trio.Event, why: list[str]
+    ) -> None:
         self.pipe = pipe
         self.noise = noise
         self.ended = ended
@@ -166,7 +170,7 @@ class RawPeer:
         return data
 
 
-async def introduce(pipe: MemoryPipe, identity: Identity = THEIRS) -> Noise:
+async def introduce(pipe: MemoryByteStream, identity: Identity = THEIRS) -> Noise:
     """The dialler's part up to yamux."""
     offer = Offer(NOISE)
     await pipe.send(offer.opening())
@@ -185,7 +189,7 @@ async def introduce(pipe: MemoryPipe, identity: Identity = THEIRS) -> Noise:
     return noise
 
 
-async def _some(pipe: MemoryPipe) -> bytes:
+async def _some(pipe: MemoryByteStream) -> bytes:
     data = await pipe.receive()
     if not data:
         raise Fault("stream-lost")
@@ -197,12 +201,12 @@ async def raw_peer(
     ours: Libp2pResponder, *, ip: str = "192.0.2.1", identity: Identity = THEIRS, **how: Any
 ) -> AsyncIterator[RawPeer]:
     """A peer that is past the handshakes with `ours`; `ended` once that has let it go."""
-    near, far = pipe_pair(ip)
+    near, far = byte_stream_pair(ip)
     ended = trio.Event()
     why: list[str] = []
 
     async def serve() -> None:
-        why.append(await ours.serve_pipe(far, b"", **how))
+        why.append(await ours.serve_byte_stream(far, b"", **how))
         ended.set()
 
     async with trio.open_nursery() as nursery:
@@ -238,7 +242,7 @@ async def connected(
     **how: Any,
 ) -> AsyncIterator[Connection]:
     """A peer that keeps to the rules, at the other end of a pipe to `ours`."""
-    near, far = pipe_pair(ip)
+    near, far = byte_stream_pair(ip)
     limits = Libp2pLimits(idle_s=1e9)
     session = Session(
         identity, dialled=True, entropy=RealHost().entropy, limits=limits, expect=OURS.peer
@@ -253,7 +257,7 @@ async def connected(
     )
     up = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: ours.serve_pipe(far, b"", **how))
+        nursery.start_soon(lambda: ours.serve_byte_stream(far, b"", **how))
         nursery.start_soon(lambda: connection.run(up=up.set))
         with trio.fail_after(15):
             await up.wait()

@@ -2,20 +2,22 @@
 
 import trio
 
-from shoal.transport.certificate import Certificate
-from shoal.transport.host import Host
+from shoal.transport.bytestream import ByteStream
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.secured import SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity
-from shoal.transport.path import Path
-from shoal.transport.pipe import Pipe
-from shoal.transport.tls import Tls
 
 A, B = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
 
 
-async def secured(near: Pipe, far: Pipe, host: Host) -> tuple[Path, Path]:
+async def secured(
+    near: ByteStream, far: ByteStream, host: Host
+) -> tuple[SecureStream, SecureStream]:
     """TLS as links run it: the dialler is the client, and both prove their peer ids."""
-    client = Path(near, Tls(Certificate.generate(A, host), server=False, expect=B.peer))
-    server = Path(far, Tls(Certificate.generate(B, host), server=True))
+    client = SecureStream(near, Tls(Certificate.generate(A, host), server=False, expect=B.peer))
+    server = SecureStream(far, Tls(Certificate.generate(B, host), server=True))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.handshake)
         nursery.start_soon(server.handshake)
@@ -23,7 +25,7 @@ async def secured(near: Pipe, far: Pipe, host: Host) -> tuple[Path, Path]:
     return client, server
 
 
-async def exchange(client: Path, server: Path, size: int) -> None:
+async def exchange(client: SecureStream, server: SecureStream, size: int) -> None:
     """So many bytes there, and some back."""
 
     async def send() -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as theirs
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import Allowance, HopMessage, StopMessage
 from shoal.transport.libp2p.multiaddr import encode_peer

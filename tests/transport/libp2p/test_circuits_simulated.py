@@ -6,9 +6,9 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.transport.address import Address
+from shoal.transport.bytestream import ByteStream
 from shoal.transport.libp2p import Libp2pResponder
 from shoal.transport.libp2p.client import CircuitClient
-from shoal.transport.pipe import Pipe
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
 from tests.transport.fleet import until
@@ -30,7 +30,7 @@ async def test_two_nodes_behind_nats_meet_at_a_relay(world: World) -> None:
                 stream = await listener.accept()
                 nursery.start_soon(relay.serve, stream, b"")
 
-        ends: list[Pipe] = []
+        ends: list[ByteStream] = []
 
         async def target() -> None:
             client = CircuitClient(hosts[1], B, port=lambda: 4001)

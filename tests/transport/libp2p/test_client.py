@@ -10,10 +10,11 @@ import trio
 import trio.testing
 
 from shoal.transport.address import Address
-from shoal.transport.budget import Budget
+from shoal.transport.bytestream import ByteStream, TcpByteStream
 from shoal.transport.errors import DialFailed
-from shoal.transport.frame import Fault
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import Allowance, HopMessage, StopMessage
@@ -22,8 +23,7 @@ from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
 from shoal.transport.libp2p.wire import prefixed
-from shoal.transport.pipe import Pipe, TcpPipe
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.budget import Budget
 from tests.transport.fleet import clock, until
 from tests.transport.libp2p.pipes import OURS
 from tests.transport.libp2p.secured import A, B, exchange, secured
@@ -53,7 +53,7 @@ async def test_a_py_libp2p_relay_carries_our_tls() -> None:
             address = Address(LOOPBACK, port, PeerId(str(relay.get_id())))
             async with clients() as (near, far):
                 with trio.fail_after(20):
-                    ends: list[Pipe] = []
+                    ends: list[ByteStream] = []
                     far.on_circuit(lambda pipe, source, relay: ends.append(pipe))
                     await far.reserve(address)
                     pipe = await near.dial(far.addresses()[0])
@@ -98,7 +98,7 @@ class Relay:
     async def _serve(self, stream: trio.SocketStream) -> None:
         limits = Libp2pLimits(idle_s=math.inf)
         connection = Connection(
-            TcpPipe(stream),
+            TcpByteStream(stream),
             Session(OURS, dialled=False, entropy=RealHost().entropy, limits=limits),
             host=RealHost(),
             limits=limits,

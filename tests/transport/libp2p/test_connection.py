@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, defaults
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
-from tests.transport.libp2p.pipes import THEIRS, connected, pipe_pair, responder
+from tests.transport.libp2p.pipes import THEIRS, byte_stream_pair, connected, responder
 
 pytestmark = pytest.mark.trio
 
@@ -72,7 +72,7 @@ async def test_streams_whose_protocol_is_unknown_leave_nothing(autojump_clock: A
 
 async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any) -> None:
     for steps in range(60):
-        near, far = pipe_pair()
+        near, far = byte_stream_pair()
         ours, seen = serving()
         scope = trio.CancelScope()
 
@@ -89,7 +89,7 @@ async def test_cancelled_at_any_moment_it_closes_everything(autojump_clock: Any)
 
             async def serve(ours: Any = ours, far: Any = far, scope: Any = scope) -> None:
                 with scope:
-                    await ours.serve_pipe(far, b"")
+                    await ours.serve_byte_stream(far, b"")
 
             nursery.start_soon(serve)
             for _ in range(steps):

@@ -9,10 +9,10 @@ import psutil
 import pytest
 import trio
 
-from shoal.transport.calls import Reply
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.calls import CALL
 from shoal.transport.libp2p.yamux import DATA, PING, SYN, WINDOW
+from shoal.transport.link.calls import Reply
 from tests.transport.libp2p.pipes import RawPeer, raw_peer, responder
 
 pytestmark = [pytest.mark.trio, pytest.mark.long]

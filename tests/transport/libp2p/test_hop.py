@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from shoal.transport.address import Address
-from shoal.transport.budget import Budget
-from shoal.transport.frame import Fault
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import HopMessage, StopMessage
@@ -18,10 +18,10 @@ from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
 from shoal.transport.libp2p.wire import prefixed
-from shoal.transport.realhost import RealHost
+from shoal.transport.link.budget import Budget
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
-from tests.transport.libp2p.pipes import OURS, connected, pipe_pair, raw_peer, responder
+from tests.transport.libp2p.pipes import OURS, byte_stream_pair, connected, raw_peer, responder
 
 pytestmark = pytest.mark.trio
 
@@ -345,8 +345,8 @@ async def test_circuits_of_a_stranger_are_counted(autojump_clock: Any) -> None:
 async def test_nothing_of_it_outlives_the_connection(autojump_clock: Any) -> None:
     ours, book = relay()
     async with trio.open_nursery() as nursery:
-        near, far = pipe_pair()
-        nursery.start_soon(lambda: ours.serve_pipe(far, b""))
+        near, far = byte_stream_pair()
+        nursery.start_soon(lambda: ours.serve_byte_stream(far, b""))
         await trio.sleep(1)
         near.close()
     assert book.figures().reservations == 0
@@ -368,7 +368,7 @@ async def test_libp2p_runs_through_a_circuit_and_no_further(autojump_clock: Any)
             budget=Budget(1 << 30),
         )
         up = trio.Event()
-        nursery.start_soon(lambda: behind.serve_pipe(far, b"", relayed=True))
+        nursery.start_soon(lambda: behind.serve_byte_stream(far, b"", relayed=True))
         nursery.start_soon(lambda: connection.run(up=up.set))
         with trio.fail_after(10):
             await up.wait()

@@ -5,7 +5,7 @@ import sys
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from shoal.transport.certificate import peer_of_certificate
+from shoal.transport.handshake.certificate import peer_of_certificate
 from tests.transport.libp2p.pipes import OURS
 
 

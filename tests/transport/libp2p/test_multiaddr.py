@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.transport.address import Address
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p.multiaddr import decode_peer, encode_address, encode_peer
 from tests.transport.libp2p.pipes import OURS, THEIRS
 

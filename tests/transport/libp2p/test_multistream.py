@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import defaults
 from shoal.transport.libp2p.multistream import VERSION, Choice, Offer, line
 

@@ -1,4 +1,4 @@
-"""A stream as a `Pipe`: what the contract of `transport/pipe.py` asks of it."""
+"""A stream as a `ByteStream`: what the contract of `transport/bytestream.py` asks of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import defaults
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream

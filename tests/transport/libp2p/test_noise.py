@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from shoal.transport import certificate, identity
-from shoal.transport.frame import Fault
+from shoal.transport import identity
+from shoal.transport.handshake import certificate
 from shoal.transport.identity import Identity
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p.noise import Handshake, Noise
 from shoal.transport.libp2p.wire import bytes_field
 

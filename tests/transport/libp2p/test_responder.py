@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from shoal.transport.address import Address
+from shoal.transport.host.real import RealHost
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder, defaults
 from shoal.transport.libp2p.multistream import line
 from shoal.transport.libp2p.yamux import DATA, FIN, RST, SYN, WINDOW
 from shoal.transport.libp2p.yamux import PING as YAMUX_PING
-from shoal.transport.realhost import RealHost
 from tests.transport.libp2p.pipes import (
     OURS,
-    MemoryPipe,
+    MemoryByteStream,
     RawPeer,
-    pipe_pair,
+    byte_stream_pair,
     raw_peer,
     refused,
     responder,
@@ -131,16 +131,16 @@ async def test_what_is_not_offered_is_not_answered(autojump_clock: Any) -> None:
 
 async def talk(ours: Libp2pResponder, *sent: bytes, eof: bool = False) -> float:
     """Send bytes to the responder, then fall silent; how many seconds it bore that."""
-    near, far = pipe_pair()
+    near, far = byte_stream_pair()
     began = trio.current_time()
     with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ours.serve_pipe, far, b"")
+            nursery.start_soon(ours.serve_byte_stream, far, b"")
             await _say(near, sent, eof)
     return trio.current_time() - began
 
 
-async def _say(near: MemoryPipe, sent: tuple[bytes, ...], eof: bool) -> None:
+async def _say(near: MemoryByteStream, sent: tuple[bytes, ...], eof: bool) -> None:
     """All of it, then wait for the end."""
     with suppress(OSError, trio.ClosedResourceError):
         for data in sent:
@@ -187,7 +187,7 @@ async def test_half_open_connections_of_one_network_are_few(autojump_clock: Any)
     ended: list[str] = []
 
     async def half_open(ip: str) -> None:
-        ended.append(await ours.serve_pipe(pipe_pair(ip)[1], b""))
+        ended.append(await ours.serve_byte_stream(byte_stream_pair(ip)[1], b""))
 
     async with trio.open_nursery() as nursery:
         for number in range(100):
@@ -387,8 +387,8 @@ async def test_ten_thousand_streams_leave_sixty_four(autojump_clock: Any) -> Non
 
 
 async def test_cancelling_closes_the_pipe(autojump_clock: Any) -> None:
-    near, far = pipe_pair()
+    near, far = byte_stream_pair()
     with trio.move_on_after(1) as scope:
-        await responder().serve_pipe(far, b"\x13")
+        await responder().serve_byte_stream(far, b"\x13")
     assert scope.cancelled_caught and far.closed
     assert await near.receive() == b""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.multistream import line
 from shoal.transport.libp2p.session import Session

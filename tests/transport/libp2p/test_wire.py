@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shoal.transport.frame import Fault
+from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p.wire import (
     Message,
     bytes_field,

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 
 import trio
 
-from shoal.transport.certificate import Certificate
-from shoal.transport.frame import Priority
+from shoal.transport.bytestream import ByteStream
+from shoal.transport.handshake.certificate import Certificate
+from shoal.transport.handshake.secured import SecureStream
+from shoal.transport.handshake.tls import Tls
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.lane.frame import Priority
+from shoal.transport.lane.shaper import Shaper
 from shoal.transport.limits import Limits
-from shoal.transport.link import Link
-from shoal.transport.path import Path
-from shoal.transport.pipe import Pipe
-from shoal.transport.realhost import RealHost
-from shoal.transport.relay.circuit import CircuitPipe
+from shoal.transport.link.link import Link
+from shoal.transport.relay.circuit import CircuitByteStream
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
 from shoal.transport.relay.vouch import Vouched
-from shoal.transport.shaper import Shaper
-from shoal.transport.tls import Tls
 from tests.transport.fleet import Node, make_node, running, until
 
 FAST = RelayLimits(volunteer=True, rate=1 << 40)
@@ -30,7 +30,7 @@ FAST = RelayLimits(volunteer=True, rate=1 << 40)
 class Arrived:
     """A circuit that the relay offered to its target."""
 
-    pipe: CircuitPipe
+    pipe: CircuitByteStream
     source: PeerId
     relay: PeerId
     seen: Vouched | None
@@ -49,7 +49,7 @@ class Trio:
     nursery: trio.Nursery
     arrived: list[Arrived] = field(default_factory=list)
 
-    async def dial(self) -> tuple[CircuitPipe, CircuitPipe]:
+    async def dial(self) -> tuple[CircuitByteStream, CircuitByteStream]:
         """Both ends of a new circuit."""
         before = len(self.arrived)
         near = await self.ca.dial(self.r.address, self.b.endpoint.peer, timeout=5)
@@ -88,12 +88,14 @@ async def relayed(
         yield made
 
 
-async def secure(near: Pipe, far: Pipe, a: Identity, b: Identity) -> tuple[Path, Path]:
+async def secure(
+    near: ByteStream, far: ByteStream, a: Identity, b: Identity
+) -> tuple[SecureStream, SecureStream]:
     """TLS between the two ends, `a` dialling."""
     host = RealHost()
     paths = (
-        Path(near, Tls(Certificate.generate(a, host), server=False, expect=b.peer)),
-        Path(far, Tls(Certificate.generate(b, host), server=True, expect=None)),
+        SecureStream(near, Tls(Certificate.generate(a, host), server=False, expect=b.peer)),
+        SecureStream(far, Tls(Certificate.generate(b, host), server=True, expect=None)),
     )
     async with trio.open_nursery() as nursery:
         for path in paths:

@@ -7,15 +7,15 @@ import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.netsim.gateway import Gateway
 from shoal.netsim.host import Host as Computer
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.endpoint import Endpoint
-from shoal.transport.hello import OpenSwarm
+from shoal.transport.dial.endpoint import Endpoint
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.relay.circuit import CircuitPipe
+from shoal.transport.relay.circuit import CircuitByteStream
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.relay.service import RelayService
@@ -79,15 +79,15 @@ class Node:
         self._scope.cancel()
         await self.computer.ended()
 
-    async def dial(self, address: Address) -> CircuitPipe:
+    async def dial(self, address: Address) -> CircuitByteStream:
         """A circuit to a published address."""
         assert address.relay is not None and address.peer is not None
         relay, peer = address.relay, address.peer
 
-        async def call() -> CircuitPipe:
+        async def call() -> CircuitByteStream:
             return await self.client.dial(relay, peer, timeout=10)
 
-        pipe: CircuitPipe = await self.computer.run(call)
+        pipe: CircuitByteStream = await self.computer.run(call)
         return pipe
 
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
+from shoal.transport.lane.shaper import Cap, Caps, Direction, Flow, Shaper
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
-from shoal.transport.shaper import Cap, Caps, Direction, Flow, Shaper
 from tests.transport.pipes import receive, write
 from tests.transport.relay.circuits import FAST, relayed
 

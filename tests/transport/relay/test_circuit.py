@@ -12,13 +12,15 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport.calls import Call, Refusal, Reply
 from shoal.transport.errors import CallRefused
-from shoal.transport.frame import Priority
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.realhost import RealHost
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Call, Refusal, Reply
+from shoal.transport.link.serving import IncomingStream
+from shoal.transport.link.stream import Stream
 from shoal.transport.relay import client
-from shoal.transport.relay.circuit import CircuitPipe
+from shoal.transport.relay.circuit import CircuitByteStream
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import (
     AHEAD_BYTES,
@@ -29,8 +31,6 @@ from shoal.transport.relay.defaults import (
     TTL_S,
     UNASKED_PER_RELAY,
 )
-from shoal.transport.serving import IncomingStream
-from shoal.transport.stream import Stream
 from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.pipes import receive, write
 from tests.transport.relay.circuits import Arrived, relayed
@@ -63,7 +63,7 @@ class Liar:
         assert link is not None
         return await link.open_stream("relay.accept", header)
 
-    async def dial(self) -> CircuitPipe:
+    async def dial(self) -> CircuitByteStream:
         return await self.client.dial(self.relay.address, OTHER, timeout=5)
 
 
@@ -329,7 +329,7 @@ async def test_what_waits_for_a_closed_pipe_ends() -> None:
         near, far = await trio_.dial()
         ended = []
 
-        async def wait(pipe: CircuitPipe, *, reading: bool) -> None:
+        async def wait(pipe: CircuitByteStream, *, reading: bool) -> None:
             with pytest.raises(trio.ClosedResourceError):
                 if reading:
                     await pipe.wait_readable()

@@ -10,7 +10,7 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.link import Link
+from shoal.transport.link.link import Link
 from shoal.transport.relay import client as relay_client
 from shoal.transport.relay import survey
 from shoal.transport.relay.defaults import IMPROVE_S
@@ -267,10 +267,10 @@ async def test_a_link_that_is_relayed_itself_gets_a_direct_path_first(
     b = Node(world, "b", 2, behind=world.gateway("gb"))
     async with started(b, relay):
         link = await b.computer.run(lambda: b.endpoint.dial(relay.address, timeout=5))
-        monkeypatch.setattr(survey, "is_relayed", lambda link: len(link.status.legs) < 2)
+        monkeypatch.setattr(survey, "is_relayed", lambda link: len(link.status.paths) < 2)
         b.client.offer(offers([relay]))
         await until(b.client.addresses)
-        assert len(link.status.legs) == 2
+        assert len(link.status.paths) == 2
 
 
 @pytest.mark.seeds(1, 2, 3)

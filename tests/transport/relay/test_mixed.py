@@ -3,20 +3,20 @@
 import pytest
 import trio
 
-from shoal.netsim.daemons.climber import Climber
-from shoal.netsim.link import LinkSpec, PipeSpec
+from bench.worlds.climber import TransportNode
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.frame import Priority
-from shoal.transport.hello import SwarmKey
-from shoal.transport.ladder import Rungs
-from shoal.transport.link import Link
-from shoal.transport.pipe import Way
+from shoal.transport.bytestream import PathKind
+from shoal.transport.dial.dialer import Strategies
+from shoal.transport.handshake.hello import SwarmKey
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.link import Link
+from shoal.transport.link.serving import IncomingStream
 from shoal.transport.relay.defaults import RATE, WINDOW_BYTES, RelayLimits
-from shoal.transport.serving import IncomingStream
 from tests.transport.relay.internet import until
 
-RELAYED_ONLY = Rungs(punch_tcp=False, punch_udp=False)
+RELAYED_ONLY = Strategies(punch_tcp=False, punch_udp=False)
 HOME = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=2.5e6))
 """20 Mbit/s, 40 ms from here to the relay and back."""
 
@@ -24,14 +24,16 @@ HOME = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=2.5e6))
 MEMBERS = SwarmKey(b"members of a swarm")
 
 
-async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, Climber, Link]:
+async def meet(
+    world: World, media: tuple[str, str]
+) -> tuple[TransportNode, TransportNode, TransportNode, Link]:
     """A relay, two nodes behind NATs with links to it over `tcp` or `udp`, and their link."""
-    book: dict[str, Climber] = {}
+    book: dict[str, TransportNode] = {}
 
     def addresses(peer: str) -> list[Address]:
         return book[peer].addresses() if peer in book else []
 
-    relay = Climber(
+    relay = TransportNode(
         world.host("r"),
         b"r" * 32,
         relaying=RelayLimits(volunteer=True, rate=1_000_000),
@@ -44,18 +46,18 @@ async def meet(world: World, media: tuple[str, str]) -> tuple[Climber, Climber, 
         router = world.gateway(f"g{name}", "linux-random", link=HOME)
         seed = name.encode() * 32
         host = world.host(name, behind=router)
-        node = Climber(host, seed, rungs=RELAYED_ONLY, book=addresses, admission=MEMBERS)
+        node = TransportNode(host, seed, strategies=RELAYED_ONLY, book=addresses, admission=MEMBERS)
         await host.start(node)
         plain = relay.address()
         address = Address(plain.host, plain.port, relay.peer, transport=medium)  # type: ignore[arg-type]
         link = await node.connect(relay.peer, [address])
-        assert [leg.medium for leg in link.status.legs] == [medium]
-        node.ladder.relays.offer([(relay.peer, plain)])
-        await until(node.ladder.relays.addresses)
+        assert [path.medium for path in link.status.paths] == [medium]
+        node.dialer.relays.offer([(relay.peer, plain)])
+        await until(node.dialer.relays.addresses)
         book[node.peer] = node
         nodes.append(node)
     a, b = nodes
-    return relay, a, b, await a.connect(b.peer, b.ladder.relays.addresses())
+    return relay, a, b, await a.connect(b.peer, b.dialer.relays.addresses())
 
 
 @pytest.mark.parametrize("media", [("tcp", "tcp"), ("udp", "tcp"), ("tcp", "udp"), ("udp", "udp")])
@@ -63,13 +65,13 @@ async def test_a_circuit_splices_whatever_carries_its_links(
     world: World, media: tuple[str, str]
 ) -> None:
     relay, a, b, link = await meet(world, media)
-    assert link.way is Way.RELAYED
+    assert link.path_kind is PathKind.RELAYED
     reply = await a.call(link, payload=bytes(200_000))
     assert len(reply.payload) == 200_000
-    assert relay.ladder.relaying.book.figures().circuits == 1
+    assert relay.dialer.relaying.book.figures().circuits == 1
     for node, medium in zip((a, b), media, strict=True):
         outer = node.endpoint.link(relay.peer)
-        assert outer is not None and [leg.medium for leg in outer.status.legs] == [medium]
+        assert outer is not None and [path.medium for path in outer.status.paths] == [medium]
 
 
 async def test_the_path_under_a_circuit_may_change(world: World) -> None:
@@ -88,9 +90,9 @@ async def test_the_path_under_a_circuit_may_change(world: World) -> None:
         nursery.start_soon(ask)
         await trio.sleep(0.5)
         await b.within(lambda: b.endpoint.reach(plain, timeout=5))
-        assert {leg.medium for leg in outer.status.legs} == {"tcp", "udp"}
+        assert {path.medium for path in outer.status.paths} == {"tcp", "udp"}
     assert got == [100_000] * 10
-    assert relay.ladder.relaying.book.figures().circuits == 1
+    assert relay.dialer.relaying.book.figures().circuits == 1
 
 
 async def bulk(link: Link) -> None:
@@ -125,7 +127,7 @@ async def test_calls_beside_bulk_over_one_relay(world: World) -> None:
     assert max(busy) < max(quiet) + WINDOW_BYTES / RATE + 0.15
 
 
-async def timed(node: Climber, link: Link) -> float:
+async def timed(node: TransportNode, link: Link) -> float:
     began = trio.current_time()
     await node.call(link, payload=bytes(128))
     return trio.current_time() - began

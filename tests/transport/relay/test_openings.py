@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from shoal.transport.host import Host
+from shoal.transport.host.seam import Host
 from shoal.transport.relay.defaults import (
     OPENING_RATE,
     OPENING_S,

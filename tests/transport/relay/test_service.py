@@ -8,11 +8,11 @@ import trio
 import trio.testing
 
 from shoal.transport.errors import CallRefused
-from shoal.transport.frame import Priority
-from shoal.transport.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.lane.frame import Priority
 from shoal.transport.rates import Rate, Rates
-from shoal.transport.realhost import RealHost
 from shoal.transport.relay import client, standing
 from shoal.transport.relay import service as relay_service
 from shoal.transport.relay.client import RelayClient

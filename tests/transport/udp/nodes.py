@@ -9,12 +9,12 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
-from shoal.transport.datagrams import Datagrams, Place
+from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.port import UdpPort
-from shoal.transport.udp.quic import QuicPipe
+from shoal.transport.udp.quic import QuicByteStream
 from tests.transport.pipes import read, write
 
 PORT = 4001
@@ -41,11 +41,11 @@ class Node:
         self.port = UdpPort(self.world, limits=limits)
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
-        self._accepted, self._pipes = trio.open_memory_channel[QuicPipe](1000)
+        self._accepted, self._pipes = trio.open_memory_channel[QuicByteStream](1000)
         self.trusting = True
-        self.port.on_pipe(self._on_pipe)
+        self.port.on_byte_stream(self._on_byte_stream)
 
-    def _on_pipe(self, pipe: QuicPipe) -> None:
+    def _on_byte_stream(self, pipe: QuicByteStream) -> None:
         if self.trusting:
             pipe.trust()
         self._accepted.send_nowait(pipe)
@@ -71,11 +71,11 @@ class Node:
 
     async def dial(
         self, place: Place, *, socket: Datagrams | None = None, timeout: float = 5
-    ) -> QuicPipe:
-        async def call() -> QuicPipe:
+    ) -> QuicByteStream:
+        async def call() -> QuicByteStream:
             return await self.port.dial(place, socket=socket, timeout=timeout)
 
-        found: QuicPipe = await self.host.run(call)
+        found: QuicByteStream = await self.host.run(call)
         found.trust()
         return found
 
@@ -90,7 +90,7 @@ class Node:
         finally:
             socket.send = send  # type: ignore[method-assign]
 
-    async def accept(self) -> QuicPipe:
+    async def accept(self) -> QuicByteStream:
         with trio.fail_after(10):
             return await self._pipes.receive()
 
@@ -106,7 +106,7 @@ async def running(*hosts: Host, limits: UdpLimits | None = None) -> AsyncIterato
         nursery.cancel_scope.cancel()
 
 
-async def joined(a: Node, b: Node) -> tuple[QuicPipe, QuicPipe]:
+async def joined(a: Node, b: Node) -> tuple[QuicByteStream, QuicByteStream]:
     """A pipe from `a` to `b`, both ends; one byte has come through."""
     near = await a.dial(b.place)
     near.write_ready(memoryview(b"!"))
@@ -119,8 +119,8 @@ async def joined(a: Node, b: Node) -> tuple[QuicPipe, QuicPipe]:
 class Flow:
     """Bulk from one node to another for as long as it is let."""
 
-    near: QuicPipe
-    far: QuicPipe
+    near: QuicByteStream
+    far: QuicByteStream
     received: int = 0
     rtts: list[float] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)

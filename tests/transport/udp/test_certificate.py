@@ -2,7 +2,7 @@
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
 from shoal.transport.udp.certificate import Certificate
 
 

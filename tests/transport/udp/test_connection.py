@@ -23,14 +23,14 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from shoal.netsim.world import World
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.real import RealHost
 from shoal.transport.udp import defaults
 from shoal.transport.udp.certificate import Certificate
 from shoal.transport.udp.connection import Connection, Via, configuration
 from shoal.transport.udp.defaults import GAP_BYTES, UdpLimits
 from shoal.transport.udp.window import Extra
+from tests.transport.handshake.test_certificate import HUGE, rsa_certificate
 from tests.transport.pipes import read, write
-from tests.transport.test_certificate import HUGE, rsa_certificate
 from tests.transport.udp.nodes import PORT, joined, link, pair, running
 
 A, B, THIRD = ("192.0.2.1", 4001), ("192.0.2.2", 4001), ("203.0.113.9", 53)

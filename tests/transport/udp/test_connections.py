@@ -15,7 +15,7 @@ from shoal.transport.guard import Mishap
 from shoal.transport.udp import connections as module
 from shoal.transport.udp.connection import Connection
 from shoal.transport.udp.defaults import UdpLimits
-from shoal.transport.udp.quic import QuicPipe
+from shoal.transport.udp.quic import QuicByteStream
 from tests.transport.pipes import read, write
 from tests.transport.udp.nodes import PORT, Node, joined, link, pair, running
 from tests.transport.udp.test_gate import first_packet
@@ -162,7 +162,7 @@ async def test_without_that_a_byte_would_be_enough(world: World) -> None:
     assert await _squat(world, trusting=True) == (30, 30)
 
 
-def _far_byte(pipe: QuicPipe, offset: int) -> None:
+def _far_byte(pipe: QuicByteStream, offset: int) -> None:
     """Have the next packet carry a byte of the stream that is far beyond the others."""
     sender = pipe.connection._streams[0].sender
     frames = [QuicStreamFrame(data=b"x", offset=offset)]
@@ -292,7 +292,7 @@ async def test_a_deadline_a_rounding_error_away_does_not_spin(world: World) -> N
 
 async def test_a_pipe_that_is_not_accepted_is_closed(world: World) -> None:
     async with running(*pair(world)) as (a, b):
-        b.port.on_pipe(lambda pipe: pipe.close())
+        b.port.on_byte_stream(lambda pipe: pipe.close())
         near = await a.dial(b.place)
         await write(near, b"anybody?")
         with trio.fail_after(2):

@@ -4,8 +4,8 @@ import pytest
 from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
+from shoal.transport.host.real import RealHost
 from shoal.transport.limits import Entry, HalfOpen, Limits
-from shoal.transport.realhost import RealHost
 from shoal.transport.udp.connection import Connection, configuration
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.gate import Gate, Welcome, _first_packet, _has_token, destination

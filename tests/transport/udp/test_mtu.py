@@ -2,7 +2,7 @@
 
 from aioquic.quic.packet_builder import QuicDeliveryState
 
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.udp import defaults
 from shoal.transport.udp.mtu import PacketSize

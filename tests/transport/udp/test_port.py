@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.trace import Trace
+from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
-from shoal.transport.datagrams import Datagrams, Place
 from shoal.transport.errors import AddressInUse
-from shoal.transport.realhost import RealHost
+from shoal.transport.host.datagrams import Datagrams, Place
+from shoal.transport.host.real import RealHost
 from shoal.transport.udp.port import UdpPort
-from shoal.transport.udp.quic import QuicPipe
+from shoal.transport.udp.quic import QuicByteStream
 from tests.transport.pipes import read, write
 from tests.transport.udp.nodes import PORT, flow, joined, link, pair, running
 
@@ -149,8 +149,8 @@ def test_the_same_seed_gives_the_same_packets() -> None:
 @pytest.mark.trio
 async def test_on_loopback() -> None:
     ports = [UdpPort(RealHost()) for _ in range(2)]
-    send, receive = trio.open_memory_channel[QuicPipe](10)
-    ports[1].on_pipe(send.send_nowait)
+    send, receive = trio.open_memory_channel[QuicByteStream](10)
+    ports[1].on_byte_stream(send.send_nowait)
     async with trio.open_nursery() as nursery:
         numbers: list[int] = [await nursery.start(each.run, [LOOPBACK], 0) for each in ports]
         near = await ports[0].dial((LOOPBACK, numbers[1]), timeout=5)

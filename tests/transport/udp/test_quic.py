@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import trio
 
-from shoal.netsim.link import LinkSpec, PipeSpec
+from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
-from shoal.transport.pipe import Pipe
+from shoal.transport.bytestream import ByteStream
 from shoal.transport.udp.defaults import UdpLimits
 from tests.transport.pipes import read, write
 from tests.transport.udp.nodes import joined, link, pair, running
@@ -21,7 +21,7 @@ def pattern(size: int) -> bytes:
 async def test_bytes_both_ways_and_the_end(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         near, far = await joined(a, b)
-        kept: Pipe = near
+        kept: ByteStream = near
         assert (kept.medium, kept.remote) == ("udp", b.place)
         assert far.remote == a.place
         await write(near, b"question")

@@ -1,0 +1,306 @@
+"""`shoal job submit | list | show | result | cancel`: prompts that are answered later."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import defaults, render
+from ..errors import CommandError
+from ..options import Commands, data_option, example, json_option
+from . import jobresults
+from .jobsubmit import ABSTRACT, LETTERS, Sender, interrupted, prompts_of, why
+
+HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
+NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
+STATES = ("open", "claimed", "done", "failed")
+
+job_argument = click.argument("job_id", metavar="ID")
+
+
+@click.group(
+    cls=Commands,
+    epilog=example(
+        'shoal job submit tiny "Once upon a time" --wait',
+        "shoal job submit tiny --file prompts.txt",
+        "shoal job list --mine",
+    ),
+)
+def job() -> None:
+    """Submit prompts that idle nodes of the swarm answer later.
+
+    A job continues while this computer is off. Jobs and results are not secret: every node of the
+    swarm stores and can read them. A result is only as trustworthy as the node that made it.
+    Interactive requests take precedence over jobs.
+    """
+
+
+@job.command(
+    epilog=example(
+        'shoal job submit tiny "Once upon a time"',
+        "shoal job submit tiny --file prompts.txt --max-tokens 64 --wait",
+    )
+)
+@click.argument("name", metavar="MODEL")
+@click.argument("prompt", required=False)
+@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
+              help="One job for each non-empty line; `-` reads standard input.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1, 4096), metavar="N",
+              help="Stop after N tokens (default: 4096, or where the context ends).")  # fmt: skip
+@click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, metavar="T",
+              show_default=True, help="0 takes the likeliest token, 1 samples.")  # fmt: skip
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P",
+              help="Sample among the likeliest tokens that sum to P.")  # fmt: skip
+@click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
+              help="Sample among the K likeliest tokens.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
+              help="Random seed, to repeat a text (default: a new one for each job).")  # fmt: skip
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
+@click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
+@click.option("--wait", is_flag=True, help="Wait for the results and print them.")
+@data_option
+@json_option
+def submit(
+    name: str,
+    prompt: str | None,
+    file: Path | None,
+    wait: bool,
+    data: Path,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Submit PROMPT as a job for MODEL, and print its id.
+
+    With --file, every non-empty line of the file becomes a job. The PROMPT `-` reads one prompt
+    from standard input. When an id is printed, its job is stored on this node's disk. Every node of
+    the swarm can read the jobs. Needs a running daemon.
+    """
+    prompts = prompts_of(prompt, file)
+    options["stop"] = list(options["stop"])
+    sender = Sender(data, {"model": name, **options}, show=not as_json, wait=wait)
+    sender.send(prompts)
+    if not wait:
+        if as_json:
+            click.echo(render.as_json({"jobs": sender.jobs}))
+        return
+    found = sender.results()
+    if as_json:
+        click.echo(render.as_json({"jobs": found}))
+    if any(result["error"] for result in found):
+        click.get_current_context().exit(1)
+
+
+@job.command("list", epilog=example("shoal job list --mine", "shoal job list --state open"))
+@click.option("--mine", is_flag=True, help="Only jobs that were submitted on this node.")
+@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--limit", type=click.IntRange(1, 1000), metavar="N",
+              help="Show at most N jobs (default: 50; with --json 1000).")  # fmt: skip
+@click.option("--offset", type=click.IntRange(0), default=0, metavar="N",
+              help="Skip the first N jobs.")  # fmt: skip
+@data_option
+@json_option
+def list_(
+    mine: bool, state: str | None, limit: int | None, offset: int, data: Path, as_json: bool
+) -> None:
+    """List jobs and stored results, and count the jobs in each state.
+
+    This node's own jobs come first, the newest at the top; then those of other nodes: open,
+    claimed, done. Needs a running daemon.
+    """
+    from ..client import request
+
+    limit = limit or (1000 if as_json else defaults.JOBS_LISTED)
+    answer = request(data, "job_list", wait=True, mine=mine, state=state, limit=limit,
+                     offset=offset)  # fmt: skip
+    if as_json:
+        click.echo(render.as_json(answer))
+        return
+    kept = mine or answer.get("kept", True)
+    totals = answer["totals"]
+    if not any(totals.values()):
+        none = "there are no jobs" if kept else NOT_KEPT
+        click.echo(f"{none}; submit one with `shoal job submit MODEL PROMPT`")
+        return
+    if answer["jobs"]:
+        click.echo(render.table(HEADS, [_row(item, answer["own"]) for item in answer["jobs"]]))
+    click.echo(_totals(totals))
+    if answer["more"]:
+        after = offset + len(answer["jobs"])
+        click.echo(f"and {answer['more']} more: add `--offset {after}`, or `--limit N`")
+    if not kept:
+        click.echo(NOT_KEPT)
+
+
+@job.command(epilog=example("shoal job show 3fa9c1d2", "shoal job show 3fa9c1d2 --json"))
+@job_argument
+@data_option
+@json_option
+def show(job_id: str, data: Path, as_json: bool) -> None:
+    """Show what a job asks for, and which nodes claim it.
+
+    The beginning of its ID is enough. Needs a running daemon.
+    """
+    from ..client import request
+
+    answer = request(data, "job_show", job=job_id.lower(), wait=True)
+    if as_json:
+        click.echo(render.as_json(answer))
+        return
+    rows = [
+        ("job", render.safe(answer["job"], 64)),
+        ("state", _state(answer)),
+        ("author", render.short(answer["author"])),
+        ("model", render.name(answer["model"] or "-", 64)),
+        ("prompt", render.safe(answer["abstract"], 300)),
+    ]
+    if answer["made"]:
+        rows.append(("submitted", _time(answer["made"])))
+    if answer["came"]:
+        rows.append(("result", f"came {_time(answer['came'])}"))
+    rows += [("claims", _claim(claim)) for claim in answer["claims"]]
+    click.echo(render.fields(rows))
+
+
+@job.command(
+    epilog=example(
+        "shoal job result 3fa9c1d2 --wait",
+        "shoal job result --file ids.txt -o results.jsonl --wait",
+        "shoal job result --all -o results.jsonl",
+    )
+)
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--all", "every", is_flag=True, help="The results of all jobs of this node.")
+@click.option("--file", type=click.Path(allow_dash=True, path_type=Path), metavar="FILE",
+              help="The results of the jobs whose ids are in FILE, one on each line, as `submit` "
+              "prints them.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
+              metavar="FILE", help="Write the results to FILE, one JSON object on each line "
+              "(default: standard output).")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait until every job has a result.")
+@data_option
+@json_option
+def result(
+    job_id: str | None,
+    every: bool,
+    file: Path | None,
+    output: Path | None,
+    wait: bool,
+    data: Path,
+    as_json: bool,
+) -> None:
+    """Print the result of a job of this node, or of many jobs.
+
+    Results are deleted a day after they were printed.
+
+    For many jobs, each line is an object with `id`, `prompt`, `text`, `node`, `error` and
+    `message`, in the order of the ids, or with --all in the order of submission. The results are
+    written to FILE.part, which is renamed to FILE when it is complete. With --wait, the command
+    keeps waiting when the daemon restarts; Ctrl-C leaves the jobs as they are.
+
+    The exit code is 1 if a job failed or has no result. For one job, only the text is printed, with
+    control characters escaped; `--json` gives it exactly. Needs a running daemon.
+    """
+    if (job_id is not None) + every + (file is not None) != 1:
+        raise click.UsageError("give one of ID, --all and --file FILE")
+    if job_id is None:
+        jobs = None if file is None else jobresults.ids_in(file)
+        jobresults.collect_to(data, jobs, output or Path("-"), wait=wait, as_json=as_json)
+        return
+    if output is not None:
+        raise click.UsageError("--output is for --all and --file FILE")
+    found = _result(data, job_id, wait=wait)
+    if as_json:
+        click.echo(render.as_json(found))
+    elif not found["error"]:
+        click.echo(render.safe_text(found["text"]))
+    if not found["error"]:
+        return
+    if not as_json:
+        raise CommandError("failed", f"the job failed: {why(found)}", hint=AGAIN)
+    click.get_current_context().exit(1)
+
+
+@job.command(epilog=example("shoal job cancel 3fa9c1d2", "shoal job cancel --all"))
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--all", "every", is_flag=True,
+              help="All jobs of this node without a result; results are kept.")  # fmt: skip
+@data_option
+@json_option
+def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
+    """Cancel a job of this node and delete its result. A node that computes it stops.
+
+    Needs a running daemon.
+    """
+    from ..client import request
+
+    if (job_id is not None) == every:
+        raise click.UsageError("give either an ID or --all")
+    asked: dict[str, Any] = {"all": True} if job_id is None else {"job": job_id.lower()}
+    answer = request(data, "job_cancel", wait=True, **asked)
+    if as_json:
+        click.echo(render.as_json(answer))
+    elif job_id is not None:
+        click.echo(f"cancelled: {render.safe(answer['job'], 64)}")
+    else:
+        stay = f"; {render.count(answer['results'], 'result')} kept" if answer["results"] else ""
+        click.echo(f"cancelled: {render.count(len(answer['jobs']), 'job')}{stay}")
+
+
+AGAIN = "submit it again, perhaps with changes: `shoal job submit MODEL PROMPT`"
+
+
+def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
+    """Return the result of the job whose id begins with the given text."""
+    from ..client import request
+
+    try:
+        if wait:
+            job_id = request(data, "job_show", job=job_id.lower(), wait=True)["job"]
+            jobresults.Collection(data, [job_id], lambda _: None).run(wait=True)
+        return request(data, "job_result", job=job_id.lower(), until_done=False, wait=True)
+    except KeyboardInterrupt:
+        raise interrupted(data, job_id, 1) from None
+
+
+def _totals(totals: dict[str, int]) -> str:
+    """Count jobs by state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
+    parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
+    return f"{render.count(sum(totals.values()), 'job')}: {parts}"
+
+
+def _row(item: dict[str, Any], own: str) -> list[str]:
+    claimant = item["claimant"]
+    by = "" if claimant is None else "this node" if claimant == own else _peer(claimant)
+    return [
+        render.safe(item["job"][:LETTERS]),
+        _state(item),
+        render.name(item["model"] or item["kind"], 24),
+        by,
+        render.safe(item["abstract"], ABSTRACT),
+    ]
+
+
+def _state(item: dict[str, Any]) -> str:
+    said = str(item["state"])
+    if item["error"]:
+        said += f" ({render.safe(item['error'])})"
+    elif item["state"] == "claimed" and item["attempt"] > 1:
+        said += f" (attempt {item['attempt']})"
+    elif item["came"]:
+        said += ", read" if item["read"] else ""
+    return said
+
+
+def _claim(claim: dict[str, Any]) -> str:
+    state = "refused" if claim["refused"] else "done" if claim["done"] else "in progress"
+    step = f", step {claim['step']}" if claim["step"] else ""
+    return f"{_peer(claim['claimant'])}  attempt {claim['attempt']}: {state}{step}"
+
+
+def _peer(peer: str) -> str:
+    return render.short(peer)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "seconds")

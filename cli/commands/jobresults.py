@@ -1,0 +1,261 @@
+"""Collects the results of many jobs over one request, and across restarts of the daemon."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import click
+
+from .. import defaults, render
+from ..errors import CommandError
+from ..options import data_flag
+from ..progress import Waiting
+
+GONE = ("not-running", "stopping")
+"""Error codes of a daemon that ended during the request."""
+LACKING = ("not-done", "unknown-job")
+"""Error codes of jobs that have no result."""
+OnRecord = Callable[[dict[str, Any]], None]
+
+
+class Collection:
+    """Collects the results of `jobs`, or of all own jobs; `on_record` gets them in that order."""
+
+    def __init__(
+        self,
+        data: Path,
+        jobs: Sequence[str] | None,
+        on_record: OnRecord,
+        *,
+        before: Sequence[dict[str, Any]] = (),
+        total: int = 0,
+    ) -> None:
+        """`before`: records of earlier collections; `total`: all records in the end. Both count
+        only in the progress."""
+        self._before = list(before)
+        self._total = total
+        self._data = data
+        self._on_record = on_record
+        self.jobs: list[str] | None = None if jobs is None else list(jobs)
+        self._came: dict[str, dict[str, Any]] = {}
+        self.given = 0  # records given to `on_record`, in order
+        self._answered = False  # whether the daemon has replied at all
+        self._away = False  # whether it has stopped since then
+        self.done = 0
+        self._progress = _Progress()
+
+    def run(self, *, wait: bool) -> None:
+        """Collect the results. `wait`: until all are there, even across restarts of the daemon.
+        Raises CommandError."""
+        with self._progress if wait else nullcontext():
+            while True:
+                try:
+                    self._ask(wait)
+                    return
+                except CommandError as error:
+                    if error.code not in GONE or not wait or not self._answered:
+                        raise
+                    if not self._away:
+                        self._progress.say("the daemon stopped; waiting for it to run again")
+                    self._away = True
+                    time.sleep(defaults.JOBS_RESTART_LOOK)
+
+    def _ask(self, wait: bool) -> None:
+        from ..client import request
+
+        jobs = self.jobs
+        if jobs is not None:
+            jobs = [job for job in dict.fromkeys(jobs) if job not in self._came]
+        request(
+            self._data, "job_results", jobs=jobs, until_done=wait, wait=True, on_event=self._hear
+        )
+
+    def give_rest(self) -> None:
+        """Give the remaining records, even though results before them are missing."""
+        for job in (self.jobs or ())[self.given :]:
+            if (record := self._came.get(job)) is not None:
+                self.given += 1
+                self._on_record(record)
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self._answered = True
+        if self._away:
+            self._away = False
+            self._progress.say("the daemon runs again; waiting for results")
+        if event["event"] == "jobs":
+            self.jobs = event["jobs"] if self.jobs is None else self.jobs
+        elif event["event"] == "result":
+            self._came[event["result"]["job"]] = event["result"]
+            self._give()
+        elif self.jobs is not None:
+            self.done = sum(job in self._came for job in self.jobs)
+            came = [*self._before, *self._came.values()]
+            failed = sum(record["error"] is not None for record in came)
+            total = self._total or len(self.jobs)
+            self._progress.show(len(self._before) + self.done, total, failed)
+
+    def _give(self) -> None:
+        assert self.jobs is not None  # the daemon sends the list of jobs first
+        while self.given < len(self.jobs) and (record := self._came.get(self.jobs[self.given])):
+            self.given += 1
+            self._on_record(record)
+
+
+class _Progress:
+    """Progress as one changing line on a terminal, or as a line every JOBS_PROGRESS_PAUSE."""
+
+    def __init__(self) -> None:
+        self._waiting: Waiting | None = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._waiting = Waiting()
+        self._waiting.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._waiting is not None:
+            self._waiting.__exit__(kind, error, trace)
+
+    def show(self, done: int, total: int, failed: int) -> None:
+        """Show `done` results of `total`, including `failed` ones."""
+        pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
+        if self._waiting is None or done == total or time.monotonic() - self._said < pause:
+            return
+        self._said = time.monotonic()
+        self._waiting.show(progress(done, total, failed))
+
+    def say(self, what: str) -> None:
+        """Show a sentence at once."""
+        if self._waiting is not None:
+            self._waiting.show(what)
+
+
+def progress(done: int, total: int, failed: int) -> str:
+    """Format the progress: `412 of 1000 results, 3 failed`."""
+    return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
+
+
+def collect_to(
+    data: Path, jobs: Sequence[str] | None, output: Path, *, wait: bool, as_json: bool
+) -> None:
+    """Write the results of jobs to a file, one JSON object on each line; `-`: standard output.
+    Raises CommandError, also if a job failed or has no result."""
+    records: list[dict[str, Any]] = []
+    with _lines(output) as write:
+
+        def on_record(record: dict[str, Any]) -> None:
+            records.append(record)
+            write(record)
+
+        collection = Collection(data, jobs, on_record)
+        try:
+            collection.run(wait=wait)
+        except KeyboardInterrupt:
+            collection.give_rest()
+            raise _interrupted(collection, output, data) from None
+    if not records:
+        raise CommandError(
+            "failed", "this node has no jobs", hint="`shoal job submit MODEL PROMPT`"
+        )
+    summary = _summary(records, output)
+    if as_json and str(output) != "-":
+        click.echo(render.as_json(summary))
+    elif str(output) != "-":
+        click.echo(f"wrote {render.count(summary['jobs'], 'line')} to {output}")
+    _complain(summary)
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """Format a record as a line of a file of results."""
+    text = None if record["error"] else record["text"]
+    line = {"id": record["job"], "prompt": record["prompt"], "text": text}
+    return render.as_json(line | {key: record[key] for key in ("node", "error", "message")})
+
+
+@contextmanager
+def _lines(output: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a writer of records. It writes to FILE.part, which is renamed when it is complete."""
+    if str(output) == "-":
+        yield lambda record: print(line_of(record), flush=True)
+        return
+    part = _part_of(output)
+    try:
+        with open(part, "w", encoding="ascii") as file:
+            yield lambda record: print(line_of(record), file=file, flush=True)
+        os.replace(part, output)
+    finally:
+        if part.exists() and not part.stat().st_size:
+            part.unlink()
+
+
+def _part_of(output: Path) -> Path:
+    return output.with_name(output.name + ".part")
+
+
+def _interrupted(collection: Collection, output: Path, data: Path) -> CommandError:
+    where = "" if str(output) == "-" or not collection.given else f" to `{_part_of(output)}`"
+    had = f"{collection.given} of {len(collection.jobs or ())} results were written{where}"
+    return CommandError(
+        "interrupted",
+        f"interrupted; {had}; the jobs continue",
+        hint=f"the same command starts again; `shoal job list --mine{data_flag(data)}` shows them",
+    )
+
+
+def _summary(records: Sequence[dict[str, Any]], output: Path) -> dict[str, Any]:
+    lacking = sum(record["error"] in LACKING for record in records)
+    failed = sum(record["error"] is not None for record in records) - lacking
+    return {"jobs": len(records), "failed": failed, "lacking": lacking, "file": str(output)}
+
+
+def _complain(summary: dict[str, Any]) -> None:
+    failed, lacking, jobs = summary["failed"], summary["lacking"], summary["jobs"]
+    if lacking:
+        raise CommandError(
+            "not-done",
+            f"{lacking} of {render.count(jobs, 'job')} have no result"
+            + (f", {failed} failed" if failed else ""),
+            hint="the field `error` says which: `--wait` waits for those that are not done; "
+            "an unknown job was cancelled, or its result was read more than a day ago",
+        )
+    if failed:
+        raise CommandError(
+            "failed",
+            f"{failed} of {render.count(jobs, 'job')} failed",
+            hint="the fields `error` and `message` say why",
+        )
+
+
+def ids_in(name: Path) -> list[str]:
+    """Read job ids, one on each line, as `shoal job submit` prints them. Raises CommandError."""
+    stream: AbstractContextManager[IO[bytes]] = (
+        nullcontext(sys.stdin.buffer) if str(name) == "-" else open(name, "rb")  # noqa: SIM115
+    )
+    with stream as file:
+        text = file.read(defaults.JOBS_IDS_LIMIT).decode(errors="replace")
+    jobs = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        job = line.strip().lower()
+        if len(job) != 64 or set(job) - set("0123456789abcdef"):
+            raise CommandError(
+                "failed",
+                f"line {number} of `{name}` is not a job id: expected 64 hex digits",
+                hint="keep the ids when you submit: `shoal job submit MODEL --file PROMPTS > IDS`",
+            )
+        jobs.append(job)
+    if not jobs:
+        raise CommandError("failed", f"`{name}` contains no ids", hint="`shoal job list --mine`")
+    return jobs

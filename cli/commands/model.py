@@ -1,0 +1,197 @@
+"""`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import render
+from ..errors import CommandError
+from ..options import Commands, data_flag, data_option, example, json_option
+from . import pull, remove
+
+if TYPE_CHECKING:
+    from ..progress import Bar
+
+HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
+PULLED = 16  # digits of a root in a suggested command: too many to match by trying
+SHOWN = 8  # vouchers, and other models of the same name, that are printed
+
+
+@click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
+def model() -> None:
+    """Add, list, show, get and remove models."""
+
+
+model.add_command(pull.pull)
+model.add_command(remove.remove_model)
+
+
+@model.command(
+    epilog=example("shoal model add ./Llama-3.2-1B", "shoal model add ./out --name mine")
+)
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--name", metavar="NAME", help="Name of the model (default: the folder's name).")
+@data_option
+@json_option
+def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
+    """Add the Hugging Face model in FOLDER to this node's library.
+
+    FOLDER must contain safetensors files, config.json and tokenizer.json. Nothing in it is
+    executed. Works with and without a running daemon.
+    """
+    from ..progress import Bar
+
+    if name is not None:
+        from ...dht.content.library import check_new_name
+
+        check_new_name(name)
+    folder = folder.resolve()
+    with Bar("reading") as bar:
+        answer = _add(data, folder, name, bar)
+    if as_json:
+        click.echo(render.as_json(answer))
+        return
+    click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
+    if old := answer.get("replaced"):
+        root = render.short(old)
+        click.echo(f"this name meant {root} here before; that model stays, under its root")
+        click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
+    name = render.name(answer["name"])
+    click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
+    pulled = f"{name}@{render.safe(answer['root'][:PULLED])}"
+    click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
+
+
+def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, Any]:
+    from ..client import is_running, request
+
+    if not is_running(data):
+        import trio
+
+        from ...node.control.offline import add_model
+        from ...transport.host.real import RealHost
+
+        return trio.run(add_model, RealHost(), data, folder, name, bar.show)
+    return request(
+        data,
+        "model_add",
+        path=str(folder),
+        name=name,
+        wait=True,
+        on_event=lambda event: bar.show(event["done"], event["total"]),
+    )
+
+
+@model.command("list", epilog=example("shoal model list", "shoal model list --json"))
+@data_option
+@json_option
+def list_(data: Path, as_json: bool) -> None:
+    """List the models of this node and, while its daemon runs, of the swarm."""
+    answer = _ask(data, "models")
+    if as_json:
+        click.echo(render.as_json(answer))
+    elif not answer["models"]:
+        click.echo("no models are known; add one with `shoal model add FOLDER`")
+    else:
+        rows = [_row(item) for item in answer["models"]]
+        click.echo(render.table(HEADS, rows))
+
+
+def _row(item: dict[str, Any]) -> list[str]:
+    served = item["complete"]
+    return [
+        render.name(item["name"]),
+        str(item["layers"]),
+        render.size(item["weight_bytes"]),
+        _here(item),
+        "-" if served is None else "complete" if served else render.sentence(item["missing"]),
+        _by(item["vouchers"]),
+        render.short(item["root"]),
+    ]
+
+
+def _here(item: dict[str, Any]) -> str:
+    if not item["local"]:
+        return "no"
+    return "partly" if item.get("lacks") else "yes"
+
+
+def _by(vouchers: list[dict[str, Any]]) -> str:
+    if not vouchers:
+        return "-"
+    first = "this node" if vouchers[0]["source"] == "here" else render.short(vouchers[0]["peer"])
+    return first + (f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else "")
+
+
+@model.command(epilog=example("shoal model show tiny", "shoal model show tiny --json"))
+@click.argument("name")
+@data_option
+@json_option
+def show(name: str, data: Path, as_json: bool) -> None:
+    """Show a model's configuration, its size, and the nodes that serve it. NAME may be a root."""
+    answer = _ask(data, "model_show", name=name)
+    click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
+
+
+def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
+    """Ask the daemon or, if none runs, read the library on disk."""
+    from ..client import request
+
+    try:
+        return request(data, op, **more)
+    except CommandError as error:
+        if error.code != "not-running":
+            raise
+    import trio
+
+    from ...dht.errors import ModelError
+    from ...node.control import offline
+    from ...transport.host.real import RealHost
+
+    if op == "models":
+        return trio.run(offline.list_models, RealHost(), data)
+    try:
+        return trio.run(offline.show_model, RealHost(), data, more["name"])
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        flag = data_flag(data)
+        raise CommandError(
+            error.code,
+            f"{error.message} on this disk, and no daemon is running to ask other nodes",
+            hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
+        ) from None
+
+
+def _summary(item: dict[str, Any]) -> str:
+    return (
+        f"{item['layers']} layers, {render.size(item['weight_bytes'])} of weights, "
+        f"root {render.short(item['root'])}"
+    )
+
+
+def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("name", render.name(answer["name"])),
+        ("root", render.safe(answer["root"])),
+        ("layers", str(answer["layers"])),
+        ("weights", render.size(answer["weight_bytes"])),
+        *((render.safe(key, 24), render.safe(value)) for key, value in answer["config"].items()),
+    ]
+    vouchers = answer["vouchers"]
+    rows += [("vouched by", pull.voucher(one)) for one in vouchers[:SHOWN]]
+    if len(vouchers) > SHOWN:
+        rows.append(("vouched by", f"{len(vouchers) - SHOWN} more"))
+    for other in answer.get("others", ())[:SHOWN]:
+        named = render.safe(other["name"], 160)
+        rows.append(("also means", f"{named}, {pull.vouched(other['vouchers'])}"))
+    for holder in answer["holders"]:
+        rows.append(("served by", f"{render.short(holder['peer'])} {_span(holder)}"))
+    if answer["missing"]:
+        rows.append(("missing", render.sentence(answer["missing"])))
+    return rows
+
+
+def _span(holder: dict[str, Any]) -> str:
+    return f"layers {render.safe(holder['layers'], 16)} ({render.safe(holder['dtype'], 16)})"

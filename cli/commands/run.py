@@ -1,0 +1,100 @@
+"""`shoal run`: sends a prompt to a model and prints its answer as it arrives."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import defaults, render
+from ..errors import CommandError
+from ..options import data_option, example, json_option
+
+PROMPT_HINT = "give a text, or `-` to read one from standard input"
+
+
+@click.command(
+    short_help="Run a model on a prompt.",
+    epilog=example(
+        'shoal run tiny "In the beginning" --max-tokens 50',
+        'shoal run Llama-3.2-1B "Why is the sky blue?" --temperature 0.7 --seed 1',
+        "shoal run tiny - --raw < prompt.txt",
+    ),
+)
+@click.argument("name")
+@click.argument("prompt")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N",
+              help="Stop after N tokens (default: where the model ends).")  # fmt: skip
+@click.option("--temperature", type=click.FloatRange(0, 100), metavar="T", default=0.0,
+              show_default=True, help="0 takes the likeliest token, 1 samples.")  # fmt: skip
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="P",
+              help="Sample among the likeliest tokens that sum to P.")  # fmt: skip
+@click.option("--top-k", type=click.IntRange(0, 2**31), default=0, metavar="K",
+              help="Sample among the K likeliest tokens.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
+              help="Random seed, to repeat a text (default: a new one).")  # fmt: skip
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
+@click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
+@data_option
+@json_option
+def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> None:
+    """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
+
+    Works on any node of the swarm, even one with no layers and no PyTorch. The answer goes to
+    standard output, a line of figures to standard error. Control characters in the answer are
+    escaped; `--json` gives the text exactly.
+    """
+    from ..client import request
+
+    if prompt == "-":
+        prompt = read_prompt()
+    if not prompt:
+        raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
+    options["stop"] = list(options["stop"])
+    with render.Streamed(silent=as_json) as text:
+        answer = request(
+            data, "run", model=name, prompt=prompt, wait=True, on_event=text.take, **options
+        )
+    if as_json:
+        click.echo(render.as_json(answer))
+        return
+    sys.stdout.flush()
+    print(render.coloured(figures(answer), "dim", sys.stderr), file=sys.stderr)
+
+
+def read_prompt() -> str:
+    """Read the prompt from standard input. Raises CommandError."""
+    data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
+    if len(data) > defaults.PROMPT_LIMIT:
+        raise CommandError(
+            "failed",
+            f"the prompt is longer than {defaults.PROMPT_LIMIT} bytes",
+            hint="shorten the prompt",
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CommandError(
+            "failed",
+            "the prompt on standard input is not UTF-8 text",
+            hint="convert it, for example from Latin-1: `iconv -f ISO-8859-1 -t UTF-8`",
+        ) from None
+
+
+ENDS = {
+    "stop": "complete",
+    "length": "cut at `--max-tokens`",
+    "context": "cut: the model's context is full",
+}
+"""Why an answer ended, by `reason` (docs/spec/control.md)."""
+
+
+def figures(answer: dict[str, Any]) -> str:
+    """Format an answer's figures in a line: tokens, first token, rate, hop time, end."""
+    first = render.number(answer["ttft_ms"], ".0f")
+    return (
+        f"{render.tokens(answer['tokens'])} · first token {first} ms · "
+        f"{render.number(answer['tokens_per_s'])} tokens/s · "
+        f"{render.number(answer['hop_ms'], '.2f')} ms per hop · "
+        f"{ENDS.get(answer['reason']) or render.safe(answer['reason'])}"
+    )

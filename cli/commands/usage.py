@@ -1,0 +1,86 @@
+"""`shoal usage`: shows how much nodes used each other's computers."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import render
+from ..options import data_option, example, json_option
+
+NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
+NOT_KEPT = "this node does not store the usage reports of others (`shoal node --state all` does)"
+HEADS = ("REQUESTS", "TOKENS IN", "TOKENS OUT", "COMPUTING")
+
+
+@click.command(
+    short_help="Show how much nodes used each other.",
+    epilog=example("shoal usage", "shoal usage --json"),
+)
+@data_option
+@json_option
+def usage(data: Path, as_json: bool) -> None:
+    """Show how much each node used other nodes' computers, and how much each provided.
+
+    Providers report the figures themselves. Reports are not verified, so a dishonest provider can
+    claim anything. A node's use of its own computer is not counted. Figures are written every 10
+    minutes. Needs a running daemon.
+    """
+    from ..client import request
+
+    answer = request(data, "usage", wait=True)
+    if as_json:
+        click.echo(render.as_json(answer))
+        return
+    rows = answer["usage"]
+    if not rows:
+        click.echo(
+            "no node has reported use by another node" if answer.get("kept", True) else NOT_KEPT
+        )
+        return
+    own = answer["own"]
+    click.echo("used, as reported by the providers:")
+    click.echo(
+        _table(("NODE", "MODEL"), rows, lambda row: (_peer(row["client"], own), _model(row)))
+    )
+    click.echo("\nprovided, as reported by the providers:")
+    click.echo(_table(("NODE",), rows, lambda row: (_peer(row["provider"], own),)))
+    if answer["more"]:
+        click.echo(f"and {answer['more']} more sums")
+    if not answer.get("kept", True):
+        click.echo(NOT_KEPT)
+
+
+def _table(
+    heads: tuple[str, ...],
+    rows: Iterable[dict[str, Any]],
+    key_of: Callable[[dict[str, Any]], tuple[str, ...]],
+) -> str:
+    """Sum the rows of each key and format the sums, most tokens first."""
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        total = sums.setdefault(key_of(row), [0] * len(NUMBERS))
+        for at, name in enumerate(NUMBERS):
+            total[at] += row[name]
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][1] - item[1][2], item[0]))
+    cells = [[*key, *_numbers(total)] for key, total in ordered]
+    return render.table((*heads, *HEADS), cells)
+
+
+def _numbers(total: list[float]) -> list[str]:
+    requests, tokens_in, tokens_out, busy = total
+    shown = render.duration(busy) if busy >= 10 else f"{busy:.1f} s"
+    return [f"{requests:.0f}", f"{tokens_in:.0f}", f"{tokens_out:.0f}", shown]
+
+
+def _peer(peer: str | None, own: str) -> str:
+    if peer is None:
+        return "others together"
+    return "this node" if peer == own else render.short(peer)
+
+
+def _model(row: dict[str, Any]) -> str:
+    if row["root"] is None:
+        return "-"
+    return render.name(row["model"] or row["root"][:12])

@@ -1,0 +1,443 @@
+"""Library: the models and blobs of this node, as names, manifests and chunks on disk.
+
+`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, and `chunks/` is
+the chunk store. Writing goes in the order chunks, manifest, name, each atomically, so a name
+always has a manifest.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...transport import naming
+from ...transport.host.seam import Host
+from ..defaults import LIBRARY_LIMIT, MANIFEST_LIMIT, PREFIX_MIN
+from ..errors import ModelError, unreadable
+from . import canonical
+from .blobs import Blobs
+from .chunkstore import ChunkStore, Progress, remove_leftovers, write
+from .content import Content
+from .folder import CheckConfig, import_folder
+from .manifest import Manifest, Tensor, is_digest
+from .usage import Usage
+
+_HEX = re.compile(r"[0-9a-f]{8,64}")
+_SHORT = re.compile(rf"[0-9a-f]{{1,{PREFIX_MIN - 1}}}")  # too short for the beginning of a root
+_CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Parts of a model that are on this disk: chunks, bytes, and which shards are whole."""
+
+    root: str
+    chunks: int
+    chunks_total: int
+    size: int
+    size_total: int
+    files: bool
+    embedding: bool
+    layers: tuple[int, ...]
+    head: bool
+
+    @property
+    def complete(self) -> bool:
+        return self.chunks == self.chunks_total
+
+
+class Library:
+    """Names, manifests and chunks below `folder`; `store` is its `ChunkStore`. Call `open` first.
+
+    `check_config` raises for models that this version cannot run. It guards models from folders
+    and from peers alike.
+    """
+
+    def __init__(
+        self, host: Host, folder: Path, *, check_config: CheckConfig | None = None
+    ) -> None:
+        self.store = ChunkStore(host, folder / "chunks")
+        self._host = host
+        self._folder = folder
+        self._check_config = check_config
+        self._names: dict[str, str] = {}
+        self._roots: set[str] = set()
+        self._manifests: dict[str, Manifest] = {}
+        self._contents: dict[str, Content] = {}  # root -> content, for cached manifests
+        self.usage = Usage(host, folder / "usage.json")
+        self.blobs = Blobs(host, folder / "blobs", self.store)
+
+    async def open(self) -> None:
+        """Create the folders, clean up after a killed process, read names and roots.
+
+        Raises ModelError `bad-library` if library.json is invalid.
+        """
+        self._names, self._roots = await self._host.offload(self._open)
+
+    def _open(self) -> tuple[dict[str, str], set[str]]:
+        files, manifests = self._host.files, self._folder / "manifests"
+        self.store.open()
+        self.blobs.open()
+        self.usage.open()
+        files.make_folder(manifests)
+        for folder in (self._folder, manifests):
+            remove_leftovers(files, folder)
+        roots = {entry.name for entry in files.list(manifests) if is_digest(entry.name)}
+        path = self._folder / "library.json"
+        if files.size(path) is None:
+            return {}, roots
+        try:
+            data = files.read(path, limit=LIBRARY_LIMIT)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        return _read_names(data, path), roots
+
+    def names(self) -> dict[str, str]:
+        """Return the names given on this node, each with its root."""
+        return dict(sorted(self._names.items()))
+
+    def is_named(self, root: str) -> bool:
+        """Whether a root has a name here, because it was added, pulled by name, or served."""
+        return root in self._names.values()
+
+    def roots(self) -> frozenset[str]:
+        """Return the models whose manifest is on this disk."""
+        return frozenset(self._roots)
+
+    def knows(self, root: str) -> bool:
+        """Whether the chunk list of a root is known here."""
+        return root in self._roots or root in self.blobs.roots()
+
+    async def content(self, root: str) -> Content:
+        """Return the chunks of a model or a blob. Raises ModelError."""
+        if root in self.blobs.roots():
+            return await self.blobs.content(root)
+        if root not in self._contents:
+            manifest = await self.manifest(root)
+            self._contents[root] = Content(root, "model", manifest.chunks)
+        return self._contents[root]
+
+    def everything(self) -> frozenset[str]:
+        """Return every root whose chunk list is known here."""
+        return self.roots() | self.blobs.roots()
+
+    async def parts(self, root: str) -> set[str]:
+        """Return all chunks of a root in the store, including tree nodes. Raises ModelError."""
+        if root in self.blobs.roots():
+            tree = await self.blobs.tree(root)
+            return {root, *tree.nodes, *tree.leaves}
+        return set((await self.content(root)).chunks)
+
+    async def add_blob(self, path: Path, progress: Progress | None = None) -> str:
+        """Import a file as a blob; return its root. Raises ModelError."""
+        root = (await self.blobs.add(path, progress)).root
+        await self.usage.note_added(root)
+        return root
+
+    async def forget(self, root: str) -> None:
+        """Remove a root and its names, but not its chunks, which the caller removes.
+
+        Raises ModelError.
+        """
+        names = {name: known for name, known in self._names.items() if known != root}
+        if names != self._names:
+            await self._save_names(names)
+        await self.blobs.forget(root)
+        self._roots.discard(root)
+        self._manifests.pop(root, None)
+        self._contents.pop(root, None)
+        await self._host.offload(self._host.files.remove, self._folder / "manifests" / root)
+        await self.usage.note_added(root)
+
+    async def only_of(self, root: str) -> set[str]:
+        """Return the chunks of a root, and its nodes, that no other root here has. Raises
+        ModelError."""
+        own = await self.parts(root)
+        for other in self.everything() - {root}:
+            try:
+                own -= await self.parts(other)
+            except ModelError:
+                continue  # damaged: there is nothing of it to keep
+        return own
+
+    async def remove(self, root: str) -> None:
+        """Forget a root, with its names, and remove what only it needs. Raises ModelError."""
+        own = await self.only_of(root)
+        await self.forget(root)
+        await self._host.offload(self._remove, own)
+
+    def _remove(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self.store.remove(digest)
+
+    def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
+        """Return the root that a name, a root's prefix, or `NAME@prefix` means.
+
+        Names given here take precedence over `others`, which are (name, root) pairs. Raises
+        ModelError: `unknown-model`, `ambiguous-model`.
+        """
+        if text in self._names:
+            return self._names[text]
+        known = {*self._names.items(), *others}
+        bare = {(root, root) for root in self._roots}
+        return resolve(text, known | bare)
+
+    async def add(
+        self, folder: Path, name: str | None = None, progress: Progress | None = None
+    ) -> tuple[str, Manifest]:
+        """Import a Hugging Face folder as `name`, by default its own; return name and manifest.
+
+        Raises ModelError for a fault of the folder or an invalid name.
+        """
+        name = slug(folder) if name is None else naming.normal(name)
+        check_new_name(name)
+        manifest = await import_folder(
+            self._host,
+            self.store,
+            folder,
+            progress=progress,
+            check_config=self._check_config,
+        )
+        await self._save(manifest)
+        await self.usage.note_added(manifest.root)
+        await self.set_name(name, manifest.root)
+        return name, manifest
+
+    async def restore(self, folder: Path, root: str) -> bool:
+        """Rewrite missing chunks of a model from its folder; return False for another model.
+
+        Raises ModelError.
+        """
+        manifest = await import_folder(
+            self._host, self.store, folder, check_config=self._check_config
+        )
+        if manifest.root == root:
+            await self._save(manifest)
+        return manifest.root == root
+
+    async def set_name(self, name: str, root: str) -> None:
+        """Map `name` to `root`, replacing an earlier meaning."""
+        check_name(name)
+        await self._save_names({**self._names, name: root})
+        self.usage.note_kept(root)
+
+    async def _save_names(self, names: dict[str, str]) -> None:
+        data = canonical.dump_json({"names": names}) + b"\n"
+        await self._host.offload(write, self._host.files, self._folder / "library.json", data)
+        self._names = names
+
+    async def save(self, data: bytes) -> Manifest:
+        """Store an encoded manifest from any peer, after checking it. Raises ModelError."""
+        manifest = await self._host.offload(_decoded, data)
+        if isinstance(manifest, tuple):
+            code, message, hint = manifest
+            del data  # the traceback would keep the bytes alive, see `_decoded`
+            raise ModelError(code, message, hint=hint)
+        if self._check_config is not None:
+            check_shapes = self._check_config(manifest.config)
+            check_shapes({role: item.shape for item in manifest.tensors for role in item.roles})
+        await self._save(manifest)
+        return manifest
+
+    async def _save(self, manifest: Manifest) -> None:
+        await self._host.offload(self._write_manifest, manifest)
+        self._roots.add(manifest.root)
+        self._manifests[manifest.root] = manifest
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        path, data = self._folder / "manifests" / manifest.root, manifest.encode()
+        with suppress(OSError):  # compares the bytes, as a damaged file may have the right size
+            if self._host.files.read_range(path, 0, len(data) + 1) == data:
+                return
+        write(self._host.files, path, data)
+
+    async def manifest(self, root: str) -> Manifest:
+        """Return a manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`.
+
+        Removes a damaged manifest, so that it is fetched or added again.
+        """
+        if root not in self._roots:
+            self._contents.pop(root, None)
+            raise unknown(root, ())
+        if root not in self._manifests:
+            try:
+                self._manifests[root] = await self._host.offload(self._read_manifest, root)
+            except ModelError as error:
+                if error.code == "manifest-corrupt":
+                    self._roots.discard(root)
+                raise
+        return self._manifests[root]
+
+    def _read_manifest(self, root: str) -> Manifest:
+        path = self._folder / "manifests" / root
+        try:
+            data = self._host.files.read_range(path, 0, MANIFEST_LIMIT + 1)
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if hashlib.sha256(data).hexdigest() != root:
+            with suppress(OSError):
+                self._host.files.remove(path)
+            raise ModelError(
+                "manifest-corrupt",
+                f"`{path}` was damaged and has been removed",
+                hint="it is fetched again if a reachable node has it; otherwise add the model "
+                "again: `shoal model add FOLDER`",
+            )
+        return Manifest.decode(data)
+
+    async def manifest_size(self, root: str) -> int:
+        """Return the bytes of a manifest on this disk, 0 if there is none."""
+        path = self._folder / "manifests" / root
+        return await self._host.offload(self._host.files.size, path) or 0
+
+    async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
+        """Return a piece of an encoded manifest, unverified, and the bytes of the whole."""
+        return await self._host.offload(self._read_piece, root, offset, size)
+
+    def _read_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
+        files, path = self._host.files, self._folder / "manifests" / root
+        try:
+            return files.read_range(path, offset, size), files.size(path) or 0
+        except OSError as error:
+            raise unreadable(path, error) from None
+
+    async def blob(self, root: str, key: str) -> bytes | None:
+        """Return a file of the model (`tokenizer`, `chat_template`, …), verified; None if absent.
+
+        Raises ModelError; ChunkMissing if the file was not fetched yet.
+        """
+        manifest = await self.manifest(root)
+        found = manifest.files.get(key)
+        if found is None:
+            return None
+        chunks = found.chunks
+        return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
+
+    async def holdings(self, root: str) -> Holdings:
+        """Return which parts of the model are on this disk. Raises ModelError."""
+        manifest = await self.manifest(root)
+        return await self._host.offload(self._holdings, manifest)
+
+    def _holdings(self, manifest: Manifest) -> Holdings:
+        missing = set(self.store.missing(manifest.chunks))
+
+        def whole(tensors: Iterable[Tensor]) -> bool:
+            return not any(missing.intersection(tensor.chunks) for tensor in tensors)
+
+        layers = range(manifest.layers)
+        return Holdings(
+            root=manifest.root,
+            chunks=len(manifest.chunks) - len(missing),
+            chunks_total=len(manifest.chunks),
+            size=manifest.size - sum(manifest.chunks[digest] for digest in missing),
+            size_total=manifest.size,
+            files=not any(missing.intersection(blob.chunks) for blob in manifest.files.values()),
+            embedding=whole(manifest.tensors_of(True, 0, 0, False)),
+            layers=tuple(n for n in layers if whole(manifest.tensors_of(False, n, n + 1, False))),
+            head=whole(manifest.tensors_of(False, 0, 0, True)),
+        )
+
+
+def _decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
+    # Returns the error as text instead of raising it. An exception raised in a thread refers to
+    # the frames it passed, which would keep 200 MiB of a hostile manifest in memory until the
+    # garbage collector runs.
+    try:
+        return Manifest.decode(data)
+    except ModelError as error:
+        return error.code, error.message, error.hint
+
+
+def _read_names(data: bytes, path: Path) -> dict[str, str]:
+    try:
+        value = canonical.parse_json(data, depth=2)
+    except ValueError as error:
+        raise _bad_library(path, f"is not valid JSON: {error}") from None
+    names = value.get("names") if isinstance(value, dict) else None
+    if not isinstance(names, dict) or not all(
+        not naming.problem(name) and is_digest(root) for name, root in names.items()
+    ):
+        raise _bad_library(path, "is not a list of model names")
+    return names
+
+
+def _bad_library(path: Path, what: str) -> ModelError:
+    return ModelError(
+        "bad-library",
+        f"`{path}` {what}",
+        hint=f"restore it from a copy, or remove it and add the models again: `rm '{path}'`",
+    )
+
+
+def check_name(name: str) -> None:
+    """Check a name by the rule in `transport/naming.py`. Raises ModelError `bad-name`."""
+    if why := naming.problem(name):
+        raise ModelError(
+            "bad-name", f"{ascii(name)[:80]} cannot be a model's name: {why}", hint=naming.HINT
+        )
+
+
+def check_new_name(name: str) -> None:
+    """Check a new name, which must not look like a hash. Raises ModelError `bad-name`."""
+    check_name(name)
+    if _HEX.fullmatch(name):
+        raise ModelError(
+            "bad-name",
+            f"`{name}` looks like the start of a root hash, so it could not be used as a name",
+            hint="choose another name: `shoal model add FOLDER --name NAME`",
+        )
+
+
+def slug(folder: Path) -> str:
+    """Derive a name from a folder; in a download cache from the model's folder, not the hash."""
+    folder = folder.absolute()
+    text = folder.name
+    for part in folder.parts:
+        if found := _CACHE_NAME.fullmatch(part):
+            text = found[1]
+    text = naming.normal(text)
+    if naming.problem(text):
+        text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[: naming.MOST]
+    return text or "model"
+
+
+def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
+    """Return the one root that `text` means among (name, root) pairs; see `Library.resolve`."""
+    pairs = set(known)
+    name, at, prefix = text.rpartition("@")
+    if at:
+        found = {root for n, root in pairs if n == name and root.startswith(prefix) and prefix}
+    else:
+        found = {root for n, root in pairs if n == text}
+        if not found and _HEX.fullmatch(text):
+            found = {root for _, root in pairs if root.startswith(text)}
+    if not found:
+        raise unknown(text, {n for n, _ in pairs if not is_digest(n)})
+    if len(found) > 1:
+        choices = ", ".join(f"{name or text}@{root[:PREFIX_MIN]}" for root in sorted(found)[:4])
+        raise ModelError(
+            "ambiguous-model",
+            f"{ascii(text)[:80]} matches {len(found)} models: {choices}",
+            hint="name one of them as NAME@HASH",
+        )
+    return found.pop()
+
+
+def unknown(
+    text: str,
+    names: Iterable[str],
+    where: str = "",
+    *,
+    hint: str = "`shoal model list` shows the known models",
+) -> ModelError:
+    """The error for a model that is not known; `names` are what it may have been meant for."""
+    near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
+    meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
+    if _SHORT.fullmatch(text) and not near:
+        meant = f"; the beginning of a root needs at least {PREFIX_MIN} digits"
+    return ModelError(
+        "unknown-model", f"no model {ascii(text)[:80]} is known{where}{meant}", hint=hint
+    )

@@ -1,0 +1,404 @@
+"""Manifest: describes a model apart from names, files and signatures. Spec: docs/spec/model.md.
+
+Equal weights, configuration and tokenizer give equal bytes, and so an equal root, however the
+weights were split into files.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..defaults import (
+    CHUNK,
+    CHUNKS_LIMIT,
+    CONFIG_DEPTH,
+    CONFIG_LIMIT,
+    DIM_LIMIT,
+    DIMS_LIMIT,
+    FILE_LIMIT,
+    ITEM_BYTES,
+    LAYERS_LIMIT,
+    MANIFEST_LIMIT,
+    ROLES_LIMIT,
+    TEMPLATE_LIMIT,
+    TENSORS_LIMIT,
+    TOKENIZER_LIMIT,
+)
+from ..errors import OTHERS_HINT, ModelError
+from . import canonical
+
+FORMAT = "shoal-model/1"
+FILE_LIMITS = {  # the files that a manifest may contain, in bytes
+    "added_tokens": FILE_LIMIT,
+    "chat_template": TEMPLATE_LIMIT,
+    "generation_config": FILE_LIMIT,
+    "special_tokens": FILE_LIMIT,
+    "tokenizer": TOKENIZER_LIMIT,
+    "tokenizer_config": FILE_LIMIT,
+}
+EMBEDDING = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ROLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
+_HALF = re.compile("[\ud800-\udfff]")
+_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is 64 lower-case hex digits, and so safe as a file name."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def layer_of(role: str) -> int | None:
+    """Return the layer that a parameter belongs to, or None."""
+    found = _LAYER.match(role)
+    return int(found[1]) if found else None
+
+
+def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config without keys that describe its origin instead of the model.
+
+    Raises ModelError: `custom-code`, or `bad-config` if no layer count can be read.
+    """
+    kept = plain_config(config)
+    layers = kept.get("num_hidden_layers")
+    if type(layers) is not int or not 1 <= layers <= LAYERS_LIMIT:
+        raise ModelError(
+            "bad-config",
+            f"config.json has no `num_hidden_layers` from 1 to {LAYERS_LIMIT}",
+            hint="use a model of a supported family, such as Llama",
+        )
+    return kept
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Do as `canonical_config`, but without checking the layers. Raises ModelError."""
+    if "auto_map" in config:
+        raise custom_code("config.json")
+    kept = {k: v for k, v in config.items() if k != "transformers_version" and k[:1] != "_"}
+    _check_values(kept)
+    return kept
+
+
+def _check_values(config: dict[str, Any]) -> None:
+    """Check that any reader of the config can represent its values. Raises ModelError `bad-config`.
+
+    JSON also allows `1e999`, lone surrogates (`"\\ud800"`) and integers of any length.
+    """
+    waiting: list[Any] = [config]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif not _is_plain(value):
+            raise ModelError(
+                "bad-config",
+                f"config.json has a value out of range: {_brief(value)}",
+                hint="use the config.json that the model was published with",
+            )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    return not isinstance(value, str) or _HALF.search(value) is None
+
+
+def custom_code(where: str) -> ModelError:
+    """Return the error for a model that would run its own Python code."""
+    return ModelError(
+        "custom-code",
+        f"{where} asks for custom code (`auto_map`), and shoal runs no code from a model",
+        hint="use a model of a supported family, saved without `trust_remote_code`",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor: its parameter names (a tied tensor has two), and the chunks of its bytes.
+
+    The bytes are little-endian in C order. `dtype` is a safetensors name.
+    """
+
+    roles: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_tensor(self.roles, self.dtype, self.shape)
+        _check_chunks(self.roles[0], self.size, self.chunks)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return _tensor_bytes(self.dtype, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A file that belongs to the model: its size in bytes, and its chunks."""
+
+    size: int
+    chunks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_chunks("a file", self.size, self.chunks)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Description of a model. Every instance satisfies the rules of docs/spec/model.md."""
+
+    config: dict[str, Any]
+    files: Mapping[str, Blob]
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if canonical_config(self.config) != self.config:
+            raise _bad("the config is not canonical")
+        self._check_files()
+        self._check_tensors()
+        assert self.chunks  # computed here, so that an inconsistent chunk list is refused here
+
+    def _check_files(self) -> None:
+        for name, blob in self.files.items():
+            if name not in FILE_LIMITS or blob.size > FILE_LIMITS[name]:
+                raise _bad(f"file `{_brief(name)}` is unknown or too large")
+        if "tokenizer" not in self.files:
+            raise _bad("there is no tokenizer")
+
+    def _check_tensors(self) -> None:
+        if len(self.tensors) > TENSORS_LIMIT:
+            raise _bad(f"more than {TENSORS_LIMIT} tensors")
+        firsts = [tensor.roles[0] for tensor in self.tensors]
+        if firsts != sorted(firsts):
+            raise _bad("the tensors are not in order")
+        roles = [role for tensor in self.tensors for role in tensor.roles]
+        present = set(roles)
+        if len(present) != len(roles):
+            raise _bad("two tensors have the same name")
+        layers = {layer_of(role) for role in roles}
+        for layer in range(self.layers):
+            if layer not in layers:
+                raise _bad(f"layer {layer} has no tensors")
+        for role in (EMBEDDING, NORM, HEAD):
+            if role not in present:
+                raise _bad(f"`{role}` is missing")
+
+    @property
+    def layers(self) -> int:
+        layers: int = self.config["num_hidden_layers"]
+        return layers
+
+    @cached_property
+    def root(self) -> str:
+        """SHA-256 of the encoded manifest, 64 hex digits."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    @cached_property
+    def chunks(self) -> Mapping[str, int]:
+        """All chunks without duplicates, in order (files by name, then tensors), with bytes."""
+        found: dict[str, int] = {}
+        files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]
+        for item in files + list(self.tensors):
+            for digest, size in chunk_sizes(item):
+                if found.setdefault(digest, size) != size:
+                    raise _bad(f"chunk {digest[:16]} has two sizes")
+        return found
+
+    @property
+    def size(self) -> int:
+        """Bytes of all chunks, each counted once."""
+        return sum(self.chunks.values())
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes. Raises ModelError `too-large`."""
+        config = canonical.dump_json(self.config)
+        if len(config) > CONFIG_LIMIT:
+            raise ModelError("too-large", f"config.json has more than {CONFIG_LIMIT} bytes")
+        files = {
+            name: {"chunks": _join(self.files[name].chunks), "size": self.files[name].size}
+            for name in sorted(self.files)
+        }
+        tensors = [_packed(tensor) for tensor in self.tensors]
+        data = canonical.pack(
+            {"config": config, "files": files, "format": FORMAT, "tensors": tensors}
+        )
+        if len(data) > MANIFEST_LIMIT:
+            raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Manifest":
+        """Decode canonical bytes from any source. Raises ModelError and no other error."""
+        if len(data) > MANIFEST_LIMIT:
+            raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
+        reader = canonical.Reader(data, "manifest", text_limit=256)
+        if reader.map(4) != 4:
+            raise reader.fail("it must have four entries")
+        reader.key("config")
+        config = _read_config(reader.value())
+        reader.key("files")
+        files = _read_files(reader)
+        reader.key("format")
+        reader.key(FORMAT)
+        reader.key("tensors")
+        tensors = tuple(_read_tensor(reader.value()) for _ in range(reader.array(TENSORS_LIMIT)))
+        reader.end()
+        manifest = cls(config, files, tensors)
+        if manifest.encode() != data:
+            raise reader.fail("its bytes are not canonical")
+        return manifest
+
+    def tensors_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[Tensor]:
+        """Return the tensors of a shard: the embedding, layers start:stop, final norm and head.
+
+        With tied embeddings, the head's tensor is the embedding's.
+        """
+        wanted = {EMBEDDING} if embedding else set()
+        if head:
+            wanted |= {NORM, HEAD}
+        return [
+            tensor
+            for tensor in self.tensors
+            if any(
+                role in wanted or ((n := layer_of(role)) is not None and start <= n < stop)
+                for role in tensor.roles
+            )
+        ]
+
+    def weight_bytes(self, embedding: bool, start: int, stop: int, head: bool) -> int:
+        """Return the bytes that the tensors of a shard take on disk."""
+        return sum(tensor.size for tensor in self.tensors_of(embedding, start, stop, head))
+
+    def digests_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[str]:
+        """Return the chunks that a node needs to serve a shard: all files, and its tensors."""
+        files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]
+        items = files + list(self.tensors_of(embedding, start, stop, head))
+        return list(dict.fromkeys(digest for item in items for digest in item.chunks))
+
+
+def chunk_sizes(item: Tensor | Blob) -> Iterable[tuple[str, int]]:
+    """Return the chunks of an object with their sizes: `CHUNK` bytes, except for the last."""
+    return (
+        (digest, min(CHUNK, item.size - index * CHUNK)) for index, digest in enumerate(item.chunks)
+    )
+
+
+def _bad(why: str) -> ModelError:
+    return ModelError("bad-manifest", f"invalid manifest: {why}", hint=OTHERS_HINT)
+
+
+def _brief(value: object) -> str:
+    """Format a hostile value for a message: printable and short."""
+    return ascii(value)[:64]
+
+
+def _check_roles(roles: Sequence[str]) -> None:
+    if not 1 <= len(roles) <= ROLES_LIMIT or list(roles) != sorted(set(roles)):
+        raise _bad("a tensor must have one or two names, in order")
+    for role in roles:
+        if not _ROLE.fullmatch(role):
+            raise _bad(f"`{_brief(role)}` is not a parameter name")
+    if len(roles) == ROLES_LIMIT and tuple(roles) != (HEAD, EMBEDDING):
+        raise _bad("only the embedding and the head may share a tensor")
+
+
+def _check_tensor(roles: Sequence[str], dtype: str, shape: Sequence[int]) -> None:
+    _check_roles(roles)
+    if dtype not in ITEM_BYTES:
+        raise _bad(f"dtype `{_brief(dtype)}` of `{roles[0]}` is not supported")
+    if len(shape) > DIMS_LIMIT or not all(1 <= n < DIM_LIMIT for n in shape):
+        raise _bad(f"the shape of `{roles[0]}` is out of range")
+
+
+def _tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * ITEM_BYTES[dtype]
+
+
+def _check_count(what: str, size: int, chunks: int) -> None:
+    if not 0 < size <= CHUNKS_LIMIT * CHUNK or chunks != -(-size // CHUNK):
+        raise _bad(f"the chunks of {what} do not add up to its {size} bytes")
+
+
+def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
+    _check_count(what, size, len(chunks))
+    for digest in chunks:
+        if not is_digest(digest):
+            raise _bad(f"`{_brief(digest)}` is not a digest")
+
+
+def _join(chunks: Iterable[str]) -> bytes:
+    return bytes.fromhex("".join(chunks))
+
+
+def _split(data: object, what: str, size: int) -> tuple[str, ...]:
+    """Split a list of digests, after comparing its length with `size`.
+
+    Without the check, decoding an endless list would take ten times its bytes in memory.
+    """
+    if not isinstance(data, bytes) or len(data) % 32:
+        raise _bad("a chunk list must consist of 32-byte digests")
+    _check_count(what, size, len(data) // 32)
+    text = data.hex()
+    return tuple(text[i : i + 64] for i in range(0, len(text), 64))
+
+
+def _packed(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "chunks": _join(tensor.chunks),
+        "dtype": tensor.dtype,
+        "roles": list(tensor.roles),
+        "shape": list(tensor.shape),
+    }
+
+
+def _read_config(value: object) -> dict[str, Any]:
+    if not isinstance(value, bytes) or len(value) > CONFIG_LIMIT:
+        raise _bad("the config must be JSON text")
+    try:
+        config = canonical.parse_json(value, depth=CONFIG_DEPTH)
+    except ValueError as error:
+        raise _bad(f"the config is invalid: {error}") from None
+    if not isinstance(config, dict):
+        raise _bad("the config must be a JSON object")
+    return config
+
+
+def _read_files(reader: canonical.Reader) -> dict[str, Blob]:
+    files: dict[str, Blob] = {}
+    for _ in range(reader.map(len(FILE_LIMITS))):
+        name, value = reader.value(), reader.value()
+        if not isinstance(name, str) or not isinstance(value, dict) or len(value) != 2:
+            raise reader.fail("a file is malformed")
+        size = value.get("size")
+        if type(size) is not int:
+            raise reader.fail("a file's size must be an integer")
+        files[name] = Blob(size, _split(value.get("chunks"), "a file", size))
+    return files
+
+
+def _read_tensor(value: object) -> Tensor:
+    if not isinstance(value, dict) or value.keys() != {"chunks", "dtype", "roles", "shape"}:
+        raise _bad("a tensor is malformed")
+    roles, dtype, shape = value["roles"], value["dtype"], value["shape"]
+    if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+        raise _bad("a tensor's names must be a list of texts")
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise _bad("a tensor's shape must be a list of integers")
+    if not isinstance(dtype, str):
+        raise _bad("a tensor's dtype must be text")
+    _check_tensor(roles, dtype, shape)
+    chunks = _split(value["chunks"], roles[0], _tensor_bytes(dtype, shape))
+    return Tensor(tuple(roles), dtype, tuple(shape), chunks)

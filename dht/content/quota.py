@@ -1,0 +1,252 @@
+"""Disk quota of the library and the order of eviction.
+
+Only fetched content is evicted, never what this node added itself or has in use. Content with
+proven replicas elsewhere goes first, least recently used first. What may be the last replica in
+the swarm goes only if nothing else frees enough space. A peer's claim to hold a replica does not
+count until it has proven it.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import trio
+
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ..defaults import (
+    DISK_KEPT,
+    DISK_MOST,
+    DISK_SHARE,
+    FILES_MOST,
+    PROOF_NETWORKS,
+    PROOFS_S,
+    QUOTA_SAVE,
+)
+from ..errors import ModelError, QuotaFull
+from .library import Library
+
+Claims = Callable[[str], Awaitable[Collection[PeerId]]]
+"""Returns the other peers that claim to hold a root."""
+
+
+class Proof(Protocol):
+    """The part of a `Proving` that the quota uses."""
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int: ...
+    def finish(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A root that may be evicted.
+
+    `size` is the bytes that only this root needs, `used` the time of last use in seconds since
+    1970, `replicas` the number of networks with a proven replica.
+    """
+
+    root: str
+    size: int
+    used: float
+    replicas: int = 0
+
+
+def _rank(item: Stored) -> tuple[int, float, str]:
+    return -min(item.replicas, PROOF_NETWORKS), item.used, item.root
+
+
+def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
+    """Return the roots to evict, in order, to free `needed` bytes; empty if all are not enough."""
+    chosen, room = [], 0
+    for item in sorted(stored, key=_rank):
+        if room >= needed:
+            break
+        chosen.append(item.root)
+        room += item.size
+    return chosen if room >= needed else []
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Bytes that the library may take; `limit` None means that only the disk limits it.
+
+    `kept` bytes of the disk stay free. A default allowance (not `firm`) limits what a node fetches
+    by itself; what its owner requests by name may exceed it.
+    """
+
+    limit: int | None
+    kept: int = 0
+    firm: bool = True
+
+
+def allowance_of(free: int, used: int, least: int) -> Allowance:
+    """Return the default allowance: a share of the disk's `free` and the library's `used` bytes.
+
+    Counting both keeps it constant while the library grows. It is never below `least`.
+    """
+    there = free + used
+    kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
+    limit = min(int(DISK_SHARE * there), DISK_MOST, there - kept)
+    return Allowance(max(limit, least), kept, firm=False)
+
+
+class Quota:
+    """Keeps `library` within an `allowance`.
+
+    `in_use` returns roots that must not be evicted now; `withdraw(root)` is called for each that
+    is evicted.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        allowance: Allowance,
+        *,
+        claims: Claims,
+        proof: Proof,
+        in_use: Callable[[], Container[str]],
+        withdraw: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._claims = claims
+        self._proof = proof
+        self._in_use = in_use
+        self._withdraw = withdraw
+        self._deciding = trio.Lock()
+        self.allow(allowance)
+
+    def allow(self, allowance: Allowance) -> None:
+        """Keep the library within another allowance, from the next time room is needed."""
+        self.allowance = allowance
+        self._library.store.limit = allowance.limit if allowance.firm else None
+
+    async def run(self) -> None:
+        """Save the times of last use regularly, for the next start."""
+        while True:
+            await trio.sleep(QUOTA_SAVE)
+            await self._library.usage.save()
+
+    async def evict_for(self, needed: int, *, asked: bool = False) -> list[str]:
+        """Evict content so that `needed` more bytes fit; return the evicted roots.
+
+        Raises QuotaFull, and then evicts nothing. `asked`: the owner requested this by name, so it
+        may exceed a default allowance.
+        """
+        async with self._deciding:
+            used, limit = self._library.store.used_bytes, await self._limit()
+            if limit is None or used + needed <= limit or not needed:
+                return []
+            try:
+                return await self._evict_enough(used + needed - limit, needed, limit)
+            except QuotaFull:
+                if asked and not self.allowance.firm:
+                    return []
+                raise
+            finally:
+                self._proof.finish()
+
+    async def _limit(self) -> int | None:
+        """Return the bytes that the library may take now, as other programs fill the disk too."""
+        allowed, store = self.allowance, self._library.store
+        if allowed.limit is None or not allowed.kept:
+            return allowed.limit
+        free = await self._host.offload(store.free)
+        return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
+
+    async def pass_through(self, root: str, needed: int) -> None:
+        """Make space for `needed` bytes of a model that is fetched only to build prompts.
+
+        Its manifest was just fetched. Evicts the least recently used models of this kind. Raises
+        QuotaFull.
+        """
+        async with self._deciding:
+            await self._library.usage.note_passing(root)
+            found = [await self._stored(each) for each in self._passing()]
+            lacking = sum(item.size for item in found) + needed - FILES_MOST
+            others = sorted((i for i in found if i.root != root), key=lambda item: item.used)
+            for item in others:
+                if lacking <= 0:
+                    return
+                await self._evict(item.root)
+                lacking -= item.size
+            if lacking > 0:
+                await self._evict(root)
+                raise QuotaFull(FILES_MOST, needed, FILES_MOST - needed + lacking)
+
+    def _passing(self) -> list[str]:
+        """Return the models that are here only to build prompts and may be evicted."""
+        library, in_use = self._library, self._in_use()
+        return [
+            root
+            for root in sorted(library.usage.passing)
+            if root not in in_use and library.knows(root) and not library.is_named(root)
+        ]
+
+    async def _stored(self, root: str) -> Stored:
+        used = self._library.usage.fetched.get(root, 0.0)
+        own = await self._library.only_of(root)
+        size = await self._host.offload(self._library.store.size_of, own)
+        return Stored(root, size + await self._library.manifest_size(root), used)
+
+    async def drop(self, root: str) -> None:
+        """Delete all of a fetched content that turned out invalid, unless the owner added it."""
+        async with self._deciding:
+            if root in self._library.usage.fetched and self._library.knows(root):
+                await self._evict(root)
+
+    async def _evict_enough(self, lacking: int, needed: int, limit: int) -> list[str]:
+        candidates = await self._candidates()
+        if sum(item.size for item in candidates) < lacking:
+            raise QuotaFull(limit, needed, self._library.store.used_bytes)
+        going = order_of_eviction(await self._proven(candidates, lacking), lacking)
+        for root in going:
+            await self._evict(root)
+        return going
+
+    async def _candidates(self) -> list[Stored]:
+        library, in_use = self._library, self._in_use()
+        found = []
+        # A default limit evicts nothing that the owner asked for: that may exceed the limit,
+        # and then the next small file would evict it.
+        asked = frozenset[str]() if self.allowance.firm else library.usage.asked
+        for root, used in library.usage.fetched.items():
+            if root in in_use or root in asked or not library.knows(root):
+                continue
+            own = await self._library.only_of(root)
+            size = await self._host.offload(library.store.size_of, own)
+            found.append(Stored(root, size, used))
+        return found
+
+    async def _proven(self, candidates: Iterable[Stored], lacking: int) -> list[Stored]:
+        """Return the candidates with their proven replicas.
+
+        Challenges the least recently used first, and stops once enough bytes are safe elsewhere.
+        """
+        found = {item.root: item for item in candidates}
+        with trio.move_on_after(PROOFS_S):
+            for item in sorted(found.values(), key=_rank):
+                if lacking <= 0:
+                    break
+                if claimed := await self._claims(item.root):
+                    replicas = await self._proof.networks(item.root, claimed)
+                    found[item.root] = replace(item, replicas=replicas)
+                    lacking -= item.size if replicas >= PROOF_NETWORKS else 0
+        return list(found.values())
+
+    async def freed_by(self, root: str) -> int:
+        """Return the bytes of this disk that come free when a root goes. Raises ModelError."""
+        return (await self._stored(root)).size
+
+    async def remove(self, root: str) -> None:
+        """Remove a root for its owner, whether it was fetched or added. Raises ModelError
+        `in-use`."""
+        async with self._deciding:
+            if root in self._in_use():
+                raise ModelError("in-use", f"{root[:16]} is being served or fetched")
+            await self._evict(root)
+
+    async def _evict(self, root: str) -> None:
+        self._withdraw(root)
+        await self._library.remove(root)

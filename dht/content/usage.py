@@ -1,0 +1,104 @@
+"""Usage of fetched content: which roots were fetched, and their last use (`usage.json`).
+
+A root that is not listed was added by the owner and is never evicted automatically. If the file is
+lost or damaged, that applies to everything.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from ...transport.host.seam import Host
+from ..defaults import LIBRARY_LIMIT
+from ..errors import ModelError
+from . import canonical
+from .chunkstore import write
+from .manifest import is_digest
+
+
+class Usage:
+    """Fetched roots with the time of last use, in seconds since 1970."""
+
+    def __init__(self, host: Host, path: Path) -> None:
+        self._host = host
+        self._path = path
+        self._changed = False
+        self.fetched: dict[str, float] = {}
+        self.passing: set[str] = set()
+        """Fetched models of which only the files for prompts were requested."""
+        self.asked: set[str] = set()
+        """Fetched roots that the owner asked for by name: only a limit set by the owner evicts
+        them."""
+
+    def open(self) -> None:
+        """Read what an earlier process saved. Blocking."""
+        with suppress(OSError, ValueError):
+            data = self._host.files.read(self._path, limit=LIBRARY_LIMIT)
+            found = canonical.parse_json(data, depth=2)
+            if isinstance(found, dict) and isinstance(found.get("fetched"), dict):
+                self.fetched = {
+                    root: float(when)
+                    for root, when in found["fetched"].items()
+                    if is_digest(root) and type(when) in (int, float)
+                }
+                self.passing = self._listed(found.get("passing"))
+                self.asked = self._listed(found.get("asked"))
+
+    def _listed(self, found: object) -> set[str]:
+        listed = found if isinstance(found, list) else []
+        return self.fetched.keys() & set(filter(is_digest, listed))
+
+    def note_used(self, root: str) -> None:
+        """Record that a root is used now."""
+        if root in self.fetched:
+            self.fetched[root] = self._host.wall()
+            self._changed = True
+
+    async def note_fetched(self, root: str) -> None:
+        """Record that a root was fetched. Raises DiskFull, ModelError."""
+        self.fetched[root] = self._host.wall()
+        await self._save()
+
+    async def note_passing(self, root: str) -> None:
+        """Record that only the files for prompts were fetched. Raises DiskFull, ModelError."""
+        if root in self.fetched and root not in self.passing:
+            self.passing.add(root)
+            await self._save()
+
+    def note_kept(self, root: str) -> None:
+        """Record that the weights of a model are wanted as well."""
+        if root in self.passing:
+            self.passing.remove(root)
+            self._changed = True
+
+    def note_asked(self, root: str) -> None:
+        """Record that the owner asked for a root by name."""
+        self.note_kept(root)
+        self._changed |= root not in self.asked
+        self.asked.add(root)
+
+    async def note_added(self, root: str) -> None:
+        """Record that a root was added by the owner or removed. Raises DiskFull, ModelError."""
+        self.passing.discard(root)
+        self.asked.discard(root)
+        if self.fetched.pop(root, None) is not None:
+            await self._save()
+
+    async def save(self) -> None:
+        """Save pending changes; after a disk error the next call retries."""
+        if self._changed:
+            with suppress(ModelError):
+                await self._save()
+
+    async def _save(self) -> None:
+        self._changed = False
+        told = {
+            "asked": sorted(self.asked),
+            "fetched": self.fetched,
+            "passing": sorted(self.passing),
+        }
+        data = canonical.dump_json(told) + b"\n"
+        try:
+            await self._host.offload(write, self._host.files, self._path, data)
+        except BaseException:
+            self._changed = True
+            raise

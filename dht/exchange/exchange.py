@@ -1,0 +1,340 @@
+"""Exchange of models and blobs between peers: serves what this node has, fetches what it lacks.
+
+Methods and limits: docs/spec/blob.md. Data is verified before it is stored and again before it is
+passed on. A node that is still fetching a content already serves the chunks that it has.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final, TypeVar
+
+import trio
+
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Call, Reply
+from ..content import tree
+from ..content.chunkstore import Progress
+from ..content.library import Library
+from ..content.manifest import Manifest, is_digest
+from ..content.quota import Quota
+from ..content.tree import Tree
+from ..defaults import MANIFEST_LIMIT, MANIFEST_PIECE, MANIFEST_TIMEOUT, MANIFESTS_AT_ONCE, PATIENCE
+from ..errors import DiskFull, FetchFailed, ModelError
+from .announcing import Announcer
+from .fetch import Fetch, FetchReport
+from .obtaining import Obtaining
+from .peersource import PeerSource
+from .provider import Provider
+from .switchboard import Caller, Peers, Swarm, Switchboard
+from .transfer import Transfer
+
+T = TypeVar("T")
+_LIES: Final = ("bad-manifest", "bad-blob")
+"""Errors of the content itself, whichever peer sent its chunks: the content is dropped."""
+
+
+def _unreported(peer: PeerId, digest: str) -> None:
+    """Ignore a liar: the default `on_liar`."""
+
+
+class Exchange:
+    """Serves `library` to the endpoint's peers once constructed, and fetches into it.
+
+    Calls `on_liar(peer, digest)` when a peer sent bytes that do not match the digest. `swarm` finds
+    providers beyond the linked peers, and announces this node as one.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Switchboard,
+        library: Library,
+        *,
+        on_liar: Callable[[PeerId, str], None] = _unreported,
+        swarm: Swarm | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """Set `quota` later if fetching may evict cached content."""
+        self._host = host
+        self._endpoint = endpoint
+        self._guard = guard or Guard()
+        self._library = library
+        self._on_liar = on_liar
+        self.swarm = swarm or Swarm()
+        self.quota: Quota | None = None
+        self.provider = Provider(host, endpoint, library)
+        self._fetches: dict[str, list[Fetch]] = {}
+        endpoint.handle("blob.news", self._on_news)
+        self._obtaining: set[Obtaining] = set()  # manifests and trees
+        endpoint.on_link_quiet(self._link_quiet)
+        endpoint.on_link_back(self._link_back)
+
+    def _on_news(self, call: Call) -> Reply:
+        """Handle `blob.news`: a watched peer reports new chunks."""
+        for fetch in self._fetches.get(str(call.header.get("root")), ()):
+            fetch.take_news(call.peer, call.payload)
+        return Reply()
+
+    def fetching(self) -> frozenset[str]:
+        """Return the roots that are being fetched."""
+        return frozenset(self._fetches)
+
+    async def announce(self, root: str) -> None:
+        """Announce to the swarm which chunks of a root are here. Raises ModelError."""
+        content = await self._library.content(root)
+        await Announcer(self._host, self._library, content, self.swarm).announce()
+
+    # Manifests and trees.
+
+    def _link_quiet(self, link: Caller) -> None:
+        for fetch in self._running():
+            fetch.quiet(link.peer)
+        for obtaining in self._obtaining:
+            obtaining.quiet(link.peer)
+
+    def _link_back(self, link: Caller) -> None:
+        for fetch in self._running():
+            fetch.back(link.peer)
+
+    def _running(self) -> list[Fetch]:
+        return [fetch for fetches in self._fetches.values() for fetch in fetches]
+
+    async def fetch_manifest(
+        self, root: str, peers: Peers, *, patience: float = PATIENCE
+    ) -> Manifest:
+        """Return the manifest of `root` from disk, or fetch it from a peer and store it.
+
+        Retries for `patience` seconds. Raises ModelError: `bad-digest`, FetchFailed `no-source`,
+        or the error of an invalid manifest.
+        """
+        _check_root(root)
+        if root in self._library.roots():
+            return await self._library.manifest(root)
+
+        async def find(obtaining: Obtaining) -> Manifest:
+            gate = trio.Semaphore(MANIFESTS_AT_ONCE)
+            ask = partial(_ask_manifest, gate=gate)
+            found = await self._library.save(await obtaining.get(ask, root))
+            await self._library.usage.note_fetched(root)
+            return found
+
+        what = f"the manifest of model {root[:16]}"
+        return await self._patiently(root, peers, patience, find, what)
+
+    async def fetch_tree(
+        self, root: str, peers: Peers, *, patience: float = PATIENCE, most: int | None = None
+    ) -> Tree:
+        """Return the tree of the blob `root` from disk, or fetch it from a peer and store it.
+
+        Raises what `fetch_manifest` raises, ModelError `bad-blob`, and `too-large` if the blob has
+        more than `most` bytes. The limit matters: the tree of a 2 TB blob takes 64 MiB on disk and
+        four times that in memory.
+        """
+        _check_root(root)
+        if root in self._library.blobs.roots():
+            return await self._library.blobs.tree(root)
+
+        async def find(obtaining: Obtaining) -> Tree:
+            nodes = {root: await obtaining.get(_ask_node, root)}
+            top = tree.read_top(root, nodes[root])
+            if most is not None and top.size > most:
+                raise ModelError(
+                    "too-large", f"blob {root[:16]} has {top.size} bytes, the limit is {most}"
+                )
+            read = []
+            for index, digest in enumerate(top.children if top.depth > 1 else ()):
+                nodes[digest] = await obtaining.get(_ask_node, digest)
+                read.append(tree.read_node(top, index, nodes[digest]))
+            # Hashing millions of digests takes seconds, too long for the event loop.
+            found = await self._host.offload(tree.whole, top, read)
+            await self._library.blobs.keep(found, nodes)
+            await self._library.usage.note_fetched(root)
+            return found
+
+        return await self._patiently(root, peers, patience, find, f"the tree of blob {root[:16]}")
+
+    async def _patiently(
+        self,
+        root: str,
+        peers: Peers,
+        patience: float,
+        find: Callable[[Obtaining], Awaitable[T]],
+        what: str,
+    ) -> T:
+        source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
+        obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)
+        self._obtaining.add(obtaining)
+        failure: ModelError | None = None
+        with trio.move_on_after(patience):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(source.run)
+                try:
+                    return await find(obtaining)
+                except ModelError as error:
+                    failure = error
+                finally:
+                    self._obtaining.discard(obtaining)
+                    nursery.cancel_scope.cancel()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # The exception and its traceback refer to each other, and would keep the 64 MiB
+                # of a manifest in memory until the garbage collector runs.
+                del failure
+        lied = f"; {obtaining.liars} sent wrong data" if obtaining.liars else ""
+        raise FetchFailed(
+            "no-source",
+            f"no linked peer sent {what} within {patience:g} s{lied}",
+            hint="`shoal peers` lists the linked peers",
+        )
+
+    # Chunks.
+
+    async def fetch(
+        self,
+        root: str,
+        digests: Sequence[str],
+        peers: Peers,
+        progress: Progress | None = None,
+        *,
+        patience: float = PATIENCE,
+        on_full: Callable[[DiskFull], None] | None = None,
+        asked: bool = False,
+    ) -> FetchReport:
+        """Fetch and store those of `digests` that are not on disk; the content must be known here.
+
+        `peers` is called repeatedly, and a peer that has nothing yet is asked again. If a disk
+        fills up midway, `on_full` is called and the fetch continues once there is space; without
+        `on_full` the fetch fails. `asked` means that the owner named this content, which allows
+        exceeding the default quota.
+
+        Raises DiskFull (stored chunks are kept), FetchFailed `no-source` after `patience` seconds
+        without a new chunk, ModelError `unknown-model`, `not-of-model`.
+        """
+        content = await self._library.content(root)
+        sizes = content.chunks
+        if foreign := [digest for digest in digests if digest not in sizes]:
+            raise ModelError(
+                f"not-of-{content.kind}", f"{content.name} has no chunk {foreign[0][:16]}"
+            )
+        store = self._library.store
+        missing = await self._host.offload(store.missing, digests)
+        wanted = {digest: sizes[digest] for digest in missing}
+        self._library.usage.note_used(root)
+        if self.quota is not None:
+            await self.quota.evict_for(sum(wanted.values()), asked=asked)
+        if on_full is None:
+            await self._host.offload(store.require_space, sum(wanted.values()))
+        total = sum(sizes[digest] for digest in set(digests))
+        done = total - sum(wanted.values())
+
+        def on_chunk(size: int) -> None:
+            nonlocal done
+            done += size
+            if progress is not None:
+                progress(done, total)
+
+        on_chunk(0)
+        # Hashing and sorting all digests would block the event loop.
+        transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
+        fetch = Fetch(
+            self._host,
+            self._endpoint,
+            self._library,
+            content,
+            transfer,
+            wanted,
+            swarm=self.swarm,
+            notify=self.provider.notify,
+            peers=peers,
+            on_chunk=on_chunk,
+            on_liar=self._on_liar,
+            on_full=on_full,
+            patience=patience,
+            guard=self._guard,
+        )
+        self._fetches.setdefault(root, []).append(fetch)
+        try:
+            return await fetch.run()
+        except ModelError as error:
+            if error.code in _LIES and self.quota is not None:
+                await self.quota.drop(root)
+            raise
+        finally:
+            self._fetches[root].remove(fetch)
+            if not self._fetches[root]:
+                del self._fetches[root]
+
+    async def fetch_blob(
+        self,
+        root: str,
+        peers: Peers,
+        progress: Progress | None = None,
+        *,
+        patience: float = PATIENCE,
+        on_full: Callable[[DiskFull], None] | None = None,
+        asked: bool = False,
+    ) -> FetchReport:
+        """Fetch the tree of the blob `root`, then its chunks. Raises as `fetch_tree`, `fetch`."""
+        await self.fetch_tree(root, peers, patience=patience)
+        content = await self._library.content(root)
+        return await self.fetch(
+            root,
+            content.order,
+            peers,
+            progress,
+            patience=patience,
+            on_full=on_full,
+            asked=asked,
+        )
+
+
+def _check_root(root: str) -> None:
+    if not is_digest(root):
+        raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(root)[:80]}")
+
+
+async def _ask_node(link: Caller, digest: str) -> bytes | None:
+    """Request a tree node; return it unverified, or None if the peer does not send it."""
+    try:
+        header = {"digest": digest}
+        reply = await link.call(
+            "blob.chunk", header, priority=Priority.BULK, timeout=MANIFEST_TIMEOUT
+        )
+    except (CallRefused, LinkClosed):
+        return None
+    return bytes(reply.payload)
+
+
+async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes | None:
+    """Request all pieces of a manifest; return it unverified, or None if the peer refuses.
+
+    Each piece must have its full size, so that a peer cannot stall by dripping bytes; a reply that
+    breaks this rule yields b"". Only as many peers as `gate` admits may send more than one piece
+    at a time, because a whole manifest can take 64 MiB.
+    """
+    pieces: list[bytes] = []
+    length, size = 0, 1
+    async with AsyncExitStack() as held:
+        while length < size:
+            if len(pieces) == 1:
+                await held.enter_async_context(gate)
+            try:
+                header = {"root": root, "offset": length}
+                reply = await link.call("model.manifest", header, timeout=MANIFEST_TIMEOUT)
+            except (CallRefused, LinkClosed):
+                return None
+            size = reply.header.get("size", 0)
+            if type(size) is not int or not length < size <= MANIFEST_LIMIT:
+                return b""
+            if len(reply.payload) != min(MANIFEST_PIECE, size - length):
+                return b""
+            pieces.append(bytes(reply.payload))
+            length += len(reply.payload)
+    return b"".join(pieces)

@@ -1,0 +1,419 @@
+"""One fetch: requests chunks from peers, verifies and stores them, until none is missing."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Bytes, Priority
+from ..content.content import Content
+from ..content.library import Library
+from ..content.ranges import read_ranges
+from ..defaults import (
+    BACKOFF_MAX,
+    FAILED_LIMIT,
+    HAVE_REFRESH,
+    HAVE_TIMEOUT,
+    NEWS_CHUNKS,
+    NEWS_PAUSE,
+    NEWS_PER_S,
+    OFFER_STEP,
+    PEERS_AT_ONCE,
+    REMOVED_PAUSE,
+    SETTLE_AFTER,
+    SETTLE_CHUNKS,
+    SPACE_LOOK,
+    SPACE_STEP,
+    TICK,
+)
+from ..errors import OTHERS_HINT, ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from .announcing import Announcer
+from .intake import Arrival, Intake
+from .peersource import PeerSource
+from .switchboard import Peers, Swarm, Switchboard
+from .transfer import Transfer
+
+_ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
+
+Notify = Callable[[Content, list[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReport:
+    """Result of a fetch: chunks, bytes, seconds, bytes by peer, and peers that sent wrong bytes."""
+
+    chunks: int
+    size: int
+    seconds: float
+    by_peer: Mapping[PeerId, int]
+    liars: tuple[PeerId, ...]
+
+
+class Fetch:
+    """Fetches `wanted` (digest -> bytes) of one content, for which `transfer` was made.
+
+    `notify` is called with new chunks. `on_full` is called when the disk is full; if it is None,
+    the fetch fails instead of waiting for space. Call `run` once.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        switchboard: Switchboard,
+        library: Library,
+        content: Content,
+        transfer: Transfer,
+        wanted: Mapping[str, int],
+        *,
+        swarm: Swarm,
+        notify: Notify,
+        peers: Peers,
+        on_chunk: Callable[[int], None],
+        on_liar: Callable[[PeerId, str], None],
+        on_full: Callable[[DiskFull], None] | None,
+        patience: float,
+        guard: Guard,
+    ) -> None:
+        self._host = host
+        self._guard = guard
+        self._switchboard = switchboard
+        self._store = library.store
+        self._content = content
+        self._wanted = wanted
+        self._peers = PeerSource(swarm, switchboard, content.root, peers, guard)
+        self._announcer = Announcer(host, library, content, swarm)
+        self._notify = notify
+        self._on_chunk = on_chunk
+        self._on_liar = on_liar
+        self._on_full = on_full
+        self._patience = patience
+        self._transfer = transfer
+        self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use
+        self._failed_requests: Counter[PeerId] = Counter()
+        self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
+        self._backoffs: dict[PeerId, float] = {}  # until when a replaced peer is left alone
+        self._news = trio.Event()
+        self._nursery: trio.Nursery | None = None  # runs the requests
+        self._intake = Intake(host, library.store, self._stored)
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self._unreported: list[str] = []  # new chunks that watchers have not been notified of
+        self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
+        self._full = False  # waiting for disk space
+        self._reported_full = False  # `on_full` was called, and no chunk was stored since
+        self._last_chunk = 0.0  # when the latest chunk was stored; `run` sets the start
+        self._bytes: Counter[PeerId] = Counter()
+        self._failure: ModelError | None = None
+
+    async def run(self) -> FetchReport:
+        """Fetch until every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
+        start = self._last_chunk = self._host.now()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._settle)
+            nursery.start_soon(self._pass_on)
+            nursery.start_soon(self._peers.run)
+            nursery.start_soon(self._intake.run)
+            while not self._transfer.done and self._failure is None:
+                self._news = trio.Event()
+                self._watch_new(nursery)
+                self._ask_on()
+                if self._full:
+                    await self._await_space()
+                with trio.move_on_after(TICK):
+                    await self._news.wait()
+                if self._host.now() - self._last_chunk > self._patience:
+                    self._failure = self._no_source()
+            nursery.cancel_scope.cancel()
+        await self._host.offload(self._store.settle)
+        self._notify_watchers()
+        if self._failure is not None:
+            raise self._failure
+        await self._announcer.announce()
+        return FetchReport(
+            chunks=len(self._wanted),
+            size=sum(self._wanted.values()),
+            seconds=self._host.now() - start,
+            by_peer=dict(self._bytes),
+            liars=tuple(sorted(self._transfer.liars)),
+        )
+
+    def _ask_on(self) -> None:
+        """Send every request that the windows of the peers allow now."""
+        while (
+            self._nursery is not None
+            and not self._full
+            and (choice := self._transfer.choose(self._host.now()))
+        ):
+            self._guard.start(self._nursery, choice[0], self._get, *choice)
+
+    async def _settle(self) -> None:
+        """Make staged chunks durable, many at a time."""
+        while True:
+            with trio.move_on_after(SETTLE_AFTER):
+                while self._store.unsettled < SETTLE_CHUNKS:
+                    await self._arrivals.park()
+            if self._store.unsettled:
+                try:
+                    await self._host.offload(self._store.settle)
+                except ModelError as error:
+                    self._refused(error)
+                    await trio.sleep(SPACE_LOOK)
+
+    async def _pass_on(self) -> None:
+        """Report new chunks: to watchers at once, to the swarm when an announcement is due."""
+        here = len(self._content.chunks) - self._transfer.left
+        while True:
+            await self._arrivals.park()
+            await trio.sleep(NEWS_PAUSE)
+            here += len(self._unreported)
+            self._notify_watchers()
+            if self._announcer.is_due(here):
+                await self._announcer.announce()
+
+    def _notify_watchers(self) -> None:
+        told, self._unreported = self._unreported, []
+        for start in range(0, len(told), NEWS_CHUNKS):
+            self._notify(self._content, told[start : start + NEWS_CHUNKS])
+
+    def _refused(self, error: ModelError) -> None:
+        """Handle a failed write: a full disk may gain space, anything else ends the fetch."""
+        if not isinstance(error, DiskFull) or self._on_full is None:
+            self._failure = error
+        elif not self._full:
+            self._full = True
+            if not self._reported_full:
+                self._reported_full = True
+                self._on_full(error)
+        self._news.set()
+
+    async def _await_space(self) -> None:
+        """Wait until a good part of the missing chunks fits on the disk."""
+        while self._full:
+            self._last_chunk = self._host.now()  # the peers are not to blame for the delay
+            await trio.sleep(SPACE_LOOK)
+            left = sum(
+                size for digest, size in self._wanted.items() if self._transfer.wants(digest)
+            )
+            try:
+                await self._host.offload(self._store.require_space, min(left, SPACE_STEP))
+            except ModelError:
+                continue
+            self._full = False
+
+    def _no_source(self) -> FetchFailed:
+        left, liars = self._transfer.left, len(self._transfer.liars)
+        lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
+        return FetchFailed(
+            "no-source",
+            f"no linked peer sent any of {left} missing chunks of {self._content.name} "
+            f"within {self._patience:g} s{lied}",
+            hint=f"`shoal peers` lists the linked peers and what they hold; or add the "
+            f"{self._content.kind} here: {_ADD[self._content.kind]}",
+        )
+
+    def _watch_new(self, nursery: trio.Nursery) -> None:
+        """Start watching linked peers that are not in use; peers never replaced come first."""
+        now = self._host.now()
+        for peer in sorted(self._peers(), key=self._removed.__getitem__):
+            resting = self._backoffs.get(peer, now) > now
+            if peer in self._watches or resting or not self._is_source(peer):
+                continue
+            if len(self._watches) >= PEERS_AT_ONCE and not self._replace_peer(now):
+                break
+            scope = self._watches[peer] = trio.CancelScope()
+            self._guard.start(nursery, peer, self._watch, peer, scope)
+
+    def _replace_peer(self, now: float) -> bool:
+        """Drop a peer that claims chunks but never delivered one; return whether there was one."""
+        for peer in self._watches:
+            if self._failed_requests[peer] >= FAILED_LIMIT and not self._transfer.delivered(peer):
+                self._remove(peer, now)
+                return True
+        return False
+
+    def _remove(self, peer: PeerId, now: float) -> None:
+        first, most = REMOVED_PAUSE
+        self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
+        self._removed[peer] += 1
+        del self._failed_requests[peer]  # it starts afresh when it is tried again
+        self._watches.pop(peer).cancel()
+        self._transfer.offers(peer, ())  # so that nothing is requested from it meanwhile
+        for asked, digest in list(self._scopes):
+            if asked == peer:
+                self._cancel(peer, digest)
+
+    def _is_source(self, peer: PeerId) -> bool:
+        link = self._switchboard.link(peer)
+        return peer not in self._transfer.liars and link is not None and not link.quiet
+
+    def quiet(self, peer: PeerId) -> None:
+        """Request from other peers what was requested from a peer that has fallen silent."""
+        for digest in self._transfer.quiet(peer):
+            self._cancel(peer, digest)
+        self._news.set()
+
+    def back(self, peer: PeerId) -> None:
+        """Use a peer again that was silent, with the chunks that it had."""
+        self._transfer.back(peer)
+        self._news.set()
+
+    async def _watch(self, peer: PeerId, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._poll(peer)
+        finally:
+            if self._watches.get(peer) is scope:
+                del self._watches[peer]
+                if self._switchboard.link(peer) is None:
+                    self._transfer.offers(peer, ())  # without a link it can provide nothing
+
+    async def _poll(self, peer: PeerId) -> None:
+        """Ask a peer what it has, again and again, until it leaves, lies, or falls silent."""
+        pause = HAVE_REFRESH
+        while peer in self._peers() and self._is_source(peer):
+            watching, has = await self._ask(peer)
+            self._failed_requests[peer] += not has
+            if has is None and pause >= BACKOFF_MAX:
+                break  # free the slot for another peer; this one is tried again later
+            if has is not None and await self._takes(peer, has):
+                if self._transfer.delivered(peer):  # a peer that never delivers is not polled often
+                    pause = HAVE_REFRESH
+                self._news.set()
+            waits = watching or self._transfer.has_all(peer)
+            await trio.sleep(BACKOFF_MAX if waits else pause)
+            pause = min(2 * pause, BACKOFF_MAX)
+
+    async def _takes(self, peer: PeerId, has: list[str]) -> bool:
+        """Record what a peer has; return whether that includes anything new."""
+        if len(self._content.chunks) <= OFFER_STEP:
+            return self._transfer.offers(peer, has)
+        offer = await self._host.offload(self._transfer.weigh, peer, has)
+        return self._transfer.take(peer, offer)
+
+    async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
+        """Send `blob.have`; return whether the peer will notify us of news, and what it has.
+
+        The second value is None if the peer does not answer.
+        """
+        link = self._switchboard.link(peer)
+        if link is None:
+            return False, None
+        try:
+            header = {"root": self._content.root, "watch": True}
+            reply = await link.call("blob.have", header, timeout=HAVE_TIMEOUT)
+        except (CallRefused, LinkClosed):
+            return False, None
+        return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
+
+    def take_news(self, peer: PeerId, payload: Bytes) -> None:
+        """Record a notification of new chunks; ignore peers not in use, and too many of them."""
+        second = int(self._host.now())
+        if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
+            return
+        if (peer, second) not in self._heard:
+            self._heard = Counter({key: n for key, n in self._heard.items() if key[1] == second})
+        self._heard[peer, second] += 1
+        has = read_ranges(payload, self._content.order, NEWS_CHUNKS)
+        if has is not None and self._transfer.adds(peer, has):
+            self._news.set()
+
+    async def _get(self, peer: PeerId, digest: str) -> None:
+        payload: Bytes | None = None
+        with trio.CancelScope() as scope:
+            self._scopes[peer, digest] = scope
+            try:
+                payload = await self._get_now(peer, digest)
+            finally:
+                del self._scopes[peer, digest]
+                if payload is None:
+                    self._transfer.abandoned(peer, digest)  # has no effect unless cancelled
+                    self._news.set()
+        if payload is not None:
+            self._transfer.received(peer, digest, self._host.now())
+            self._intake.put(Arrival(peer, digest, payload))
+            self._ask_on()
+
+    async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
+        """Request a chunk; return its bytes unverified, or None if the peer did not send it."""
+        link = self._switchboard.link(peer)
+        if link is None:
+            self._transfer.failed(peer, digest, self._host.now())
+            return None
+        header = {"digest": digest}
+        if self._transfer.spare(peer, digest):
+            header["spare"] = self._content.root
+        try:
+            reply = await link.call(
+                "blob.chunk",
+                header,
+                priority=Priority.BULK,
+                timeout=self._transfer.timeout(peer),
+            )
+        except CallRefused as error:
+            if error.code == "given" and "spare" in header:
+                self._transfer.given(peer, digest, self._host.now())
+                return None
+            self._failed_requests[peer] += 1
+            if error.code == "not-held":
+                self._transfer.absent(peer, digest)
+            else:
+                self._transfer.failed(peer, digest, self._host.now())
+        except LinkClosed:
+            self._transfer.failed(peer, digest, self._host.now())
+        else:
+            return reply.payload
+        return None
+
+    def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
+        """Handle the result of storing a chunk."""
+        peer, digest, payload = arrival
+        if error is None and len(payload) != self._wanted[digest]:
+            # The bytes match the digest, so the manifest is wrong and not the peer.
+            error = self._failure = ModelError(
+                "bad-manifest" if self._content.kind == "model" else "bad-blob",
+                f"chunk {digest[:16]} of {self._content.name} has {len(payload)} bytes, "
+                f"expected {self._wanted[digest]}",
+                hint=OTHERS_HINT if self._content.kind == "model" else None,
+            )
+        elif isinstance(error, ChunkCorrupt):
+            self._drop_liar(peer, digest)
+        elif error is not None:
+            self._refused(error)
+        if error is None:
+            self._count_stored(peer, digest, len(payload))
+        else:
+            self._transfer.abandoned(peer, digest)
+        if error is not None or self._transfer.done:
+            self._news.set()
+        else:
+            self._ask_on()
+
+    def _count_stored(self, peer: PeerId, digest: str, size: int) -> None:
+        self._unreported.append(digest)
+        self._arrivals.unpark_all()
+        fresh = self._transfer.wants(digest)
+        for other in self._transfer.arrived(peer, digest, self._host.now()):
+            self._cancel(other, digest)
+        if fresh:
+            self._last_chunk = self._host.now()
+            self._reported_full = False
+            self._bytes[peer] += size
+            self._on_chunk(size)
+
+    def _drop_liar(self, peer: PeerId, digest: str) -> None:
+        first = peer not in self._transfer.liars
+        for other in self._transfer.lied(peer):
+            self._cancel(peer, other)
+        if first:
+            self._on_liar(peer, digest)
+
+    def _cancel(self, peer: PeerId, digest: str) -> None:
+        scope = self._scopes.get((peer, digest))
+        if scope is not None:
+            scope.cancel()

@@ -1,0 +1,75 @@
+"""Intake: verifies and stores received chunks off the event loop.
+
+A chunk in this queue no longer counts as requested, so the next request to its peer overlaps with
+storing it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Bytes
+from ..content.chunkstore import ChunkStore
+from ..defaults import STORED_AT_ONCE, STORED_TOGETHER
+from ..errors import ModelError
+
+
+class Arrival(NamedTuple):
+    """Bytes that a peer sent as a chunk."""
+
+    peer: PeerId
+    digest: str
+    payload: Bytes
+
+
+class Intake:
+    """Stages arrivals in `store`, and calls `stored` with each and its error, if any.
+
+    The caller limits how many arrivals wait.
+    """
+
+    def __init__(
+        self, host: Host, store: ChunkStore, stored: Callable[[Arrival, ModelError | None], None]
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._stored = stored
+        self._waiting: deque[Arrival] = deque()
+        self._idle = trio.lowlevel.ParkingLot()
+
+    def put(self, arrival: Arrival) -> None:
+        """Queue an arrival for storing."""
+        self._waiting.append(arrival)
+        self._idle.unpark()
+
+    async def run(self) -> None:
+        """Store arrivals until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(STORED_AT_ONCE):
+                nursery.start_soon(self._store_on)
+
+    async def _store_on(self) -> None:
+        # Thread hops cost as much as storing a chunk, so one hop takes all that waits.
+        while True:
+            while not self._waiting:
+                await self._idle.park()
+            together = min(len(self._waiting), STORED_TOGETHER)
+            batch = [self._waiting.popleft() for _ in range(together)]
+            errors = await self._host.offload(self._stage, batch, self._host.now())
+            for arrival, error in zip(batch, errors, strict=True):
+                self._stored(arrival, error)
+
+    def _stage(self, batch: Sequence[Arrival], now: float) -> list[ModelError | None]:
+        errors: list[ModelError | None] = []
+        for _, digest, payload in batch:
+            try:
+                self._store.stage(digest, payload, now)
+            except ModelError as error:
+                errors.append(error)
+            else:
+                errors.append(None)
+        return errors

@@ -1,0 +1,129 @@
+"""Download of a small object by its digest from any peer: a manifest, or the nodes of a tree.
+
+Slow requests are hedged: the next peer is asked after `ASK_BESIDE` seconds, so any number of
+providers that stay silent, or send a byte per second, cannot delay the result for long.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ..defaults import ASK_BESIDE, ASKED_AT_ONCE, BACKOFF_MAX, BACKOFF_START, TICK
+from .switchboard import Caller, Peers, Switchboard
+
+Ask = Callable[[Caller, str], Awaitable[bytes | None]]
+"""Requests the bytes of a digest from one peer; returns them unverified, None if it has none."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """State of one download. `rests`: until when a peer is not asked again."""
+
+    found: bytes | None = None
+    under_way: set[PeerId] = field(default_factory=set)
+    tries: Counter[PeerId] = field(default_factory=Counter)
+    rests: dict[PeerId, float] = field(default_factory=dict)
+    news: trio.Event = field(default_factory=trio.Event)
+
+
+class Obtaining:
+    """Downloads several objects of one content.
+
+    A peer that delivered an object is asked first for the next one. A peer that sent wrong bytes
+    is reported to `on_liar` and never asked again.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        switchboard: Switchboard,
+        peers: Peers,
+        on_liar: Callable[[PeerId, str], None],
+        guard: Guard | None = None,
+    ) -> None:
+        self._host = host
+        self._guard = guard or Guard()
+        self._switchboard = switchboard
+        self._peers = peers
+        self._on_liar = on_liar
+        self._liars: set[PeerId] = set()
+        self._failures: Counter[PeerId] = Counter()
+        self._scopes: dict[trio.CancelScope, PeerId] = {}
+
+    @property
+    def liars(self) -> int:
+        """Number of peers that sent wrong bytes."""
+        return len(self._liars)
+
+    def quiet(self, peer: PeerId) -> None:
+        """Cancel the requests to a peer that has fallen silent."""
+        for scope, asked in self._scopes.items():
+            if asked == peer:
+                scope.cancel()
+
+    async def get(self, ask: Ask, digest: str) -> bytes:
+        """Download one object, retrying until cancelled."""
+        search = _Search()
+        async with trio.open_nursery() as nursery:
+            while search.found is None:
+                search.news = trio.Event()
+                link = self._next(search)
+                if link is not None:
+                    search.under_way.add(link.peer)
+                    self._guard.start(nursery, link.peer, self._ask, search, ask, link, digest)
+                with trio.move_on_after(TICK if link is None else ASK_BESIDE):
+                    await search.news.wait()
+            nursery.cancel_scope.cancel()
+        return search.found
+
+    def _next(self, search: _Search) -> Caller | None:
+        """Return the peer to ask next: the one with the fewest failures, ties in caller's order."""
+        if len(search.under_way) >= ASKED_AT_ONCE:
+            return None
+        now, links = self._host.now(), []
+        for peer in self._peers():
+            link = self._switchboard.link(peer)
+            rests = search.rests.get(peer, now) > now
+            if link is None or link.quiet or rests or peer in self._liars | search.under_way:
+                continue
+            links.append(link)
+        return min(links, key=lambda link: self._failures[link.peer], default=None)
+
+    async def _ask(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
+        try:
+            await self._take(search, ask, link, digest)
+        # Also after an internal error: otherwise a few peers that trigger one would use up all
+        # concurrent requests and stop the search.
+        finally:
+            search.under_way.discard(link.peer)
+            search.news.set()
+
+    async def _take(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
+        peer, data = link.peer, None
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = peer
+            try:
+                data = await ask(link, digest)
+            finally:
+                del self._scopes[scope]
+        if data is not None and await self._host.offload(_has_digest, data, digest):
+            self._failures[peer] = -1  # prefer it for the next object
+            search.found = data
+        elif data is not None:
+            self._liars.add(peer)
+            self._on_liar(peer, digest)
+        else:
+            self._failures[peer] += 1
+            pause = min(BACKOFF_START * 2 ** search.tries[peer], BACKOFF_MAX)
+            search.tries[peer] = min(search.tries[peer] + 1, 16)
+            search.rests[peer] = self._host.now() + pause
+
+
+def _has_digest(data: bytes, digest: str) -> bool:
+    return hashlib.sha256(data).hexdigest() == digest

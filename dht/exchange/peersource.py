@@ -1,0 +1,46 @@
+"""Peers that may hold a root: those the caller knows, and providers found in the DHT."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+
+from ...transport.errors import TransportError
+from ...transport.guard import Guard
+from ...transport.identity import PeerId
+from ..defaults import DIALS_AT_ONCE, PROVIDERS_EVERY, PROVIDERS_LIMIT
+from .switchboard import Peers, Swarm, Switchboard
+
+
+class PeerSource:
+    """Source of peers for a fetch: call it as `Peers`; `run` looks for more providers of `root`."""
+
+    def __init__(
+        self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers, guard: Guard
+    ) -> None:
+        self._swarm = swarm
+        self._switchboard = switchboard
+        self._root = root
+        self._guard = guard
+        self._peers = peers
+        self._found: tuple[PeerId, ...] = ()
+
+    def __call__(self) -> Sequence[PeerId]:
+        return list(dict.fromkeys([*self._peers(), *self._found]))
+
+    async def run(self) -> None:
+        """Look up providers and dial them, every `PROVIDERS_EVERY` seconds until cancelled."""
+        while True:
+            found = await self._swarm.providers(self._root)
+            self._found = tuple(found[:PROVIDERS_LIMIT])
+            gate = trio.Semaphore(DIALS_AT_ONCE)
+            async with trio.open_nursery() as nursery:
+                for peer in self._found:
+                    if self._switchboard.link(peer) is None:
+                        self._guard.start(nursery, peer, self._dial, peer, gate)
+            await trio.sleep(PROVIDERS_EVERY)
+
+    async def _dial(self, peer: PeerId, gate: trio.Semaphore) -> None:
+        async with gate:
+            with suppress(TransportError):  # the next round looks it up and dials it again
+                await self._swarm.connect(peer)

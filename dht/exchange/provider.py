@@ -1,0 +1,184 @@
+"""Server side of the exchange: tells peers what this node has, and sends it to them.
+
+Methods and limits: docs/spec/blob.md. A provider that is the only source of a content sends each
+chunk once before it sends any a second time, so that every byte it uploads is new to the swarm.
+"""
+
+from collections import OrderedDict
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+import trio
+
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.rates import Rate, Rates
+from ..content.content import Content
+from ..content.library import Library
+from ..content.manifest import is_digest
+from ..content.ranges import pack_indexes, pack_ranges
+from ..defaults import (
+    GIVEN_FOR,
+    GIVEN_ROOTS,
+    HAVE_AGE,
+    HAVE_RATE,
+    MANIFEST_LIMIT,
+    MANIFEST_PIECE,
+    SERVE_AT_ONCE,
+    SERVE_WAITING,
+    WATCH_FOR,
+    WATCHERS,
+    WATCHES_OF_PEER,
+)
+from ..errors import ChunkCorrupt, ChunkMissing, ModelError
+from .switchboard import Switchboard
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A peer that requests chunks: its open requests, and its limit on concurrent reads."""
+
+    requests: int = 0
+    gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
+
+
+class Provider:
+    """Serves `library` to the endpoint's peers once constructed."""
+
+    def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._library = library
+        self.withheld: dict[str, Container[str]] = {}
+        """Chunks by root that are not served while this node verifies that replicas exist."""
+        self._guests: dict[PeerId, _Guest] = {}
+        self._have: dict[str, tuple[float, bytes]] = {}
+        self._asked = Rates(Rate(*HAVE_RATE))
+        self._counting = trio.Lock()  # limits the scans of the chunk store to one at a time
+        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> until when to notify
+        self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
+        endpoint.handle("model.manifest", self._serve_manifest)
+        endpoint.handle("blob.have", self._serve_have)
+        endpoint.handle("blob.chunk", self._serve_chunk)
+
+    async def _serve_manifest(self, call: Call) -> Answer:
+        root, offset = call.header.get("root"), call.header.get("offset", 0)
+        if not is_digest(root) or type(offset) is not int or not 0 <= offset <= MANIFEST_LIMIT:
+            return Refusal("bad-request", "expected a root and an offset")
+        if root not in self._library.roots():
+            return Refusal("unknown-model", "this node does not have the model")
+        piece, size = await self._library.manifest_piece(str(root), offset, MANIFEST_PIECE)
+        return Reply({"size": size}, piece)
+
+    # Which chunks are here.
+
+    async def _serve_have(self, call: Call) -> Answer:
+        root, watch = call.header.get("root"), call.header.get("watch", False)
+        if not is_digest(root) or type(watch) is not bool:
+            return Refusal("bad-request", "expected a root")
+        if not self._library.knows(str(root)):
+            return Refusal("unknown-root", "this node does not have the model or blob")
+        if not self._asked.take(call.peer, self._host.now()):
+            return Refusal("busy", "too many `blob.have` calls")
+        watching = watch and self._watch(str(root), call.peer)
+        return Reply({"watching": watching}, await self._held(str(root)))
+
+    async def _held(self, root: str) -> bytes:
+        """Return the packed ranges of chunks held here, at most `HAVE_AGE` seconds old."""
+        self._library.usage.note_used(root)
+        async with self._counting:
+            known = self._have.get(root)
+            if known is None or self._host.now() - known[0] > HAVE_AGE:
+                content = await self._library.content(root)
+                ranges = await self._host.offload(self._ranges, content)
+                self._have[root] = known = self._host.now(), ranges
+            return known[1]
+
+    def _ranges(self, content: Content) -> bytes:
+        return pack_ranges(self._library.store.has(digest) for digest in content.order)
+
+    def _watch(self, root: str, peer: PeerId) -> bool:
+        """Register a peer for notifications; return False if there are too many already."""
+        now = self._host.now()
+        watchers = self._watchers.setdefault(root, {})
+        for other in [other for other, until in watchers.items() if until <= now]:
+            del watchers[other]
+        elsewhere = sum(peer in found for found in self._watchers.values())
+        if peer not in watchers and (len(watchers) >= WATCHERS or elsewhere >= WATCHES_OF_PEER):
+            return False
+        watchers[peer] = now + WATCH_FOR
+        return True
+
+    def notify(self, content: Content, digests: Iterable[str]) -> None:
+        """Notify watchers of new chunks."""
+        self._have.pop(content.root, None)
+        watchers = self._watchers.get(content.root, {})
+        if not watchers:
+            return
+        payload = pack_indexes(sorted(content.index[digest] for digest in digests))
+        now = self._host.now()
+        for peer, until in list(watchers.items()):
+            link = self._endpoint.link(peer)
+            if link is None or until <= now:
+                del watchers[peer]
+                continue
+            try:
+                link.post("blob.news", {"root": content.root}, payload, priority=Priority.CONTROL)
+            except (CallRefused, LinkClosed):
+                del watchers[peer]
+        if not watchers:
+            self._watchers.pop(content.root, None)
+
+    # Serving chunks.
+
+    async def _serve_chunk(self, call: Call) -> Answer:
+        digest, root = call.header.get("digest"), call.header.get("spare")
+        if not is_digest(digest) or not (root is None or is_digest(root)):
+            return Refusal("bad-request", "expected a digest")
+        if root is not None and await self._is_spared(str(root), str(digest), call.peer):
+            return Refusal("given", "this node has just given the chunk to another peer")
+        if any(digest in chunks for chunks in self.withheld.values()):
+            return Refusal("busy", "the chunk may be evicted here")
+        guest = self._guests.setdefault(call.peer, _Guest())
+        if guest.requests >= SERVE_WAITING:
+            return Refusal("busy", "too many open chunk requests")
+        guest.requests += 1
+        try:
+            async with guest.gate:
+                store = self._library.store
+                data = await self._host.offload(store.get_to_serve, str(digest), self._host.now())
+        except (ChunkMissing, ChunkCorrupt):
+            return Refusal("not-held", "this node does not have the chunk")
+        finally:
+            guest.requests -= 1
+            if not guest.requests:
+                self._guests.pop(call.peer, None)
+        return Reply({}, data)
+
+    async def _is_spared(self, root: str, digest: str, peer: PeerId) -> bool:
+        """Whether the peer should first request a chunk that this node has given to no peer.
+
+        The peer knows of no other provider of this chunk. If it may have it now, the chunk counts
+        as given to it.
+        """
+        if not self._library.knows(root):
+            return False
+        try:
+            content = await self._library.content(root)
+        except ModelError:
+            return False
+        if digest not in content.chunks:
+            return False
+        given = self._given.setdefault(root, {})
+        self._given.move_to_end(root)
+        while len(self._given) > GIVEN_ROOTS:
+            self._given.popitem(last=False)
+        other, when = given.get(digest, (peer, 0.0))
+        recent = other != peer and self._host.now() - when < GIVEN_FOR
+        if recent and len(given) < len(content.chunks):
+            return True
+        given[digest] = peer, self._host.now()
+        return False

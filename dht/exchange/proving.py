@@ -1,0 +1,125 @@
+"""Proof of replicas: challenges peers that claim a content before our copy of it is evicted.
+
+Each peer is asked for some chunks, chosen at random among those stored here, so a peer that has
+them all is very likely honest. Meanwhile this node serves nothing of that content. So no peer can
+pass on what it fetches from here, and two nodes cannot each evict a content because the other has
+it. Replicas in one network count once.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+
+from ...transport.errors import TransportError
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.link import Link
+from .. import defaults
+from ..content.content import Content
+from ..content.library import Library
+from ..errors import ModelError
+from ..records.contact import met_at
+from .provider import Provider
+
+T = TypeVar("T")
+
+
+class Proving:
+    """Challenges replicas. `connect` opens a link to a peer; it raises TransportError."""
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        provider: Provider,
+        *,
+        connect: Callable[[PeerId], Awaitable[Link]],
+        guard: Guard | None = None,
+    ) -> None:
+        self._guard = guard or Guard()
+        self._host = host
+        self._library = library
+        self._holder = provider
+        self._connect = connect
+
+    async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
+        """Return in how many networks a claimed replica is proven, at most `PROOF_NETWORKS`.
+
+        The content is not served from here until `finish` is called.
+        """
+        try:
+            content = await self._library.content(root)
+        except ModelError:
+            return 0
+        self._holder.withheld[root] = content.chunks
+        here = await self._host.offload(self._here, content)
+        proof = _Proof(
+            self._drawn(here, defaults.PROOF_CHUNKS),
+            self._drawn(sorted(claimed), defaults.PROOF_ASKED),
+        )
+        with trio.move_on_after(defaults.PROOF_S):
+            async with trio.open_nursery() as nursery:
+                for _ in range(defaults.PROOFS_AT_ONCE):
+                    nursery.start_soon(self._ask_on, proof)
+        return len(proof.proven)
+
+    def _here(self, content: Content) -> list[str]:
+        return [digest for digest in content.chunks if self._library.store.has(digest)]
+
+    def _drawn(self, items: Sequence[T], count: int) -> list[T]:
+        """Return `count` random items, or all if there are fewer."""
+        drawn: dict[int, None] = {}
+        while len(drawn) < min(count, len(items)):
+            drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
+        return [items[index] for index in drawn]
+
+    def finish(self) -> None:
+        """Serve all content again, once the decision to evict is made."""
+        self._holder.withheld.clear()
+
+    async def _ask_on(self, proof: "_Proof") -> None:
+        while proof.waiting and len(proof.proven) < defaults.PROOF_NETWORKS:
+            peer = proof.waiting.pop()
+            with self._guard.around(peer), suppress(TransportError):
+                link = await self._connect(peer)
+                ip = link.address[0]
+                name = met_at(ip) or ip
+                if proof.worth_asking(name) and await self._has(link, proof.digests):
+                    proof.proven.add(name)
+
+    async def _has(self, link: Link, digests: Sequence[str]) -> bool:
+        for digest in digests:
+            reply = await link.call(
+                "blob.chunk",
+                {"digest": digest},
+                priority=Priority.BULK,
+                timeout=defaults.PROOF_CHUNK_S,
+            )
+            if not await self._host.offload(_is, reply.payload, digest):
+                return False
+        return True
+
+
+class _Proof:
+    """State of one content's proof: requested chunks, peers left to ask, proven networks."""
+
+    def __init__(self, digests: list[str], waiting: list[PeerId]) -> None:
+        self.digests = digests
+        self.waiting = waiting
+        self.proven: set[str] = set()
+        self._asked: Counter[str] = Counter()
+
+    def worth_asking(self, name: str) -> bool:
+        """Count a peer of this network; return whether asking it can still add a proof."""
+        self._asked[name] += 1
+        return name not in self.proven and self._asked[name] <= defaults.PROOF_OF_NETWORK
+
+
+def _is(data: bytes | bytearray | memoryview, digest: str) -> bool:
+    return hashlib.sha256(data).hexdigest() == digest

@@ -1,0 +1,82 @@
+"""Interfaces of the exchange to the transport and to the DHT."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Bytes, Priority
+from ...transport.link.calls import Handler, Reply
+
+Peers = Callable[[], Sequence[PeerId]]
+"""Returns the peers that may be asked now; called repeatedly, as peers come and go."""
+
+
+class Caller(Protocol):
+    """The part of a `Link` that the exchange uses."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def quiet(self) -> bool: ...
+
+    async def call(
+        self,
+        method: str,
+        header: Mapping[str, Any] = ...,
+        payload: Bytes = ...,
+        *,
+        priority: Priority = ...,
+        timeout: float,
+    ) -> Reply: ...
+
+    def post(
+        self,
+        method: str,
+        header: Mapping[str, Any] = ...,
+        payload: Bytes = ...,
+        *,
+        priority: Priority,
+    ) -> None: ...
+
+
+class Switchboard(Protocol):
+    """The part of an `Endpoint` that the exchange uses."""
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+    def link(self, peer: PeerId) -> Caller | None: ...
+    def on_link_quiet(self, callback: Callable[[Any], None]) -> None: ...
+    def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
+
+
+async def _no_providers(_root: str) -> Sequence[PeerId]:
+    return ()
+
+
+async def _no_dial(_peer: PeerId) -> object:
+    return None
+
+
+def _no_announcement(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
+    """Announce nothing."""
+
+
+def _no_withdrawal(_root: str) -> None:
+    """Withdraw nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Finds providers, opens links to them, and announces this node as one.
+
+    `providers(root)` returns peers beyond the linked ones; `connect(peer)` dials one of them and
+    raises TransportError on failure. `announce(root, size, chunks, ranges)` is called when the
+    chunks held here have changed much: total bytes, total chunks, and the runs of indexes held
+    (packed, see `ranges.py`; None for all). `withdraw(root)` is called when none are held.
+    """
+
+    providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _no_providers
+    connect: Callable[[PeerId], Awaitable[object]] = _no_dial
+    announce: Callable[[str, int, int, bytes | None], None] = _no_announcement
+    withdraw: Callable[[str], None] = _no_withdrawal

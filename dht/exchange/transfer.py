@@ -1,0 +1,370 @@
+"""Choice of which chunk to request from which peer: the sans-I/O core of a fetch.
+
+A peer gets its next request as soon as it delivers, so peers share the work by speed. A peer gets
+no request if the others would fetch all remaining chunks before it delivers this one. Each fetch
+takes the rarest chunks first, ties in an order of its own, so several nodes that fetch the same
+content soon have different chunks for each other. At the end, chunks that slow peers owe are
+hedged with fast ones.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from ...transport.identity import PeerId
+from ..defaults import (
+    BACKOFF_MAX,
+    BACKOFF_START,
+    CHUNK,
+    CHUNK_TIMEOUT,
+    CHUNK_TIMEOUT_MAX,
+    CHUNK_TIMEOUT_MIN,
+    COPIES_MAX,
+    IN_FLIGHT,
+    OFFER_STEP,
+    RARE_AMONG,
+    RATE_MEMORY,
+    SPARED_FOR,
+    STEAL_AFTER,
+    STEAL_FACTOR,
+    TIMEOUT_FACTOR,
+    WINDOW_MAX,
+    WINDOW_SECONDS,
+    WINDOW_START,
+)
+
+
+@dataclass(slots=True)
+class Source:
+    """State of a peer as a source of chunks. `rate` is measured, in bytes per second."""
+
+    has: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)  # chunks added since its last offer
+    queue: list[str] = field(default_factory=list)  # of `has`, next one last; may be outdated
+    spared: dict[str, float] = field(default_factory=dict)  # chunk given to another peer -> when
+    whole: bool = False  # it had all wanted chunks at its last offer
+    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> since when
+    rate: float | None = None
+    failures: int = 0  # in a row
+    rest_until: float = -math.inf
+
+    def window(self) -> int:
+        """Return the number of requests that it may have in flight."""
+        if self.failures:
+            return 1
+        if self.rate is None:
+            return WINDOW_START
+        return max(1, min(WINDOW_MAX, math.ceil(self.rate * WINDOW_SECONDS / CHUNK)))
+
+    def seconds(self, requests: int) -> float:
+        """Return the seconds to deliver that many chunks; infinite while not measured."""
+        return requests * CHUNK / self.rate if self.rate else math.inf
+
+    def measure(self, rate: float) -> None:
+        old = rate if self.rate is None else self.rate
+        self.rate = RATE_MEMORY * old + (1 - RATE_MEMORY) * rate
+
+
+class Offer(NamedTuple):
+    """Wanted chunks that a peer says it has."""
+
+    has: set[str]
+    queue: list[str]  # next one last
+    news: bool  # whether any is new for this peer
+
+
+class Transfer:
+    """State of a fetch: wanted chunks, their sources, and pending requests.
+
+    `wanted` maps digests to bytes; `salt` determines the order.
+    """
+
+    def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
+        self._sizes = dict(wanted)
+        self._order = _in_own_order(wanted, salt)
+        self._wanted = set(wanted)  # not stored yet
+        self._pending = set(wanted)  # wanted and not requested from any peer
+        # digest -> peers with a pending request, or with a delivery that is not stored yet
+        self._asked: dict[str, set[PeerId]] = {}
+        self._liars: set[PeerId] = set()
+        self._quiet: set[PeerId] = set()
+        self.sources: dict[PeerId, Source] = {}
+
+    @property
+    def done(self) -> bool:
+        return not self._wanted
+
+    @property
+    def left(self) -> int:
+        """Number of chunks still wanted."""
+        return len(self._wanted)
+
+    @property
+    def liars(self) -> frozenset[PeerId]:
+        return frozenset(self._liars)
+
+    def wants(self, digest: str) -> bool:
+        return digest in self._wanted
+
+    def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
+        """Replace what a peer says it has; return whether any of it is new."""
+        return self.take(peer, self.weigh(peer, digests))
+
+    def weigh(self, peer: PeerId, digests: Iterable[str]) -> Offer:
+        """Prepare an offer for `take`, without changing state.
+
+        It may run in a thread beside the event loop, as it takes long for many chunks; it works in
+        small steps so that it does not hold the interpreter lock.
+        """
+        source = self.sources.get(peer)
+        known = source.has if source is not None else set()
+        has, queue, news = set[str](), list[str](), False
+        left: Iterator[str] = iter(digests)
+        while step := list(islice(left, OFFER_STEP)):
+            part = self._wanted.intersection(step)
+            news = news or not part <= known
+            has |= part
+        left = filter(has.__contains__, reversed(self._order)) if has else iter(())
+        while step := list(islice(left, OFFER_STEP)):
+            queue += step
+        return Offer(has, queue, news)
+
+    def take(self, peer: PeerId, offer: Offer) -> bool:
+        """Replace a peer's last offer; return whether the new one has any new chunk."""
+        if peer in self._liars:
+            return False
+        source = self.sources.setdefault(peer, Source())
+        added = source.added - offer.has  # added while the offer was prepared
+        source.has, source.queue, source.added = offer.has, offer.queue, set()
+        source.has |= added
+        source.queue += added
+        source.whole = len(source.has) >= len(self._wanted)
+        return offer.news
+
+    def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
+        """Add new chunks to a peer's offer; return whether any of them is wanted."""
+        source = self.sources.get(peer)
+        if source is None or peer in self._liars:
+            return False
+        fresh = [d for d in digests if self.wants(d) and d not in source.has]
+        source.has.update(fresh)
+        source.added.update(fresh)
+        source.queue += fresh
+        return bool(fresh)
+
+    def _providers(self, digest: str) -> int:
+        """Return the number of sources that have a chunk."""
+        return sum([digest in source.has for source in self.sources.values()])
+
+    def is_rare(self, digest: str) -> bool:
+        """Whether at most one peer is known to have it."""
+        return self._providers(digest) <= 1
+
+    def spare(self, peer: PeerId, digest: str) -> bool:
+        """Whether the peer may postpone this chunk in favour of peers that also lack it."""
+        source = self.sources[peer]
+        return (source.whole or self.is_rare(digest)) and digest not in source.spared
+
+    def given(self, peer: PeerId, digest: str, now: float) -> None:
+        """Record that the peer postponed a chunk that it has just given to another peer."""
+        self.sources[peer].spared[digest] = now
+        self.abandoned(peer, digest)
+
+    def has_all(self, peer: PeerId) -> bool:
+        """Whether the peer offered everything that is still wanted."""
+        source = self.sources.get(peer)
+        return source is not None and (source.whole or self._pending <= source.has)
+
+    def delivered(self, peer: PeerId) -> bool:
+        """Whether the peer ever sent a chunk with the right bytes."""
+        source = self.sources.get(peer)
+        return source is not None and source.rate is not None
+
+    def choose(self, now: float) -> tuple[PeerId, str] | None:
+        """Choose the next request to send, and count it as sent; None if there is none."""
+        if sum(map(len, self._asked.values())) >= IN_FLIGHT:
+            return None
+        free = [
+            (peer, source)
+            for peer, source in self.sources.items()
+            if source.rest_until <= now
+            and len(source.asked) < source.window()
+            and peer not in self._quiet
+        ]
+        free.sort(key=lambda item: item[1].seconds(len(item[1].asked) + 1))
+        for peer, source in free:
+            digest = self._next_pending(source, now)
+            if digest is None:
+                digest = self._late(peer, source, now)
+            if digest is not None:
+                self._pending.discard(digest)
+                self._asked.setdefault(digest, set()).add(peer)
+                source.asked[digest] = now
+                return peer, digest
+        return None
+
+    def _next_pending(self, source: Source, now: float) -> str | None:
+        """Take the rarest of the next few chunks; drop outdated entries of the queue."""
+        queue, best, place, looked = source.queue, None, 0, 0
+        for index in range(len(queue) - 1, -1, -1):
+            digest = queue[index]
+            if digest not in self._pending or digest not in source.has:
+                del queue[index]
+                place -= 1
+                continue
+            looked += 1
+            if now < source.spared.get(digest, -math.inf) + SPARED_FOR:
+                continue
+            rank = self._providers(digest)
+            if best is None or rank < best:
+                best, place = rank, index
+            if looked == RARE_AMONG or best == 1:
+                break
+        if best is None or self._is_too_slow(source, queue[place]):
+            return None
+        return queue.pop(place)
+
+    def _is_too_slow(self, source: Source, digest: str) -> bool:
+        """Whether the other sources of a chunk would fetch it and all that is left sooner.
+
+        The fastest source of a chunk is never too slow.
+        """
+        mine = source.seconds(len(source.asked) + 1)
+        if self.is_rare(digest) or mine == math.inf:
+            return False
+        together, soonest = 0.0, math.inf
+        for peer, other in self.sources.items():
+            if peer in self._quiet or other is source or digest not in other.has:
+                continue
+            if other.rate and not other.failures:
+                together += other.rate
+                soonest = min(soonest, other.seconds(len(other.asked) + 1))
+        return together > 0 and mine > max(soonest, self.left * CHUNK / together)
+
+    def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
+        """Return the overdue chunk with the longest wait that this peer would deliver sooner."""
+        own = source.seconds(len(source.asked) + 1)
+        worst, found = STEAL_FACTOR * own, None
+        for digest, peers in self._asked.items():
+            if peer in peers or len(peers) >= COPIES_MAX or digest not in source.has:
+                continue
+            wait = min(self._remaining(self.sources[other], digest, now) for other in peers)
+            if wait > worst:
+                worst, found = wait, digest
+        return found
+
+    @staticmethod
+    def _remaining(source: Source, digest: str, now: float) -> float:
+        """Return the seconds until a requested chunk may arrive.
+
+        It follows from the peer's rate. If that time has passed or is unknown, the estimate is as
+        long again as the request took so far.
+        """
+        asked = source.asked.get(digest)
+        if asked is None:
+            return 0.0  # it has arrived and is being stored
+        elapsed = now - asked
+        if elapsed < STEAL_AFTER:
+            return 0.0
+        expected = source.seconds(len(source.asked)) - elapsed
+        return expected if 0 < expected < math.inf else elapsed
+
+    def timeout(self, peer: PeerId) -> float:
+        """Return the seconds that a request to this peer may take."""
+        source = self.sources[peer]
+        if source.rate is None:
+            return min(CHUNK_TIMEOUT * 2.0**source.failures, CHUNK_TIMEOUT_MAX)
+        limit = TIMEOUT_FACTOR * source.seconds(len(source.asked) + 1) * 2.0**source.failures
+        return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
+
+    def received(self, peer: PeerId, digest: str, now: float) -> None:
+        """Count a request as answered before its bytes are verified, so that the next can go out.
+
+        A peer that never sent correct bytes is not credited before verification.
+        """
+        if self.sources[peer].rate is not None:
+            self._received(self.sources[peer], digest, now)
+
+    def _received(self, source: Source, digest: str, now: float) -> None:
+        together = len(source.asked)
+        asked = source.asked.pop(digest, None)
+        if asked is not None:
+            source.measure(self._sizes[digest] * together / max(now - asked, 1e-6))
+            source.failures = 0
+
+    def arrived(self, peer: PeerId, digest: str, now: float) -> set[PeerId]:
+        """Record a stored chunk; return the peers whose duplicate requests to cancel."""
+        self._received(self.sources[peer], digest, now)
+        self._wanted.discard(digest)
+        self._pending.discard(digest)
+        return self._asked.pop(digest, set()) - {peer}
+
+    def abandoned(self, peer: PeerId, digest: str) -> None:
+        """Record a request without a result; the chunk is pending again unless hedged."""
+        self.sources[peer].asked.pop(digest, None)
+        peers = self._asked.get(digest)
+        if peers is None:
+            return
+        peers.discard(peer)
+        if not peers:
+            del self._asked[digest]
+            self._pending.add(digest)
+            for source in self.sources.values():
+                if digest in source.has:
+                    source.queue.append(digest)
+
+    def absent(self, peer: PeerId, digest: str) -> None:
+        """Record that the peer does not have a chunk that it offered."""
+        source = self.sources[peer]
+        source.has.discard(digest)
+        source.whole = False
+        self.abandoned(peer, digest)
+
+    def failed(self, peer: PeerId, digest: str, now: float) -> None:
+        """Back off from a peer after a timeout, a refusal or a lost link."""
+        source = self.sources[peer]
+        source.rest_until = now + min(BACKOFF_START * 2**source.failures, BACKOFF_MAX)
+        source.failures = min(source.failures + 1, 16)
+        self.abandoned(peer, digest)
+
+    def quiet(self, peer: PeerId) -> list[str]:
+        """Stop requesting from a peer that has fallen silent, until it is `back`.
+
+        Does not count as a failure. Returns its open requests, which are pending again.
+        """
+        self._quiet.add(peer)
+        source = self.sources.get(peer)
+        open_requests = list(source.asked) if source is not None else []
+        for digest in open_requests:
+            self.abandoned(peer, digest)
+        return open_requests
+
+    def back(self, peer: PeerId) -> None:
+        """Request from a silent peer again, with the chunks that it offered."""
+        self._quiet.discard(peer)
+
+    def lied(self, peer: PeerId) -> list[str]:
+        """Ban a peer that sent wrong bytes; return its open requests."""
+        self._liars.add(peer)
+        source = self.sources[peer]
+        source.has, source.queue = set(), []
+        open_requests = list(source.asked)
+        for digest in open_requests:
+            self.abandoned(peer, digest)
+        return open_requests
+
+
+def _in_own_order(digests: Iterable[str], salt: bytes) -> list[str]:
+    """Sort digests by the SHA-256 of salt and digest.
+
+    It sorts bucket by bucket: a single sort would hold the interpreter lock, and so block the
+    event loop even from a thread.
+    """
+    buckets: list[list[tuple[bytes, str]]] = [[] for _ in range(256)]
+    for digest in digests:
+        rank = hashlib.sha256(salt + bytes.fromhex(digest)).digest()
+        buckets[rank[0]].append((rank, digest))
+    return [digest for bucket in buckets for _, digest in sorted(bucket)]

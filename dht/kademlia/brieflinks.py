@@ -1,0 +1,144 @@
+"""Short-lived links for look-ups: dialled on demand, closed when idle, limited in number."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from ...transport.address import Address
+from ...transport.errors import DialFailed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.link.calls import Handler
+from ...transport.link.link import Link
+from ...transport.networks import Nearness, nearness_of
+from ...transport.rates import Rate, Rates
+from .. import defaults
+from ..records.contact import Contact
+from .slots import Slots
+
+Connect = Callable[[PeerId, Sequence[Address]], Awaitable[Link]]
+"""Opens a link for a few requests (`Endpoint.ask`, `Dialer.ask`). Raises DialFailed."""
+
+
+class Switchboard(Protocol):
+    """The part of an `Endpoint` that the DHT uses."""
+
+    peer: PeerId
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+    def link(self, peer: PeerId) -> Link | None: ...
+    def links(self) -> list[Link]: ...
+
+
+class BriefLinks:
+    """Opens and closes brief links; never closes a link that another part of the node uses too."""
+
+    def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._connect = connect
+        self._used: dict[Link, tuple[int, float]] = {}  # link -> (its turns, last change of them)
+        self._dials = Slots(defaults.BRIEF_DIALS)
+        # Peers whose dial failed: until when to back off, and the addresses that were tried.
+        self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host
+
+    def linked(self, peer: PeerId) -> bool:
+        """Whether a request to the peer needs no dial."""
+        link = self._endpoint.link(peer)
+        return link is not None and link.connected and not link.quiet
+
+    def count(self) -> int:
+        """Return the number of open brief links."""
+        return len(self._brief())
+
+    async def to(
+        self, contact: Contact, sure: Collection[Address] = (), by: Sequence[str] = ("",)
+    ) -> Link:
+        """Return a link to a contact, dialling if there is none.
+
+        `sure` are addresses at which the contact has answered before. Failed dials to any other
+        public host are rate-limited, because its address may be one that an attacker wants this
+        node to bother. `by` are the networks of the peers that named the contact; the networks
+        share the dial slots fairly.
+
+        Raises DialFailed, with code `crowded` if the dial lost its slot to another network.
+        """
+        link = self._endpoint.link(contact.peer)
+        if link is not None and link.connected:
+            return link
+        now = self._host.now()
+        until, tried = self._resting.get(contact.peer, (now, frozenset()))
+        if until > now and tried.issuperset(contact.addresses):
+            raise DialFailed("unreachable", f"`{contact.peer}` did not answer a moment ago")
+        dialled = await self._dials.use(by, partial(self._dial, contact, sure))
+        if dialled is None:
+            raise DialFailed("crowded", f"the dial of `{contact.peer}` lost its slot to another")
+        self._resting.pop(contact.peer, None)
+        self.sweep()
+        return dialled
+
+    async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
+        guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]
+        hosts = {each.host for each in guessed}
+        refused = {host for host in hosts if not self._failed_dials.take(host, self._host.now())}
+        left = [
+            each for each in contact.addresses if each not in guessed or each.host not in refused
+        ]
+        if contact.addresses and not left:
+            raise DialFailed(
+                "unreachable", f"too many dials to the hosts of `{contact.peer}` have failed"
+            )
+        try:
+            link = await self._connect(contact.peer, left)
+        except DialFailed:
+            self._rest(contact)
+            raise
+        for host in hosts - refused:
+            self._failed_dials.give(host, self._host.now())
+        return link
+
+    def clear_backoffs(self) -> None:
+        """Clear all back-offs, because the network may have changed."""
+        self._resting.clear()
+        self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))
+
+    def _rest(self, contact: Contact) -> None:
+        self._resting.pop(contact.peer, None)
+        until = self._host.now() + defaults.BRIEF_REST
+        self._resting[contact.peer] = until, frozenset(contact.addresses)
+        while len(self._resting) > defaults.BRIEF_RESTING:
+            del self._resting[next(iter(self._resting))]
+
+    async def run(self) -> None:
+        """Close idle brief links until cancelled."""
+        while True:
+            await trio.sleep(defaults.BRIEF_LOOK)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Close links that were idle for `BRIEF_IDLE`, and the longest idle beyond the limit."""
+        now = self._host.now()
+        idle: list[tuple[float, Link]] = []
+        brief = self._brief()
+        self._used = {link: self._used.get(link, (-1, now)) for link in brief}
+        for link in brief:
+            turns, at = self._used[link]
+            if link.turns != turns or link.busy:
+                self._used[link] = (link.turns, now)
+            else:
+                idle.append((at, link))
+        idle.sort(key=lambda item: item[0])
+        spare = len(brief) - defaults.BRIEF_LINKS
+        for number, (at, link) in enumerate(idle):
+            if number < spare or now - at >= defaults.BRIEF_IDLE:
+                link.close("idle")
+
+    def _brief(self) -> list[Link]:
+        return [link for link in self._endpoint.links() if link.brief]
+
+
+def _is_far(address: Address) -> bool:
+    return nearness_of(address.host) is Nearness.PUBLIC

@@ -1,0 +1,207 @@
+"""Joining: how this node gets to know others at its start, after a network cut, and over time.
+
+A peer that may serve is sent one small request, and enters the table only if it answers. Contacts
+of the last run and linked peers bring this node in. Then it looks up its own key, and a key in
+each bucket that had no look-up for long.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+
+import trio
+
+from ...transport.address import Address
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.link.link import Link
+from .. import defaults
+from ..records.contact import Contact, met_at
+from ..records.key import Key
+from .asking import Asking, NoAnswer, as_seen, better, of_link
+from .messages import Find
+from .searching import Searching
+from .slots import Slots
+from .table import Table
+
+
+class Joining:
+    """Fills the routing table and keeps it fresh.
+
+    `addresses(peer)` returns further known addresses of a linked peer. The first look-up begins
+    `survey_after` seconds after the first contact, since new links bring many contacts by then.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        own: Key,
+        table: Table,
+        asking: Asking,
+        searching: Searching,
+        *,
+        links: Callable[[], list[Link]],
+        addresses: Callable[[PeerId], Sequence[Address]],
+        survey_after: float = 0.0,
+    ) -> None:
+        self.remembered: Sequence[Contact] = ()
+        self.joined = trio.Event()
+        """Set once this node knows serving peers and the neighbours of its own key."""
+        self._host = host
+        self._own = own
+        self._table = table
+        self._asking = asking
+        self._searching = searching
+        self._links = links
+        self._addresses = addresses
+        self._survey_after = survey_after
+        self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of its link
+        self._probes = Slots(
+            defaults.PROBES_AT_ONCE, waiting=defaults.PROBES - defaults.PROBES_AT_ONCE
+        )
+        self._asked: OrderedDict[PeerId, tuple[float, bool]] = OrderedDict()
+        """Until when not to ask a peer again, and whether it had an address when asked."""
+        self._looked: float | None = None  # time of the last look-up of the own key
+        self._news = trio.Event()
+        self._first_reply = trio.Event()  # set when a peer has answered
+
+    def is_settled(self) -> bool:
+        """Whether a recent look-up covered this node's own key."""
+        return self._looked is not None and self._host.now() - self._looked < defaults.OWN_LOOK
+
+    def look_again(self) -> None:
+        """Schedule a look-up of this node's own key."""
+        self._looked = None
+
+    # Peers that make contact.
+
+    def on_linked(self, link: Link) -> None:
+        """Consider a peer whose link came up, unless the link is one of our own brief ones."""
+        if not link.brief and link.identities.dialled:
+            self._consider(of_link(link, self._addresses(link.peer)), link)
+
+    def on_request(self, link: Link, contact: Contact) -> None:
+        """Consider a peer that sent a request and says that it serves."""
+        seen = as_seen(contact, link)
+        known = self._table.contact(contact.peer)
+        if known is None:
+            self._consider(seen, link)
+        else:
+            self._table.answered(better(known, seen), self._host.now())
+
+    def _consider(self, contact: Contact, link: Link) -> None:
+        # A peer without an address cannot enter the table. Once it has one, for example at a
+        # relay, it is asked again without waiting for the usual pause.
+        until, placed = self._asked.get(contact.peer, (-inf, False))
+        resting = until > self._host.now() and (placed or not contact.addresses)
+        if contact.peer in self._table or resting:
+            return
+        if len(self._to_probe) < defaults.PROBES:
+            ip = link.address[0]
+            self._to_probe[contact.peer] = contact, met_at(ip) or ip
+            self._news.set()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Probe and refresh until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe_queued)
+            nursery.start_soon(self._keep_fresh)
+
+    async def _probe_queued(self) -> None:
+        """Probe peers that made contact.
+
+        Networks share the slots fairly: an attacker may connect many peers that never answer.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._news = trio.Event()
+                for contact, source in self._to_probe.values():
+                    self._rest(contact)
+                    guard = self._asking.guard
+                    guard.start(nursery, contact.peer, self._probe_in_slot, contact, source)
+                self._to_probe.clear()
+                await self._news.wait()
+
+    async def _probe_in_slot(self, contact: Contact, source: str) -> None:
+        if not await self._probes.use([source], partial(self._probe, contact)):
+            self._asked.pop(contact.peer, None)  # not asked; it may be queued again
+
+    def _rest(self, contact: Contact) -> None:
+        self._asked.pop(contact.peer, None)
+        until = self._host.now() + defaults.PROBE_PAUSE
+        self._asked[contact.peer] = until, bool(contact.addresses)
+        while len(self._asked) > defaults.BRIEF_RESTING:
+            self._asked.popitem(last=False)
+
+    async def _probe(self, contact: Contact) -> bool:
+        """Send one request; `Asking` updates the table. Return True, as the peer was asked."""
+        self._rest(contact)
+        try:
+            await self._asking.find(contact, self._question())
+        except NoAnswer:
+            return True
+        self._first_reply.set()
+        return True
+
+    def _question(self) -> Find:
+        """Build the request.
+
+        It asks for contacts only while the table is empty: twenty take 3 kB, and a look-up of the
+        own key brings them anyway.
+        """
+        about = () if len(self._table) else (self._own,)
+        return Find((), about, 0, (), self._asking.serves())
+
+    async def _keep_fresh(self) -> None:
+        pause = defaults.JOIN_PAUSE[0]
+        while True:
+            if not len(self._table):
+                await self._bootstrap()
+            if len(self._table):
+                if self._survey_after and not self.joined.is_set():
+                    self.joined.set()  # the linked peers are known
+                    lot = int.from_bytes(self._host.entropy(2)) / 2**16
+                    # A random part keeps many nodes that start together from surveying together.
+                    await trio.sleep(self._survey_after * (1 + lot))
+                await self._refresh()
+                self.joined.set()
+                pause = defaults.JOIN_PAUSE[0]
+                await trio.sleep(defaults.REFRESH_LOOK)
+            else:
+                with trio.move_on_after(pause):
+                    await self._first_reply.wait()
+                pause = min(2 * pause, defaults.JOIN_PAUSE[1])
+
+    async def _bootstrap(self) -> None:
+        """Ask linked peers, then remembered contacts, until one answers: the table is empty."""
+        self._first_reply = trio.Event()
+        linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
+        found = {contact.peer: contact for contact in (*linked, *self.remembered)}
+        waiting = list(found.values())[: defaults.REMEMBERED]
+
+        async def ask() -> None:
+            while waiting and not self._first_reply.is_set():
+                contact = waiting.pop(0)
+                with self._asking.guard.around(contact.peer):
+                    await self._probe(contact)
+
+        async with trio.open_nursery() as nursery:
+            at_once = defaults.BOOTSTRAP_AT_ONCE if self._survey_after else defaults.BRIEF_DIALS
+            for _ in range(at_once):
+                nursery.start_soon(ask)
+
+    async def _refresh(self) -> None:
+        """Look up keys that are due; at the first call that is only this node's own key."""
+        now = self._host.now()
+        if not self.is_settled():
+            await self._searching.survey(self._own)
+            self._looked = self._host.now()
+        due = self._table.refresh_due(now)
+        for contact in self._table.to_check(now, defaults.CHECK_QUIET):
+            with self._asking.guard.around(contact.peer):
+                await self._probe(contact)
+        for key in due:
+            await self._searching.survey(key)

@@ -1,0 +1,425 @@
+"""One iterative look-up: finds the records under keys of one region, or the region's nodes.
+
+Several disjoint paths approach the region (Baumgart and Mies, "S/Kademlia", ICPADS 2007, section
+4.4). No contact belongs to two paths, so a liar spoils only one of them.
+
+Inside the region, nodes are queried in random order, not nearest first, and each query also asks
+for the contacts near a random position there. So an attacker that generated identities next to
+the key is neither queried first nor fills all replies. Referrers whose contacts do not answer are
+trusted last: a liar that invents nodes next to the key costs the time of one or two queries.
+
+Sans-I/O: queries come out of `next`, replies go in.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from math import inf
+from typing import Final
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..records.contact import Contact, merged
+from ..records.key import SPACE, Key, key_at, point
+from .candidate import Candidate, LookupPath, Step
+from .diallimiter import DialLimiter
+from .foundrecords import FoundRecord, FoundRecords
+from .messages import Find, Found
+from .query import LookupSettings, Query
+from .table import random_rank
+
+_THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
+"""Error codes that show that the contact was reached."""
+
+
+class Lookup:
+    """Look-up of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
+
+    def __init__(
+        self,
+        keys: Sequence[Key],
+        start: Iterable[Contact],
+        radius: float,
+        entropy: Callable[[int], bytes],
+        *,
+        settings: LookupSettings | None = None,
+        own: PeerId | None = None,
+        serves: Contact | None = None,
+        linked: Callable[[PeerId], bool] = lambda peer: False,
+        enough: int = 0,
+        most: int = defaults.K,
+        kinds: tuple[str, ...] = (),
+        limiter: DialLimiter | None = None,
+    ) -> None:
+        """Begin at `start`, contacts of the table, nearest first.
+
+        `enough` is the number of authors wanted for each key, 0 to look for the region's nodes.
+        `own` is never queried. A background look-up has a `limiter`: it queries linked nodes
+        freely, and dials others only when this rate limiter allows it.
+        """
+        self.keys = tuple(keys)
+        self.settings = settings or LookupSettings()
+        self.radius = radius
+        self.steps: list[Step] = []
+        self._at = point(self.keys[0])
+        self._entropy = entropy
+        self._nonce = entropy(16)
+        self._own = own
+        self._serves = serves
+        self._linked = linked
+        self._enough = enough
+        self._most = most
+        self._kinds = kinds
+        self._limiter = limiter
+        self._dials = 0  # made by a background look-up
+        self._paths = [LookupPath() for _ in range(self.settings.paths)]
+        self._known: dict[PeerId, Candidate] = {}
+        self._networks: Counter[str] = Counter()  # network -> queries sent into it
+        self._records = FoundRecords(self.keys)
+        self._answered: list[Candidate] = []
+        self._inside = 0  # replies from nodes of the region
+        self._named = 0  # nodes of the region known so far
+        self._quiet = 0  # replies in a row without a new node of the region
+        self._now = 0.0
+        self._slowest = inf  # seconds that the slowest reply so far took
+        for index, contact in enumerate(start):
+            self._hear(contact, index % len(self._paths), 1, None)
+
+    # Results.
+
+    @property
+    def done(self) -> bool:
+        """Whether it has enough, or no candidate is left and pending replies are overdue."""
+        return self._satisfied() or (not self._awaited() and self._exhausted())
+
+    @property
+    def failed_all(self) -> bool:
+        """Whether no contact has answered."""
+        return not self._answered
+
+    def found(self, key: Key) -> list[FoundRecord]:
+        """Return the latest record of each author and slot under a key, without withdrawals."""
+        return self._records.of(key)
+
+    def gone(self, key: Key) -> list[FoundRecord]:
+        """Return the records under a key that withdraw something."""
+        return self._records.gone(key)
+
+    def region(self) -> list[Contact]:
+        """Return the live nodes of the region, nearest first; in any case the `K` nearest known.
+
+        These are nodes that answered, are in the own table, or were named by two trusted
+        referrers. If they are fewer than `K`, the least doubtful others fill up the list.
+        """
+        alive = [each for each in self._known.values() if not each.dead]
+        alive.sort(key=lambda each: each.distance)
+        if self.settings.doubt:
+            sure = [each for each in alive if each.sure]
+            rest = [each for each in alive if not each.sure]
+            rest.sort(key=lambda each: each.doubt)
+            alive = sure + rest[: max(defaults.K - len(sure), 0)]
+        alive.sort(key=lambda each: each.distance)
+        return [
+            each.contact
+            for index, each in enumerate(alive)
+            if index < defaults.K or each.distance <= self.radius
+        ]
+
+    def answerers(self) -> list[Contact]:
+        """Return the contacts that answered, nearest first."""
+        return [each.contact for each in sorted(self._answered, key=lambda each: each.distance)]
+
+    # Queries.
+
+    def next(self, now: float) -> list[Query]:
+        """Return the queries to send now. Call again after a reply, a failure, and at `wake_at`."""
+        queries: list[Query] = []
+        self._now = now
+        if self._satisfied():
+            return queries
+        self._mark_late(now)
+        for path in self._paths:
+            while self._prompt(path, now) < (1 if path.sure else self.settings.at_once):
+                chosen = self._choose(path)
+                if chosen is None or not self._may_ask(chosen, now):
+                    break
+                queries.append(self._ask(path, chosen, now))
+        return queries
+
+    def wake_at(self, now: float) -> float:
+        """Return when a reply becomes late or overdue, or a dial is allowed; else infinity."""
+        due = (
+            each.step.asked + wait
+            for path in self._paths
+            for each in path.asked
+            if each.step is not None
+            for wait in (self.settings.hedge, self._patience())
+        )
+        dial = inf if self._limiter is None or self._exhausted() else self._limiter.at
+        return min((when for when in (dial, *due) if when > now), default=inf)
+
+    def _patience(self) -> float:
+        """Return how many seconds to wait for a reply when no candidate is left."""
+        least, most = defaults.LATE_S
+        return min(max(defaults.LATE_FACTOR * self._slowest, least), most)
+
+    def _prompt(self, path: LookupPath, now: float) -> int:
+        """Count the pending queries that are not late."""
+        return sum(not each.older(self.settings.hedge, now) for each in path.asked)
+
+    def _mark_late(self, now: float) -> None:
+        for path in self._paths:
+            for each in path.asked:
+                if not each.late and each.older(self.settings.hedge, now):
+                    each.mark_failed()
+                    path.sure = False
+
+    def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
+        path.waiting.remove(chosen)
+        path.asked.append(chosen)
+        path.queries += 1
+        self._networks.update(chosen.contact.networks)
+        chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
+        path.sure = not path.begun and self._should_do(chosen)
+        path.begun = True
+        self.steps.append(chosen.step)
+        near = (self._place(),) if self.settings.random_order else ()
+        most = self._most if self._enough else 0
+        by = tuple(one.contact.peer for one in chosen.by)
+        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
+
+    def _should_do(self, one: Candidate) -> bool:
+        """Whether it very likely has the records: then its path sends no second query meanwhile."""
+        inside = one.distance <= self.radius
+        return bool(self._enough) and inside and self._linked(one.contact.peer)
+
+    def _place(self) -> Key:
+        """Return a random key in the region."""
+        offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
+        return key_at(self._at ^ offset)
+
+    def _choose(self, path: LookupPath) -> Candidate | None:
+        if not path.waiting or not self._affordable(path) or self._settled():
+            return None
+        if self._limiter is None:
+            return self._best(path.waiting)
+        linked = [each for each in path.waiting if self._linked(each.contact.peer)]
+        return self._best(linked) or self._best(self._worth_a_dial(path))
+
+    def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
+        if not waiting:
+            return None
+        if self.settings.random_order:
+            inside = [each for each in waiting if each.distance <= self.radius]
+            if inside:
+                return self._credible(min(inside, key=self._by_rank))
+            return None if self._closed() else min(waiting, key=self._nearness)
+        promising = filter(self._promising, waiting)
+        chosen = min(promising, key=self._nearness, default=None)
+        return None if chosen is None else self._credible(chosen)
+
+    def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
+        """Return the contacts that a background look-up may dial.
+
+        It never dials through a relay, and stops dialling once some nodes of the region have
+        answered, because their replies name the other nodes.
+        """
+        named = self.settings.random_order and self._inside >= defaults.PATIENT_INSIDE
+        if named or self._dials >= defaults.PATIENT_DIALS:
+            return []
+        return [each for each in path.waiting if each.contact.direct]
+
+    def _may_ask(self, chosen: Candidate, now: float) -> bool:
+        """Return whether it needs no dial or may be dialled now, and count the dial."""
+        if self._limiter is None or self._linked(chosen.contact.peer):
+            return True
+        taken = self._limiter.take(now)
+        self._dials += taken
+        return taken
+
+    def _affordable(self, path: LookupPath) -> bool:
+        """Whether the query budget allows one more, beside the shares reserved for other paths."""
+        share = self.settings.queries // len(self._paths) if self.settings.shares else 0
+        kept = sum(
+            max(share - other.queries, 0)
+            for other in self._paths
+            if other is not path and (other.waiting or other.asked)
+        )
+        return len(self.steps) + kept < self.settings.queries
+
+    def _credible(self, each: Candidate) -> Candidate | None:
+        """Return None instead of a doubtful candidate once enough nodes have answered."""
+        if self.settings.random_order:
+            left = self._inside >= self._thin() and self._doubt(each) > 0
+        else:
+            left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
+        return None if left else each
+
+    def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
+        """Sort by cost before chance: a circuit through a relay costs ten times a direct dial."""
+        linked = self._linked(each.contact.peer)
+        way = 0 if linked else 1 if each.contact.direct else 2
+        return self._doubt(each), self._crowd(each), way, each.rank
+
+    def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
+        bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
+        bits = each.distance.bit_length() - bonus
+        return self._doubt(each), self._crowd(each), bits, each.distance
+
+    def _doubt(self, each: Candidate) -> int:
+        return each.doubt if self.settings.doubt else 0
+
+    def _crowd(self, each: Candidate) -> int:
+        """Return how often its networks were queried beyond the usual limit."""
+        if not self.settings.subnet_limits:
+            return 0
+        asked = max((self._networks[name] for name in each.contact.networks), default=0)
+        return max(asked - defaults.SUBNET_ASKED + 1, 0)
+
+    def _promising(self, each: Candidate) -> bool:
+        """Whether fewer than `K` nearer nodes have answered."""
+        return sum(other.distance < each.distance for other in self._answered) < defaults.K
+
+    def _closed(self) -> bool:
+        """Whether querying outside the region is pointless.
+
+        That is so when as many of its nodes have answered as can be expected, and many replies in
+        a row named no other node of it.
+        """
+        return self._inside >= self._thin() and self._quiet >= defaults.CLOSED_QUIET
+
+    @staticmethod
+    def _thin() -> float:
+        return defaults.REGION_NODES * defaults.REGION_THIN
+
+    def _settled(self) -> bool:
+        """Whether a look-up for nodes has found the nodes of the region."""
+        if self._enough or not self.settings.random_order:
+            return False
+        known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
+        return known or self._inside >= defaults.SETTLED_MOST
+
+    def _satisfied(self) -> bool:
+        if not self._enough:
+            return self._settled()
+        return self._records.enough(self._enough, witnesses=self.settings.witnesses)
+
+    def _awaited(self) -> bool:
+        """Whether a pending reply is not overdue yet."""
+        patience = self._patience()
+        return any(
+            not each.older(patience, self._now) for path in self._paths for each in path.asked
+        )
+
+    def _exhausted(self) -> bool:
+        return all(self._choose(path) is None for path in self._paths)
+
+    # Replies.
+
+    def answered(self, contact: Contact, found: Found, now: float, wall: float) -> str:
+        """Take a contact's reply. Return an error code if it has an invalid record, else "".
+
+        `now` is the host's monotonic time, `wall` its wall clock in seconds since 1970.
+        """
+        one = self._close(contact, now)
+        if one is None or one.step is None:
+            return ""
+        code = self._records.take(contact.peer, found, wall)
+        if code:
+            one.step.outcome = code
+            one.mark_failed()
+            return code
+        self._answered.append(one)
+        one.mark_answered()
+        took = now - one.step.asked
+        self._slowest = took if self._slowest == inf else max(self._slowest, took)
+        self._inside += one.distance <= self.radius
+        before, inside = len(self._known), self._named
+        for each in _in_turn(found.nearest):
+            if len(self._known) - before < defaults.ANSWER_CONTACTS or each.peer in self._known:
+                self._hear(each, one.path, one.hop + 1, one)
+        self._quiet = 0 if self._named > inside else self._quiet + 1
+        one.step.contacts = len(self._known) - before
+        one.step.handed = {
+            key: len(listed) for key, listed in zip(self.keys, found.records, strict=True)
+        }
+        one.step.outcome = (
+            "records" if one.step.records else "contacts" if one.step.contacts else "nothing"
+        )
+        return ""
+
+    def failed(self, contact: Contact, now: float, outcome: str = "failed") -> None:
+        """Record that a query failed; `outcome` may be the code of the contact's refusal."""
+        one = self._close(contact, now)
+        if one is not None and one.step is not None:
+            one.step.outcome = outcome
+            if outcome != "busy":
+                one.mark_failed()
+            one.lost = outcome not in _THERE
+            self._elsewhere(one)
+
+    def _close(self, contact: Contact, now: float) -> Candidate | None:
+        one = self._known.get(contact.peer)
+        if one is None or one.step is None or one.step.answered is not None:
+            return None
+        one.step.answered = now
+        path = self._paths[one.path]
+        path.asked.remove(one)
+        path.sure = False
+        return one
+
+    def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
+        """Add a contact to the path that named it first."""
+        known = self._known.get(contact.peer)
+        if known is not None:
+            known.add_referrer(by)
+            self._hear_where(known, contact, path)
+            return
+        heard = self._paths[path].heard if self.settings.shares else len(self._known)
+        share = len(self._paths) if self.settings.shares else 1
+        if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
+            return
+        candidate = Candidate(
+            contact,
+            path,
+            hop,
+            contact.point ^ self._at,
+            random_rank(self._nonce, contact.key),
+            {path: contact},
+        )
+        if by is not None:
+            candidate.by.append(by)
+        self._known[contact.peer] = candidate
+        self._named += candidate.distance <= self.radius
+        self._paths[path].heard += 1
+        self._paths[path].waiting.append(candidate)
+
+    def _hear_where(self, one: Candidate, contact: Contact, path: int) -> None:
+        """Record what another path says about a contact's addresses.
+
+        Without this, a liar that names a contact first could send all paths to dead addresses.
+        """
+        if path in one.accounts or not self.settings.accounts:
+            return
+        one.accounts[path] = contact
+        if one.step is None:
+            one.contact = merged(list(one.accounts.values()))
+        else:
+            self._elsewhere(one)
+
+    def _elsewhere(self, one: Candidate) -> None:
+        """Queue an unreachable contact again, at addresses given by another path."""
+        tried = one.tried | set(one.contact.addresses)
+        for path, account in one.accounts.items():
+            if one.lost and not tried.issuperset(account.addresses):
+                again = replace(one, contact=account, path=path, step=None, tried=tried, lost=False)
+                self._known[account.peer] = again
+                self._paths[path].waiting.append(again)
+                return
+
+
+def _in_turn(lists: Sequence[Sequence[Contact]]) -> list[Contact]:
+    """Merge lists of contacts round robin, without duplicates."""
+    rows = zip_longest(*lists)
+    return list(dict.fromkeys(each for row in rows for each in row if each is not None))

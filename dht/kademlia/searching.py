@@ -1,0 +1,144 @@
+"""Trio shell of look-ups: sends their queries and returns the replies to them."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from .. import defaults
+from ..errors import BadRecord
+from ..records.key import Key
+from ..records.record import open_record
+from .asking import Asking, NoAnswer
+from .diallimiter import DialLimiter
+from .lookup import Lookup
+from .messages import Aged
+from .query import LookupSettings, Query
+from .table import Table
+from .walk import cell_radius
+
+
+class Searching:
+    """Runs look-ups.
+
+    Queries run in `nursery`. A late one may be answered after its look-up has ended, and the table
+    still learns from it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        own: PeerId,
+        asking: Asking,
+        table: Table,
+        settings: LookupSettings,
+        limiter: DialLimiter | None = None,
+    ) -> None:
+        self.nursery: trio.Nursery | None = None
+        self._host = host
+        self._own = own
+        self._asking = asking
+        self._table = table
+        self._settings = settings
+        self._limiter = limiter
+
+    def lookup(
+        self,
+        keys: Sequence[Key],
+        *,
+        enough: int = 0,
+        most: int = defaults.K,
+        kinds: tuple[str, ...] = (),
+        limiter: DialLimiter | None = None,
+    ) -> Lookup:
+        """Prepare a look-up of keys of one region, starting from the contacts known now.
+
+        Without `enough` it looks for nodes, the nearest first.
+        """
+        radius = self._table.radius()
+        return Lookup(
+            keys,
+            self._table.nearest(keys[0], defaults.START),
+            radius if len(keys) == 1 else cell_radius(radius),
+            self._host.entropy,
+            settings=self._settings if enough else replace(self._settings, random_order=False),
+            own=self._own,
+            serves=self._asking.serves(),
+            linked=self._asking.linked,
+            enough=enough,
+            most=most,
+            kinds=kinds,
+            limiter=limiter,
+        )
+
+    async def run(self, lookup: Lookup) -> None:
+        """Run a look-up to its end. Does nothing while this node is not running."""
+        search = _Search(lookup)
+        while self.nursery is not None:
+            now = self._host.now()
+            search.news = trio.Event()
+            for query in lookup.next(now):
+                await self._begin(search, query)
+            if lookup.done:
+                break
+            wake = lookup.wake_at(now)
+            with trio.move_on_after(max(wake - now, 0.0)):
+                await search.news.wait()
+        now = self._host.now()
+        for key in lookup.keys:
+            self._table.looked(key, now)
+
+    async def survey(self, key: Key) -> None:
+        """Find the nodes around a key and estimate their density there; this is upkeep."""
+        lookup = self.lookup([key], limiter=self._limiter)
+        await self.run(lookup)
+        self._table.sample(key, lookup.answerers())
+
+    async def _begin(self, search: "_Search", query: Query) -> None:
+        # The checkpoint sends the query before the next one is prepared.
+        if self.nursery is not None:
+            guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
+            guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
+            await trio.lowlevel.checkpoint()
+
+    async def _ask(self, search: "_Search", query: Query) -> None:
+        lookup, contact = search.lookup, query.contact
+        try:
+            found = await self._asking.find(contact, query.find, query.by)
+        except NoAnswer as error:
+            self._failed(search, query, error.code)
+        else:
+            await self._check(aged for listed in found.records for aged in listed)
+            now, wall = self._host.now(), self._host.wall()
+            if code := lookup.answered(contact, found, now, wall):
+                self._asking.reject(contact.peer, code)
+        search.news.set()
+
+    def _failed(self, search: "_Search", query: Query, code: str) -> None:
+        search.lookup.failed(query.contact, self._host.now(), code)
+        search.news.set()
+
+    async def _check(self, records: Iterable[Aged]) -> None:
+        """Verify signatures while letting other tasks run, since many take long.
+
+        `open_record` caches the valid ones.
+        """
+        began = self._host.now()
+        for aged in records:
+            with suppress(BadRecord):
+                open_record(aged.sealed)
+            if self._host.now() - began > defaults.TURN:
+                await trio.lowlevel.checkpoint()
+                began = self._host.now()
+
+
+class _Search:
+    """A running look-up; `news` is set, and replaced, when a reply arrives."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lookup = lookup
+        self.news = trio.Event()

@@ -1,0 +1,105 @@
+"""Concurrency limiter, max-min fair per source.
+
+A liar can name any number of addresses, of its own or of others, at which no reply ever comes. Each
+occupies a slot until it times out. So when all slots are taken, the source with the most slots
+loses its oldest one to another source; and of those that wait, the source with the fewest slots
+comes first.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
+
+import trio
+
+from ..shares import Shares
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Use:
+    name: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    admitted: trio.Event = field(default_factory=trio.Event)
+
+
+class Slots:
+    """Limits concurrent actions to `count`.
+
+    If more than `waiting` wait for a slot, the source with the most of them loses its latest.
+    """
+
+    def __init__(self, count: int, *, waiting: float = inf) -> None:
+        self._count = count
+        self._most = waiting
+        self._used: dict[_Use, None] = {}  # oldest first
+        self._waiting: dict[_Use, None] = {}
+        self._shares = Shares()
+        self._queued = Shares()
+
+    def __len__(self) -> int:
+        """Number of slots in use."""
+        return len(self._used)
+
+    async def use(self, names: Sequence[str], action: Callable[[], Awaitable[T]]) -> T | None:
+        """Run `action` in a slot charged to the one of `names` that uses the fewest.
+
+        Returns the action's result, or None if it lost its slot to another source.
+        """
+        use = _Use(min(names, key=self._shares.__getitem__))
+        self._enter(use)
+        try:
+            await use.admitted.wait()
+            if not use.scope.cancel_called:
+                with use.scope:
+                    return await action()
+            return None
+        finally:
+            self._leave(use)
+
+    def _enter(self, use: _Use) -> None:
+        if len(self._used) >= self._count:
+            largest = self._shares.largest(use.name, {use.name: 1})
+            if largest == use.name:
+                self._queue(use)
+                return
+            oldest = next(each for each in self._used if each.name == largest)
+            self._free(oldest)
+            oldest.scope.cancel()
+        self._admit(use)
+
+    def _queue(self, use: _Use) -> None:
+        self._waiting[use] = None
+        self._queued.change(use.name, 1)
+        if len(self._waiting) > self._most:
+            largest = self._queued.largest(use.name, {})
+            latest = next(each for each in reversed(self._waiting) if each.name == largest)
+            self._unqueue(latest)
+            latest.scope.cancel()
+            latest.admitted.set()
+
+    def _unqueue(self, use: _Use) -> None:
+        del self._waiting[use]
+        self._queued.change(use.name, -1)
+
+    def _admit(self, use: _Use) -> None:
+        self._used[use] = None
+        self._shares.change(use.name, 1)
+        use.admitted.set()
+
+    def _free(self, use: _Use) -> None:
+        del self._used[use]
+        self._shares.change(use.name, -1)
+
+    def _leave(self, use: _Use) -> None:
+        if use in self._waiting:
+            self._unqueue(use)
+        if use not in self._used:
+            return  # another use has taken the slot
+        self._free(use)
+        if self._waiting:
+            following = min(self._waiting, key=lambda each: self._shares[each.name])
+            self._unqueue(following)
+            self._admit(following)

@@ -1,0 +1,231 @@
+"""`KvIndex`: finds the peers that hold the KV of the longest prefix of a prompt.
+
+Records of all chains with the same first block lie under one key, so one look-up finds the
+providers. Each is then asked how long its prefix is (`kv.have`). These replies are claims: a peer
+that turns out to lack what it claimed is distrusted for a while. Spec: docs/spec/kv.md.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+
+import trio
+
+from ...transport.errors import TransportError
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Answer, Call, Handler, Refusal, Reply
+from ...transport.link.link import Link
+from ...transport.rates import Rate, Rates
+from .. import defaults
+from ..finding import Found
+from ..kademlia.foundrecords import FoundRecord
+from ..records.key import Key
+from ..records.record import Body, KvBody
+from . import search as kvsearch
+from .chain import Chain
+from .local import Layers, LocalChains
+from .search import SHORT, PrefixSearch
+
+
+class Switchboard(Protocol):
+    """The part of an `Endpoint` that the index uses."""
+
+    peer: PeerId
+
+    def handle(self, method: str, handler: Handler) -> None: ...
+
+
+class Records(Protocol):
+    """The part of a `Dht` that the index uses."""
+
+    async def find(self, key: Key, **how: Any) -> Found: ...
+    def publish(self, body: Body, *, ttl: int = ..., lasting: bool = ...) -> None: ...
+    def withdraw(self, body: Body) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KvProvider:
+    """A peer that claims the first `blocks` blocks of a chain."""
+
+    peer: PeerId
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvFound:
+    """Providers, longest prefix first, and the look-up that found them.
+
+    `rounds` is the largest number of requests to one provider, so the round trips it took.
+    """
+
+    providers: tuple[KvProvider, ...]
+    lookup: Found
+    rounds: int
+
+
+class KvIndex:
+    """KV index of a node. `connect` opens a link for a few requests; it raises TransportError."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Switchboard,
+        records: Records,
+        *,
+        connect: Callable[[PeerId], Awaitable[Link]],
+        held: LocalChains | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self._host = host
+        self._guard = guard or Guard()
+        self._own = endpoint.peer
+        self._records = records
+        self._connect = connect
+        self._held = held or LocalChains()
+        self._rates = Rates(Rate(*defaults.KV_RATE), Rate(*defaults.KV_RATE_ALL))
+        self._said: dict[Key, dict[str, KvBody]] = {}
+        self._unsaid: dict[Key, None] = {}
+        self._news = trio.Event()
+        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> until when
+        endpoint.handle("kv.have", self._on_have)
+
+    # KV on this node.
+
+    def announce(self, chain: Chain, layers: Layers) -> None:
+        """Announce that these layers of all blocks are here and were just used."""
+        self._say(self._held.add(chain, layers))
+
+    def withdraw(self, chain: Chain) -> None:
+        """Withdraw a chain; blocks that it shares with other chains stay announced."""
+        self._say(self._held.remove(chain))
+
+    def _say(self, keys: set[Key]) -> None:
+        self._unsaid |= dict.fromkeys(keys)
+        self._news.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Publish changed keys, `KV_SAID` at a time, until cancelled."""
+        task_status.started()
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            while self._unsaid:
+                for key in list(self._unsaid)[: defaults.KV_SAID]:
+                    del self._unsaid[key]
+                    self._publish(key)
+                await trio.sleep(defaults.KV_SAY_PAUSE)
+
+    def _publish(self, key: Key) -> None:
+        wanted = {body.slot: body for body in self._held.bodies(key)}
+        for slot, body in self._said.pop(key, {}).items():
+            if slot not in wanted:
+                self._records.withdraw(body)
+        for body in wanted.values():
+            self._records.publish(body, ttl=defaults.KV_TTL, lasting=False)
+        if wanted:
+            self._said[key] = wanted
+
+    def _on_have(self, call: Call) -> Answer:
+        layers, asked = call.header.get("layers"), bytes(call.payload)
+        whole = len(asked) % SHORT == 0 and 0 < len(asked) <= SHORT * defaults.KV_ASKED
+        if not whole or not _are_layers(layers):
+            return Refusal("bad-request", "expected layers and prefixes of block names")
+        if not self._rates.take(call.peer, self._host.now()):
+            return Refusal("busy", "too many `kv.have` calls")
+        start, stop = layers
+        shorts = [asked[at : at + SHORT] for at in range(0, len(asked), SHORT)]
+        names = [self._held.name(short, (start, stop)) for short in shorts]
+        return Reply({}, kvsearch.answer(asked, names))
+
+    # KV on other nodes.
+
+    async def longest(
+        self, chain: Chain, layers: Layers, *, timeout: float = defaults.KV_FIND
+    ) -> KvFound:
+        """Find the providers of these layers of the longest prefix of a chain, this node included.
+
+        The look-up and the requests may take `timeout` seconds each. Leaves out peers that hold no
+        block of it.
+        """
+        found = await self._records.find(
+            chain.key,
+            most=defaults.FIND_MOST,
+            enough=defaults.KV_PROVIDERS,
+            timeout=timeout,
+            kinds=(KvBody.kind,),
+        )
+        claims = self._claims(found.records, chain, layers)
+        searches = {peer: PrefixSearch(chain.names, most) for peer, most in claims}
+        with trio.move_on_after(timeout):
+            async with trio.open_nursery() as nursery:
+                for peer, search in searches.items():
+                    self._guard.start(nursery, peer, self._ask, peer, search, layers)
+        providers = [KvProvider(peer, search.held) for peer, search in searches.items()]
+        providers.append(KvProvider(self._own, self._held.held(chain, layers)))
+        best = sorted((one for one in providers if one.blocks), key=lambda one: -one.blocks)
+        rounds = max((search.rounds for search in searches.values()), default=0)
+        return KvFound(tuple(best), found, rounds)
+
+    def refute(self, peer: PeerId) -> None:
+        """Distrust a peer for a while: it turned out to lack what it claimed."""
+        self._liars.pop(peer, None)
+        self._liars[peer] = self._host.now() + defaults.KV_DISTRUST
+        while len(self._liars) > defaults.KV_LIARS:
+            self._liars.popitem(last=False)
+
+    def _claims(
+        self, records: Sequence[FoundRecord], chain: Chain, layers: Layers
+    ) -> list[tuple[PeerId, int]]:
+        """Choose the peers to ask, each with its claimed blocks: largest first, ties random."""
+        claims: dict[PeerId, list[int]] = {}
+        for each in records:
+            body, author = each.record.body, each.record.author
+            if not isinstance(body, KvBody) or body.key != chain.key or author == self._own:
+                continue
+            if body.layers[0] > layers[0] or body.layers[1] < layers[1] or self._lied(author):
+                continue
+            claims.setdefault(author, []).append(min(body.blocks, len(chain)))
+        slots = defaults.SLOTS[KvBody.kind]
+        listed = [
+            # An author that uses all its slots may hold longer chains than its records show.
+            (peer, len(chain) if len(blocks) >= slots else max(blocks))
+            for peer, blocks in claims.items()
+        ]
+        lots = {peer: self._host.entropy(4) for peer, _ in listed}
+        listed.sort(key=lambda claim: (-claim[1], lots[claim[0]]))
+        return listed[: defaults.KV_PROVIDERS]
+
+    def _lied(self, peer: PeerId) -> bool:
+        return self._liars.get(peer, 0.0) > self._host.now()
+
+    async def _ask(self, peer: PeerId, search: PrefixSearch, layers: Layers) -> None:
+        """Ask a provider until the length of its prefix is known, or it lies."""
+        try:
+            link = await self._connect(peer)
+            while not search.done:
+                reply = await link.call(
+                    "kv.have",
+                    {"layers": list(layers)},
+                    search.question(),
+                    priority=Priority.CONTROL,
+                    timeout=defaults.KV_ANSWER,
+                )
+                if not search.answered(bytes(reply.payload[: SHORT * defaults.KV_ASKED + 1])):
+                    self.refute(peer)
+                    search.held = 0
+                    return
+        except TransportError:
+            return  # keep what its earlier replies have shown
+
+
+def _are_layers(value: object) -> TypeGuard[list[int]]:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(each) is int for each in value)
+        and 0 <= value[0] < value[1] <= defaults.LAYERS_LIMIT
+    )

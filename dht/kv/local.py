@@ -1,0 +1,116 @@
+"""Chains whose KV this node holds: their blocks, and the records to publish. Sans-I/O.
+
+Chains with a common prefix share blocks. The number of chains and of blocks is limited; beyond it
+the least recently used chains are evicted.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from .. import defaults
+from ..records.key import Key
+from ..records.record import KvBody
+from .chain import Chain
+from .search import SHORT
+
+Layers = tuple[int, int]  # start, stop (exclusive)
+
+
+@dataclass(slots=True)
+class _Block:
+    name: bytes
+    layers: dict[Layers, int]  # layer range -> number of chains that hold it
+
+
+class LocalChains:
+    """Index of held chains, one entry per chain; a block that chains share is counted for each."""
+
+    def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):
+        self.blocks = 0
+        self._limits = chains, blocks
+        self._chains: OrderedDict[bytes, tuple[Chain, Layers]] = OrderedDict()  # by last use
+        self._by_key: dict[Key, OrderedDict[bytes, None]] = {}
+        self._blocks: dict[bytes, _Block] = {}
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+    def add(self, chain: Chain, layers: Layers) -> set[Key]:
+        """Add a chain, or mark it as just used; return the keys whose records may change."""
+        changed = self.remove(chain)
+        tip = chain.names[-1]
+        self._chains[tip] = chain, layers
+        self._by_key.setdefault(chain.key, OrderedDict())[tip] = None
+        self.blocks += len(chain)
+        for name in chain.names:
+            block = self._blocks.get(name[:SHORT])
+            if block is None:
+                self._blocks[name[:SHORT]] = _Block(name, {layers: 1})
+            elif block.name == name:
+                block.layers[layers] = block.layers.get(layers, 0) + 1
+        changed.add(chain.key)
+        return changed | self._evict()
+
+    def remove(self, chain: Chain) -> set[Key]:
+        """Remove a chain, except blocks that other chains share; return the changed keys."""
+        found = self._chains.pop(chain.names[-1], None)
+        if found is None:
+            return set()
+        chain, layers = found
+        tips = self._by_key[chain.key]
+        del tips[chain.names[-1]]
+        if not tips:
+            del self._by_key[chain.key]
+        self.blocks -= len(chain)
+        for name in chain.names:
+            block = self._blocks.get(name[:SHORT])
+            if block is not None and block.name == name:
+                block.layers[layers] -= 1
+                if not block.layers[layers]:
+                    del block.layers[layers]
+                if not block.layers:
+                    del self._blocks[name[:SHORT]]
+        return {chain.key}
+
+    def _evict(self) -> set[Key]:
+        chains, blocks = self._limits
+        changed: set[Key] = set()
+        while len(self._chains) > chains or self.blocks > blocks:
+            chain, _ = next(iter(self._chains.values()))
+            changed |= self.remove(chain)
+        return changed
+
+    def name(self, short: bytes, layers: Layers) -> bytes | None:
+        """Return the full name of a block that is here with all these layers, else None."""
+        block = self._blocks.get(short)
+        if block is None or not any(_covers(here, layers) for here in block.layers):
+            return None
+        return block.name
+
+    def held(self, chain: Chain, layers: Layers) -> int:
+        """Return how many leading blocks of a chain are here with these layers."""
+        for count, name in enumerate(chain.names):
+            if self.name(name[:SHORT], layers) != name:
+                return count
+        return len(chain)
+
+    def bodies(self, key: Key) -> list[KvBody]:
+        """Build the records of a key: its latest chains, without those that another contains."""
+        found: list[KvBody] = []
+        for tip in reversed(self._by_key.get(key, ())):
+            chain, layers = self._chains[tip]
+            if not self._is_contained(tip, layers):
+                found.append(chain.body(layers))
+            if len(found) == defaults.SLOTS[KvBody.kind]:
+                break
+        return found
+
+    def _is_contained(self, tip: bytes, layers: Layers) -> bool:
+        """Whether another chain contains this one, with the same or more layers."""
+        block = self._blocks[tip[:SHORT]]
+        there = sum(count for here, count in block.layers.items() if _covers(here, layers))
+        return there > 1  # the chain itself counts once
+
+
+def _covers(here: Layers, layers: Layers) -> bool:
+    return here[0] <= layers[0] and layers[1] <= here[1]

@@ -1,0 +1,153 @@
+"""Contact: the id of a serving node and the addresses at which it may be reached.
+
+A contact is a claim. A node enters the routing table only after it has answered under its key.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from itertools import zip_longest
+from typing import Final
+
+import msgpack
+
+from ...transport.address import Address
+from ...transport.decoding import decode
+from ...transport.errors import TransportError, Undecodable
+from ...transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from ...transport.networks import Nearness, nearness_at, network, parse_ip
+from .. import defaults
+from ..errors import BadMessage
+from .key import Key, node_key, point
+
+_ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
+
+
+class Contact:
+    """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
+
+    def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
+        """Drop addresses beyond the limits; add the peer id to each address that lacks it."""
+        self.peer = peer
+        self.addresses = _fitting(
+            each if each.peer is not None else replace(each, peer=peer) for each in addresses
+        )
+
+    @cached_property
+    def key(self) -> Key:
+        return node_key(self.peer)
+
+    @cached_property
+    def point(self) -> int:
+        """The key as an integer, cached because look-ups compute thousands of distances."""
+        return point(self.key)
+
+    @cached_property
+    def networks(self) -> frozenset[str]:
+        """Public networks (/24 or /48) of its addresses.
+
+        All DNS names count as one network, because they may resolve to any address. Addresses at
+        a relay, in a private network, or on this machine add none.
+        """
+        found = (network_of(each.host) for each in self.addresses if each.relay is None)
+        return frozenset(each for each in found if each)
+
+    @cached_property
+    def direct(self) -> bool:
+        """Whether it has an address that needs no relay."""
+        return any(each.relay is None for each in self.addresses)
+
+    @cached_property
+    def packed(self) -> bytes:
+        """Wire form: [public key, addresses as texts].
+
+        Addresses omit the peer id, which follows from the key: it would be half of the bytes of a
+        look-up's reply.
+        """
+        name = _named(self.peer)
+        texts = [str(each).removesuffix(name) for each in self.addresses]
+        packed: bytes = msgpack.packb([public_key_of(self.peer), texts])
+        return packed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contact) and other.peer == self.peer
+
+    def __hash__(self) -> int:
+        return hash(self.peer)
+
+    def __repr__(self) -> str:
+        return f"<contact {self.peer} {self.key.hex()[:8]}>"
+
+
+def merged(accounts: Sequence[Contact]) -> Contact:
+    """Merge several accounts of one peer's addresses, round robin.
+
+    Each account gives its first address, then its second, and so on, so that none can crowd out
+    the addresses of the others.
+    """
+    ranks = zip_longest(*(each.addresses for each in accounts))
+    return Contact(accounts[0].peer, (found for rank in ranks for found in rank if found))
+
+
+def network_of(host: str) -> str:
+    """Return the network that a public host counts to; "" for a host in a local network."""
+    found = parse_ip(host)
+    if found is None:
+        return "names"
+    if nearness_at(host) is not Nearness.PUBLIC:
+        return ""
+    return network(host, defaults.SUBNET_FOUR, defaults.SUBNET_SIX)
+
+
+def met_at(ip: str) -> str:
+    """Return the network that a peer linked at `ip` counts to; "" for one in a local network.
+
+    All peers behind relays count as one network: otherwise a peer could escape the limits per
+    network by hiding behind a relay.
+    """
+    return network_of(ip) if ip else "relayed"
+
+
+@lru_cache(4096)
+def read_contact(packed: bytes) -> Contact:
+    """Decode a contact of a message, dropping addresses that this version does not understand.
+
+    Raises BadMessage.
+    """
+    try:
+        fields = decode(packed, limit=defaults.CONTACT_BYTES)
+    except Undecodable as error:
+        raise BadMessage(f"cannot decode a contact: {error}") from None
+    if type(fields) is not list or [type(item) for item in fields[:2]] != [bytes, list]:
+        raise BadMessage("a contact must be [public key, addresses]")
+    key, texts = fields[:2]
+    if len(key) != KEY_BYTES or len(texts) > defaults.CONTACT_ADDRESSES:
+        raise BadMessage("a contact exceeds its limits")
+    peer = peer_id_of(key)
+    return Contact(peer, _understood(texts, _named(peer)))
+
+
+def _named(peer: PeerId) -> str:
+    """Return the suffix of a multiaddr that names its peer."""
+    return f"/p2p/{peer}"
+
+
+def _understood(texts: list[object], name: str) -> Iterable[Address]:
+    for text in texts:
+        if type(text) is not str:
+            raise BadMessage("a contact's address must be text")
+        try:
+            yield Address.parse(text if text.endswith(name) else text + name)
+        except TransportError:
+            continue
+
+
+def _fitting(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    found: dict[Address, None] = {}
+    left = _ADDRESS_LIMIT - 8  # less the bytes of the envelope
+    for each in addresses:
+        size = len(str(each)) + 3
+        if each not in found and size <= left and len(found) < defaults.CONTACT_ADDRESSES:
+            found[each] = None
+            left -= size
+    return tuple(found)

@@ -1,0 +1,77 @@
+"""Key space: 256-bit keys of nodes and records, with XOR as the distance.
+
+Maymounkov and Mazières, "Kademlia" (IPTPS 2002). A key is always a hash, so a position in the
+space can be chosen only by trying many inputs.
+"""
+
+import hashlib
+import re
+from functools import lru_cache
+from typing import Final, NewType
+
+from ...transport.identity import PeerId
+from ..errors import BadRecord
+
+Key = NewType("Key", bytes)
+KEY_BYTES: Final = 32
+SPACE: Final = 2**256
+
+_NODE: Final = "shoal/node-key/1"
+_RECORD: Final = "shoal/record-key/1"
+_TEXT = re.compile(r"[0-9a-f]{64}")
+
+
+@lru_cache(4096)
+def node_key(peer: PeerId) -> Key:
+    """Return the key of a node: a hash of its peer id, which it cannot choose freely."""
+    return _hashed(_NODE, peer)
+
+
+def record_key(kind: str, *parts: str | int) -> Key:
+    """Return the key of records of a kind about a subject; each part is hashed with its length."""
+    return _hashed(_RECORD, kind, *parts)
+
+
+def _hashed(domain: str, *parts: str | int) -> Key:
+    digest = hashlib.sha256()
+    for part in (domain, *parts):
+        data = str(part).encode()
+        digest.update(len(data).to_bytes(4) + data)
+    return Key(digest.digest())
+
+
+def point(key: Key) -> int:
+    """Return a key as an integer."""
+    return int.from_bytes(key)
+
+
+def distance(a: Key, b: Key) -> int:
+    """Return the XOR distance of two keys.
+
+    The distance is symmetric, and no two keys have the same distance to a third.
+    """
+    return point(a) ^ point(b)
+
+
+def key_at(place: int) -> Key:
+    """Return the key for an integer."""
+    return Key(place.to_bytes(KEY_BYTES))
+
+
+def key_text(key: Key) -> str:
+    """Return a key as 64 hex digits."""
+    return key.hex()
+
+
+def parse_key(text: str) -> Key:
+    """Parse the output of `key_text`. Raises BadRecord `bad-type`."""
+    if not _TEXT.fullmatch(text):
+        raise BadRecord("bad-type", "expected a key of 64 lower-case hex digits")
+    return Key(bytes.fromhex(text))
+
+
+def as_key(value: object) -> Key:
+    """Check a key from a message and return it. Raises BadRecord `bad-type`."""
+    if type(value) is not bytes or len(value) != KEY_BYTES:
+        raise BadRecord("bad-type", f"expected a key of {KEY_BYTES} bytes")
+    return Key(value)

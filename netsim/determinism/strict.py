@@ -1,0 +1,400 @@
+"""Isolation of a simulation from the real machine during a run.
+
+Inside a host the clocks and all randomness are the host's own. Operations that are not simulated (a
+real socket, a thread, a process, `time.sleep`) raise NotSimulated with the host's name. Code
+outside every host (the test, the report) keeps the real clocks and randomness: each replacement
+looks at the current host. Scheduling and garbage collection depend only on the program.
+
+`datetime.now` is compiled code that calls the operating system directly. Its type is immutable, so
+its entry in the type's dictionary is replaced. A subclass would not do: compiled libraries create
+and check for the original, and modules that imported the name before would keep it.
+
+Module attributes are replaced wherever the same function is bound. A clock in a default argument or
+a class attribute escapes, and so does randomness that compiled code draws for itself (OpenSSL's
+keys and nonces: the trace hashes lengths, not bytes).
+"""
+
+import _thread
+import ctypes
+import datetime
+import gc
+import os
+import random
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from functools import partial
+from ipaddress import ip_address
+from types import ModuleType
+from typing import Any, NoReturn
+
+from trio import _socket as trio_socket
+from trio import _subprocess as trio_subprocess
+from trio import _threads as trio_threads
+from trio._core import _run
+from trio._core import _thread_cache as trio_thread_cache
+
+from ..clock import without_descriptors
+from ..errors import NotSimulated
+from ..host import CURRENT, Host
+from .memory import Collector, deterministic_collection
+from .schedule import scheduling
+from .watchdog import watchdog
+
+Shim = Callable[..., Any]
+
+_armed = False
+_FORBIDDEN = {
+    "socket.__new__": "a real socket",
+    "subprocess.Popen": "a child process",
+    "os.posix_spawn": "a child process",
+    "os.fork": "a child process (`os.fork`)",
+    "os.forkpty": "a child process (`os.forkpty`)",
+    "os.exec": "another program (`os.exec`)",
+    "os.system": "a child process (`os.system`)",
+    "_thread.start_new_thread": "a thread",
+    "os.kill": "a signal to a process",
+    "os.killpg": "a signal to a process",
+    "socket.gethostbyname": "the machine's resolver",
+    "socket.gethostbyaddr": "the machine's resolver",
+    "sqlite3.connect": "a real file",
+}
+"""Audit events of the interpreter: they report a call whatever name it was made by."""
+
+_CHANGES = frozenset(
+    f"os.{call}"
+    for call in ("chmod", "chown", "link", "mkdir", "remove", "rename", "rmdir", "symlink",
+                 "truncate", "utime")
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise NotSimulated in the name of the current host."""
+    host = CURRENT.get(None)
+    name = host.name if host is not None else "outside every host"
+    raise NotSimulated(f"{name}: {what} is not simulated")
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _armed:
+        return
+    if event in _FORBIDDEN:
+        if CURRENT.get(None) is not None:
+            refuse(_FORBIDDEN[event])
+    elif event == "open" and isinstance(args[0], int):
+        return  # a descriptor that was checked when its file was opened by name
+    elif event in _CHANGES or (event == "open" and args[2] & _WRITING):
+        if CURRENT.get(None) is None or _imports(args):
+            return
+        refuse(f"writing to the real disk (`{args[0]}`)")
+
+
+def _imports(args: tuple[Any, ...]) -> bool:
+    """Whether Python writes compiled code of an import, which no host is responsible for."""
+    return any(isinstance(arg, str) and "__pycache__" in arg for arg in args)
+
+
+def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
+    """Wrap `real`: forbidden to hosts, or in the whole run."""
+
+    def forbidden(*args: Any, **kwargs: Any) -> Any:
+        if everywhere or CURRENT.get(None) is not None:
+            refuse(what)
+        return real(*args, **kwargs)
+
+    return forbidden
+
+
+def _by_host(real: Shim, simulated: Shim) -> Shim:
+    """Return a function that calls `simulated(host, …)` inside a host, otherwise `real(…)`."""
+
+    def shim(*args: Any, **kwargs: Any) -> Any:
+        host = CURRENT.get(None)
+        if host is None:
+            return real(*args, **kwargs)
+        return simulated(host, *args, **kwargs)
+
+    return shim
+
+
+# Clocks.
+
+
+def _now(host: Host) -> float:
+    return host.events.now
+
+
+def _nanoseconds(clock: Callable[[Host], float]) -> Shim:
+    return lambda host: round(clock(host) * 1e9)
+
+
+def _clock_gettime(host: Host, clock: int) -> float:
+    return host.wall() if clock == time.CLOCK_REALTIME else host.events.now
+
+
+def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> Any:
+    return real(host.wall() if seconds is None else seconds)
+
+
+def _written(real: Shim, host: Host, *args: Any) -> Any:
+    """Call `strftime` or `asctime`, whose last argument defaults to the present."""
+    if args and isinstance(args[-1], tuple):
+        return real(*args)
+    return real(*args, _LOCALTIME(host.wall()))
+
+
+_LOCALTIME = time.localtime
+
+
+def _clocks() -> Iterator[tuple[Shim, Shim]]:
+    for real, clock in (
+        (time.time, Host.wall),
+        (time.monotonic, _now),
+        (time.perf_counter, _now),
+        (time.process_time, _now),  # computing takes no time here
+        (time.thread_time, _now),
+    ):
+        yield real, _by_host(real, clock)
+        exact = getattr(time, f"{real.__name__}_ns")
+        yield exact, _by_host(exact, _nanoseconds(clock))
+    yield time.clock_gettime, _by_host(time.clock_gettime, _clock_gettime)
+    exact = time.clock_gettime_ns
+    yield exact, _by_host(exact, lambda host, clock: round(_clock_gettime(host, clock) * 1e9))
+    told: tuple[Shim, ...] = (time.localtime, time.gmtime, time.ctime)
+    for function in told:
+        yield function, _by_host(function, partial(_broken_down, function))
+    written: tuple[Shim, ...] = (time.strftime, time.asctime)
+    for function in written:
+        yield function, _by_host(function, partial(_written, function))
+
+
+@contextmanager
+def _simulated_datetime() -> Iterator[None]:
+    kind: Any = datetime.datetime
+    entries = gc.get_referents(kind.__dict__)[0]
+    now, utcnow = entries["now"], entries["utcnow"]
+    real_now, real_utcnow = kind.now, kind.utcnow
+
+    def simulated_now(cls: Any, tz: datetime.tzinfo | None = None) -> Any:
+        host = CURRENT.get(None)
+        if host is not None:
+            return cls.fromtimestamp(host.wall(), tz)
+        return now.__get__(None, cls)(tz) if cls is not kind else real_now(tz)
+
+    def simulated_utcnow(cls: Any) -> Any:
+        host = CURRENT.get(None)
+        if host is not None:
+            return cls.fromtimestamp(host.wall(), datetime.UTC).replace(tzinfo=None)
+        return utcnow.__get__(None, cls)() if cls is not kind else real_utcnow()
+
+    entries["now"], entries["utcnow"] = classmethod(simulated_now), classmethod(simulated_utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+    try:
+        yield
+    finally:
+        entries["now"], entries["utcnow"] = now, utcnow
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
+# Randomness.
+
+
+def entropy(host: Host, size: int, flags: int = 0) -> bytes:
+    """Return bytes of the host's own stream, which only look unpredictable."""
+    return host.streams.get(host.name, "entropy").randbytes(size)
+
+
+def _drawn(name: str, host: Host, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the `random` module on the host's own generator."""
+    return getattr(host.streams.get(host.name, "random"), name)(*args, **kwargs)
+
+
+def _randomness() -> Iterator[tuple[Shim, Shim]]:
+    yield os.urandom, _by_host(os.urandom, entropy)
+    if hasattr(os, "getrandom"):
+        yield os.getrandom, _by_host(os.getrandom, entropy)
+    shared = getattr(random.random, "__self__")  # noqa: B009 (bound method of a C type)
+    for name in random.__all__:
+        function = getattr(random, name)
+        if getattr(function, "__self__", None) is shared:
+            yield function, _by_host(function, partial(_drawn, name))
+    # These return the network card's address and the real time.
+    yield uuid.uuid1, _tripwire(uuid.uuid1, "`uuid.uuid1`")
+    yield uuid.getnode, _tripwire(uuid.getnode, "`uuid.getnode`")
+
+
+_SEED = random.Random.seed
+
+
+def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+    """Seed a generator without a seed from the host, not from the machine."""
+    host = CURRENT.get(None)
+    if a is None and host is not None:
+        a = int.from_bytes(entropy(host, 32), "big")
+    _SEED(self, a, version)
+
+
+def _seeded_key(kind: Any) -> Callable[[Any], Any]:
+    """Return a replacement of `generate` for a class of private keys that are 32 random bytes."""
+    real = kind.generate
+
+    def generate(cls: Any) -> Any:
+        host = CURRENT.get(None)
+        return real() if host is None else cls.from_private_bytes(entropy(host, 32))
+
+    return generate
+
+
+# Operations that hosts do not have.
+
+
+_GETADDRINFO = socket.getaddrinfo
+
+
+def _resolve(_: Host, name: Any, *args: Any, **kwargs: Any) -> Any:
+    """Resolve numeric addresses only; trio's resolver, which is simulated, resolves names."""
+    flags = kwargs.get("flags", args[4] if len(args) > 4 else 0)
+    try:
+        if not flags & socket.AI_NUMERICHOST:
+            ip_address(name)
+    except ValueError:
+        refuse("the machine's resolver")
+    return _GETADDRINFO(name, *args, **kwargs)
+
+
+def _missing() -> Iterator[tuple[Shim, Shim]]:
+    yield _GETADDRINFO, _by_host(_GETADDRINFO, _resolve)
+    yield socket.gethostname, _by_host(socket.gethostname, lambda host: host.name)
+    yield time.sleep, _tripwire(time.sleep, "`time.sleep`")
+    yield socket.socketpair, _tripwire(socket.socketpair, "a real socket pair")
+    start: Any = _thread.start_new_thread
+    yield start, _tripwire(start, "a thread")
+    for real, what in (
+        (trio_threads.to_thread_run_sync, "a thread (`trio.to_thread.run_sync`)"),
+        (trio_thread_cache.start_thread_soon, "a thread"),
+        (trio_subprocess._open_process, "a child process"),
+        (trio_socket.from_stdlib_socket, "a real socket (`from_stdlib_socket`)"),
+        (trio_socket.fromfd, "a real socket (`fromfd`)"),
+        (trio_socket.socketpair, "a real socket pair"),
+    ):
+        # Not even outside a host: virtual time would not wait for it.
+        yield real, _tripwire(real, what, everywhere=True)
+
+
+# Installation of the replacements.
+
+
+class _Bindings:
+    """The places in the imported modules where each replaced function is bound."""
+
+    def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
+        self._shims = shims  # by id: real function (kept alive), replacement
+        self._seen: set[tuple[str, int]] = set()
+        self._found: list[tuple[ModuleType, str, Shim, Shim]] = []
+
+    def replace(self) -> Callable[[], None]:
+        """Install the replacements; return a function that restores the real ones."""
+        for name, module in list(sys.modules.items()):
+            if isinstance(module, ModuleType) and (name, id(module)) not in self._seen:
+                self._seen.add((name, id(module)))
+                self._search(module)
+        for module, attribute, _, shim in self._found:
+            setattr(module, attribute, shim)
+        return self._restore
+
+    def _search(self, module: ModuleType) -> None:
+        if module.__name__ == __name__:
+            return
+        for name, value in list(vars(module).items()):
+            pair = self._shims.get(id(value))
+            if pair is not None:
+                self._found.append((module, name, *pair))
+
+    def _restore(self) -> None:
+        for module, name, real, _ in self._found:
+            setattr(module, name, real)
+
+
+_bindings: _Bindings | None = None
+
+
+def _bind() -> _Bindings:
+    global _bindings
+    if _bindings is None:
+        pairs = [*_clocks(), *_randomness(), *_missing()]
+        _bindings = _Bindings({id(real): (real, shim) for real, shim in pairs})
+        sys.addaudithook(_audit)
+    return _bindings
+
+
+@contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def _tripwires() -> Iterator[None]:
+    global _armed
+    before, _armed = _armed, True
+    try:
+        yield
+    finally:
+        _armed = before
+
+
+def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -> Any:
+    """Start a system task of trio in the caller's context, which trio would drop and with it the
+    host. End the task with its program.
+    """
+    host = CURRENT.get(None)
+    if host is None or settings.get("context") is not None:
+        return _SPAWN(runner, function, *args, **settings)
+    settings["context"] = copy_context()
+    if settings.get("name") is None:
+        settings["name"] = f"{host.name}:{getattr(function, '__qualname__', function)}"
+    return _SPAWN(runner, host.as_its_own, function, *args, **settings)
+
+
+_SPAWN: Any = _run.Runner.spawn_system_task
+_MANAGER: Any = vars(_run)["TheIOManager"]  # of this platform
+_GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
+
+
+@contextmanager
+def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
+    """Make a run a function of the program and its seed.
+
+    `shuffle` draws the order of tasks that could run at the same instant (to find programs that
+    depend on it); without it they run by age. `patience` is the seconds of real time that one task
+    may compute without a checkpoint before Stuck is raised; 0 means no limit. Yields the garbage
+    collector that the clock calls.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+
+    with ExitStack() as stack:
+        replacements: list[tuple[Any, str, Any]] = [
+            *scheduling(shuffle),
+            (_run.Runner, "spawn_system_task", _spawn_in_context),
+            (_MANAGER, "get_events", _GET_EVENTS),
+            (random.Random, "seed", _seed),
+        ]
+        for kind in (ed25519.Ed25519PrivateKey, x25519.X25519PrivateKey):
+            replacements.append((kind, "generate", classmethod(_seeded_key(kind))))
+        for owner, name, value in replacements:
+            stack.enter_context(_attribute(owner, name, value))
+        stack.callback(_bind().replace())
+        stack.enter_context(_simulated_datetime())
+        collector = stack.enter_context(deterministic_collection())
+        stack.enter_context(watchdog(patience))
+        stack.enter_context(_tripwires())
+        yield collector

@@ -1,0 +1,322 @@
+"""Diagnoses how peers reach this node, and by which strategies it reaches them (`shoal doctor`).
+
+Turns the measurements of the dialer into one situation, one verdict and a list of findings. It
+asks no peer itself.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from ...transport.bytestream import PathKind
+from ...transport.defaults import HTTPS_PORT
+from ...transport.dial.dialer import Dialer
+from ...transport.dial.endpoint import Endpoint
+from ...transport.host.seam import Interface
+from ...transport.link.link import Link
+from ...transport.nat.portmap.mapper import PROTOCOLS
+from ...transport.nat.portmap.mapping import SILENT
+from ...transport.nat.portmap.outcome import TITLES
+from ...transport.nat.punch.outcome import Result
+from ...transport.nat.reach.findings import Finding, PortMap, Situation, Strategy, findings
+from ...transport.nat.reach.reachability import Answer
+from ...transport.networks import path_kind_to
+from ..health import Condition
+
+_PUNCHED: Final = {
+    "tcp": Strategy.TCP_PUNCH,
+    "udp": Strategy.UDP_PUNCH,
+    "prediction": Strategy.PREDICTION,
+}
+_LOST: Final = ("reset", "quic", "symmetric-both")
+"""Reasons of a strategy that was tried and did not lead to the peer."""
+_SAID_BY_THE_MAPPER: Final = ("mapped", "map-refused", "no-map")
+
+
+class Diagnosis:
+    """Diagnosis of one node. Created before the node runs, because it records every new path."""
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        listen: str,
+        interfaces: Callable[[], list[Interface]],
+        *,
+        port_443: bool = False,
+    ) -> None:
+        self._dialer = dialer
+        self._interfaces = interfaces
+        self._endpoint: Endpoint = dialer.endpoint
+        self.local = path_kind_to(listen) is PathKind.LOOPBACK  # only this computer can connect
+        self._listen = listen
+        self._port_443 = port_443
+        self._taken: set[Strategy] = set()
+        self._endpoint.on_path(self._path_came)
+
+    # Facts.
+
+    def situation(self) -> Situation:
+        """Return the current facts that the findings rest on."""
+        worked, failed = self._strategies()
+        relays = self._dialer.relays.known
+        return Situation(
+            self._dialer.reach.reachability,
+            self._endpoint.port,
+            self._portmap(),
+            worked,
+            failed,
+            relays=len(relays),
+            relays_443=sum(each.everywhere is not None for each in relays),
+            linked=len(self._endpoint.links()),
+        )
+
+    def _path_came(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        if path_kind is PathKind.LAN:
+            self._taken.add(Strategy.LAN)
+        elif path_kind is PathKind.RELAYED:
+            self._taken.add(Strategy.RELAY)
+        elif path_kind is PathKind.PUNCHED and medium in _PUNCHED:
+            self._taken.add(_PUNCHED[medium])
+
+    def _strategies(self) -> tuple[set[Strategy], set[Strategy]]:
+        """Return the strategies that made a path since the start, and those that only failed."""
+        worked, failed, came = set(self._taken), set[Strategy](), set[Strategy]()
+        for outcome in self._dialer.puncher.outcomes.values():
+            for name, strategy in outcome.strategies.items():
+                if strategy.result is Result.WORKED:
+                    came.add(_PUNCHED[name])  # or the dialled address was public
+                elif strategy.result is Result.NO_ANSWER or strategy.reason in _LOST:
+                    failed.add(_PUNCHED[name])
+        if Strategy.PREDICTION in came:
+            worked.add(Strategy.PREDICTION)
+        if any(self._held_by_443()):
+            worked.add(Strategy.TCP_443)
+        return worked, failed - worked - came
+
+    def _held_by_443(self) -> Iterator[bool]:
+        for held in self._dialer.relays.relays:
+            link = self._endpoint.link(held.relay)
+            if link is not None:
+                yield any(path.address[1] == HTTPS_PORT for path in link.status.paths)
+
+    def _portmap(self) -> PortMap | None:
+        """Return the result of port mapping; None if mapping is off or a protocol is pending."""
+        outcome = self._dialer.mapper.outcome
+        if outcome.mapping is not None:
+            return PortMap(TITLES[outcome.mapping.protocol])
+        if (
+            not self._dialer.strategies.mapping
+            or outcome.note
+            or len(outcome.answers) < len(PROTOCOLS)
+        ):
+            return None
+        said = [
+            f"{TITLES[name]}: {words}"
+            for name, words in outcome.answers.items()
+            if words != SILENT.words
+        ]
+        return PortMap(refused="; ".join(said))
+
+    # Conclusions.
+
+    def verdict(self) -> Finding:
+        """Return in one line from where this node is reachable. The text follows "reachable:"."""
+        reach, held = self._dialer.reach.reachability, len(self._dialer.relays.relays)
+        through = f"through {_count(held, 'relay')}" if held else ""
+        if self.local:
+            return Finding("loopback", f"only by this computer: it listens on {self._listen} only")
+        if self._offline():
+            return Finding("offline", "by no peer: this computer is on no network")
+        if self._cut_off():
+            return Finding("cut-off", "unknown: no linked node answers at the moment")
+        if reach.public:
+            ways = {item.transport for item in reach.dialled if item.answer is Answer.REACHED}
+            named = " and ".join(name.upper() for name in sorted(ways))
+            return Finding("public", f"from everywhere, over {named}")
+        if reach.public is False:
+            if held:
+                return Finding("relayed", f"{through}, and then by hole punching")
+            words = "only by peers that it dials itself: no relay has accepted it"
+            return Finding("unreachable", words)
+        if not self._endpoint.links():
+            return Finding("alone", "unknown: no connections yet")
+        if reach.measured_at is None:
+            return Finding("measuring", "not known yet: measuring now")
+        if held:
+            return Finding("relayed", f"{through}; no linked node could test other paths")
+        if self._among_neighbours():
+            words = "by the nodes on its own network; not tested from outside"
+            return Finding("lan-only", words)
+        return Finding("unknown", "unknown: no linked node could test it from outside")
+
+    def _offline(self) -> bool:
+        """Whether this computer has only addresses that no other computer can reach."""
+        return all(path_kind_to(each.address) is PathKind.LOOPBACK for each in self._interfaces())
+
+    def _cut_off(self) -> bool:
+        """Whether there are links but all have lost their paths."""
+        links = self._endpoint.links()
+        return bool(links) and all(link.path_kind is None for link in links)
+
+    def _among_neighbours(self) -> bool:
+        """Whether all linked peers are on this computer's own networks."""
+        return bool(self._endpoint.links()) and not self._has_company()
+
+    def _has_company(self) -> bool:
+        """Whether a peer outside this computer's own networks is linked."""
+        near = (PathKind.LAN, PathKind.LOOPBACK, None)
+        return any(link.path_kind not in near for link in self._endpoint.links())
+
+    def findings(self) -> list[Finding]:
+        """Return all findings, the most important first."""
+        if self.local:
+            words = f"this node listens on {self._listen}, which other computers cannot reach"
+            hint = "start it with `--listen default` to listen on all addresses"
+            return [Finding("loopback", words, hint)]
+        if self._offline():
+            words = "no network interface of this computer is up and has an address"
+            return [Finding("offline", words, "connect it; the node continues by itself")]
+        general = findings(self.situation())
+        strategies = [each for each in general if each.code.startswith("strategy-")]
+        return [
+            *self._own_parts(),
+            *self._company(),
+            *self._as_the_mapper_says([each for each in general if each not in strategies]),
+            *self._relays(),
+            *self._switched_off(strategies),
+        ]
+
+    def conditions(self) -> list[Condition]:
+        """Return the problems of this machine itself."""
+        return [
+            Condition(each.code, each.sentence, each.hint or None) for each in self._own_parts()
+        ]
+
+    def _own_parts(self) -> Iterator[Finding]:
+        dialer = self._dialer
+        if dialer.ports.without_udp:
+            yield Finding(
+                "no-udp-port",
+                f"this node has no UDP port, so it uses TCP only: {dialer.ports.without_udp}",
+                "end the other program, or choose another port with `--listen IP:PORT`",
+            )
+        lan = dialer.neighbourhood.lan
+        if lan is not None and lan.condition:
+            yield Finding("lan-silent", lan.condition)
+        if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
+            yield self._no_443()
+
+    @staticmethod
+    def _no_443() -> Finding:
+        return Finding(
+            "no-443",
+            "cannot listen on TCP port 443: another program uses it, or this user may not",
+            "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` permits every user",
+        )
+
+    def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
+        """Replace short sentences about the router by the more detailed ones of the port mapper."""
+        said = self._dialer.mapper.outcome.sentences()
+        codes = {each.code for each in general}
+        for each in general:
+            if each.code not in _SAID_BY_THE_MAPPER:
+                yield each
+                continue
+            yield replace(each, sentence=said[0])
+            if each.code == "mapped" and "double-nat" not in codes:
+                yield from (Finding("double-nat", words) for words in said[1:])
+        silent = not codes & set(_SAID_BY_THE_MAPPER)
+        if (
+            silent
+            and self._dialer.strategies.mapping
+            and not self._dialer.reach.reachability.public
+        ):
+            yield Finding("port-mapping", said[0])
+
+    def _company(self) -> Iterator[Finding]:
+        if self._cut_off():
+            yield Finding(
+                "cut-off",
+                "all linked nodes fell silent at once; this node is looking for other paths",
+                "check that this computer still has internet access",
+            )
+        if not self._endpoint.links():
+            yield Finding(
+                "alone",
+                "no other node is linked",
+                "`shoal node --bootstrap ADDR` or `shoal join CODE` names a first one; from a "
+                "network that allows nothing but the web, only nodes that listen on TCP port 443 "
+                "can be reached",
+            )
+
+    def _relays(self) -> Iterator[Finding]:
+        dialer = self._dialer
+        held = len(dialer.relays.relays)
+        if held:
+            yield Finding(
+                "relays",
+                f"{_count(held, 'relay')} will introduce peers that look for this node, and carry "
+                "traffic that has no direct path, slowly",
+            )
+        elif dialer.strategies.relay and not dialer.relays.reachable and self._has_company():
+            yield Finding(
+                "no-relay",
+                "no relay has accepted this node: hole punching starts over a relay, so peers that "
+                "this node does not dial itself may not reach it. A swarm has no relays if none of "
+                "its nodes can be reached from outside",
+                "one node with a public address or a forwarded port is enough; it becomes a relay",
+            )
+        yield from self._lends()
+
+    def _lends(self) -> Iterator[Finding]:
+        """Report whether this node relays, or could relay."""
+        book, web = self._dialer.relaying.book, self._dialer.web_port
+        if book.lends:
+            yield Finding(
+                "lends",
+                f"this node relays for others, {book.limits.rate / 1000:g} kB a second in all: it "
+                "introduces peers to each other and carries traffic that has no direct path",
+                "`shoal node --relay 1MB` lends more, `--relay none` nothing",
+            )
+            if web is not None and web.failure:
+                yield self._no_443()
+        elif self._dialer.reach.reachability.public and not book.limits.rate:
+            yield Finding(
+                "could-relay",
+                "this node could relay for peers behind strict routers, but its owner forbids it",
+                "`shoal config unset relay`, then start it again",
+            )
+
+    def _switched_off(self, strategies: list[Finding]) -> Iterator[Finding]:
+        """Mark the strategies that the owner switched off: they neither work nor fail."""
+        allowed, udp = self._dialer.strategies, self._dialer.udp is not None
+        off = {
+            "strategy-lan": (allowed.lan, "--no-lan"),
+            "strategy-mapped": (allowed.mapping, "--no-port-mapping"),
+            "strategy-tcp-punch": (allowed.punch_tcp, ""),
+            "strategy-udp-punch": (allowed.punch_udp and udp, "--no-udp"),
+            "strategy-prediction": (allowed.punch_udp and udp, "--no-udp"),
+            "strategy-relay": (allowed.relay, ""),
+            "strategy-tcp-443": (allowed.relay, ""),
+        }
+        for each in strategies:
+            on, flag = off.get(each.code, (True, ""))
+            if on:
+                yield each
+                continue
+            name = each.sentence.partition(":")[0]
+            by = f" (`{flag}`)" if flag else ""
+            yield replace(each, sentence=f"{name}: switched off by its owner{by}")
+
+
+def finding_view(finding: Finding) -> dict[str, Any]:
+    """Return a finding for the control socket; `hint` is null if there is nothing to do."""
+    return {
+        "code": finding.code,
+        "sentence": finding.sentence,
+        "hint": finding.hint or None,
+    }
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

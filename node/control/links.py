@@ -1,0 +1,143 @@
+"""Views of links for the control socket: their paths, their rates, and why one is not direct."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...transport.bytestream import PathKind
+from ...transport.dial.dialer import Dialer, Strategies
+from ...transport.identity import PeerId
+from ...transport.link.link import Link
+from ...transport.link.status import PathStatus
+from ...transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
+from ...transport.relay.defaults import RelayLimits
+
+Looked = Mapping[PeerId, tuple[bytes, int, int]]
+"""A sample by peer: the peer's incarnation, bytes in, bytes out."""
+
+SYMMETRIC: Final = (
+    "both routers use another port for every peer, in no predictable order (symmetric NAT), so no "
+    "direct path is possible"
+)
+SPARED: Final = (
+    "one of the two routers uses another port for every peer, and this link carries too little "
+    "traffic to search for it"
+)
+_REFUSALS: Final = {
+    "busy": "one of the two nodes was busy with other attempts; it is retried later",
+    "too-often": "it was tried often lately; it is retried later",
+    "glare": "both sides began at once; it is retried later",
+    "timeout": "the peer did not reply to the request to try",
+    "unknown-method": "the peer cannot punch holes: it may be of an older version",
+    "not-running": "one of the two nodes was starting or stopping; it is retried later",
+}
+_TCP: Final = {
+    "reset": "over TCP a router answered with resets",
+    "budget": "TCP has used up its attempts for now",
+    "no-address": "no address of the peer is known that TCP could dial",
+}
+_UDP: Final = {
+    "quic": "UDP came through, but QUIC on it got no reply",
+    "no-udp": "this node has no UDP port",
+    "udp-blocked": "one of the two networks blocks outgoing UDP",
+}
+SHOWN_CODE: Final = 32  # characters of a peer's own code
+
+
+def look(links: list[Link]) -> Looked:
+    """Sample the byte counts of links. Two samples give the rates."""
+    found = {}
+    for link in links:
+        status = link.status
+        found[link.peer] = (status.peer_incarnation, status.bytes_in, status.bytes_out)
+    return found
+
+
+def link_view(link: Link, dialer: Dialer, before: Looked, span: float, now: float
+              ) -> dict[str, Any]:  # fmt: skip
+    """Describe a link, with rates in bytes per second over the last `span` seconds."""
+    status = link.status
+    name, was_in, was_out = before.get(link.peer, (b"", 0, 0))
+    known = name == status.peer_incarnation and span > 0
+    used = next((path for path in status.paths if path.used), None)
+    return {
+        "peer": link.peer,
+        "path": status.path,
+        "medium": used.medium if used is not None else None,
+        "rtt_ms": _ms(status.rtt),
+        "rate_in": (status.bytes_in - was_in) / span if known else None,
+        "rate_out": (status.bytes_out - was_out) / span if known else None,
+        "bytes_in": status.bytes_in,
+        "bytes_out": status.bytes_out,
+        "linked_s": now - status.since,
+        "paths": [_path_view(path) for path in status.paths],
+        "why_relayed": why_relayed(link.path_kind, dialer.outcome(link.peer), dialer.strategies),
+    }
+
+
+def _path_view(path: PathStatus) -> dict[str, Any]:
+    return {
+        "path": path.path_kind.value,
+        "medium": path.medium,
+        "address": f"{path.address[0]} port {path.address[1]}" if path.address[0] else None,
+        "rtt_ms": _ms(path.rtt),
+        "used": path.used,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def why_relayed(
+    path_kind: PathKind | None, outcome: Outcome | None, strategies: Strategies
+) -> str | None:
+    """Say in a sentence why a link goes through a relay; None if it does not."""
+    if path_kind is not PathKind.RELAYED:
+        return None
+    if not (strategies.punch_tcp or (strategies.punch_udp and strategies.udp)):
+        return "hole punching is switched off on this node"
+    if outcome is None:
+        return "a direct path has not been tried yet"
+    if outcome.worked:
+        return "the direct path was lost; another one is being tried"
+    tcp, udp, prediction = (
+        outcome.strategies.get(name, StrategyOutcome(Result.NOT_NEEDED))
+        for name in ("tcp", "udp", "prediction")
+    )
+    if tcp == udp == prediction and tcp.reason:
+        code = tcp.reason[:SHOWN_CODE]
+        return _REFUSALS.get(code, f"the peer did not take part (code {code!a})")
+    if prediction.reason == "symmetric-both":
+        return SYMMETRIC
+    if prediction.reason == "search-spared":
+        return SPARED
+    rounds = f" in {outcome.rounds} rounds" if outcome.rounds > 1 else ""
+    words = [_TCP.get(tcp.reason, "TCP got no reply"), _UDP.get(udp.reason, "UDP got no reply")]
+    if prediction.reason == "busy":
+        words.append("the search for the router's port waits for another search to end")
+    return f"hole punching failed{rounds}: {'; '.join(words)}"
+
+
+def relay_views(dialer: Dialer, now: float) -> list[dict[str, Any]]:
+    """Describe the relays at which this node has a reservation, the nearest first."""
+    return [
+        {"peer": held.relay, "rtt_ms": held.rtt * 1000, "expires_s": held.expires - now}
+        for held in dialer.relays.relays
+    ]
+
+
+def relaying_view(dialer: Dialer) -> dict[str, Any]:
+    """Describe what this node relays for others; `rate` is its limit in bytes per second."""
+    book = dialer.relaying.book
+    limits: RelayLimits = book.limits
+    figures = book.figures()
+    return {
+        "on": book.lends,
+        "allowed": limits.rate > 0,
+        "rate": limits.rate if book.lends else 0,
+        "places": figures.reservations,
+        "circuits": figures.circuits,
+        "strangers": figures.stranger_circuits,
+        "bytes": figures.relayed,
+        "refused": figures.refused,
+    }

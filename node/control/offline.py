@@ -1,0 +1,101 @@
+"""Operations of commands on a data folder on which no daemon runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...dht.content.library import Library
+from ...tasks.engine.families import check_model
+from ...transport.host.seam import Host
+from ..folder import open_folder
+from ..settings.config import DataFolder
+from ..settings.settings import set_key, view
+from .models import unnamed
+from .removal import loss_view, model_meant
+from .views import added_entry, model_entry, model_view
+
+
+async def add_model(
+    host: Host,
+    data: Path,
+    folder: Path,
+    name: str | None,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Import a model folder while holding the lock of the data folder.
+
+    Raises DataFolderInUse, ModelError.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        before = library.names()
+        added, manifest = await library.add(folder, name, progress)
+        return added_entry(added, manifest, before)
+    finally:
+        lock.release()
+
+
+async def list_models(host: Host, data: Path) -> dict[str, Any]:
+    """List the library's models, without the swarm's view of the nodes that serve them."""
+    library = await _library(host, data)
+    entries = []
+    for name, root in library.names().items():
+        entry = model_entry(name, await library.manifest(root), local=True)
+        held = await library.holdings(root)
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
+    for entry in await unnamed(library, {entry["root"] for entry in entries}):
+        held = await library.holdings(entry["root"])
+        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
+    return {"models": entries}
+
+
+async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
+    """Describe one model of the library. Raises ModelError `unknown-model`."""
+    library = await _library(host, data)
+    root = library.resolve(name)
+    shown = next((n for n, r in library.names().items() if r == root), name)
+    return model_view(shown, await library.manifest(root), {}, local=True)
+
+
+async def show_settings(host: Host, data: Path) -> dict[str, Any]:
+    """Return the settings of the next start. Raises BadSetting."""
+    return await host.offload(view, host, DataFolder(data), None)
+
+
+async def change_setting(host: Host, data: Path, key: str, text: str | None) -> dict[str, Any]:
+    """Store or remove a setting for the next start, while holding the lock of the data folder.
+
+    Raises DataFolderInUse, BadSetting, TransportError, NodeError.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        setting = await host.offload(set_key, host, DataFolder(data), key, text)
+    finally:
+        lock.release()
+    return {"key": key, "text": setting and setting.text, "applied": False}
+
+
+async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict[str, Any]:
+    """Remove a model if `sure`, else say what would be lost, while holding the lock of the data
+    folder. Copies on other nodes are unknown here. Raises DataFolderInUse, ModelError."""
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        root = model_meant(name, library)
+        loss = await loss_view(library, root)
+        freed = await host.offload(library.store.size_of, await library.only_of(root))
+        if sure:
+            await library.remove(root)
+            await library.usage.save()
+        return loss | {
+            "freed": freed, "copies": None, "partial": None, "linked": False, "removed": sure,
+        }  # fmt: skip
+    finally:
+        lock.release()
+
+
+async def _library(host: Host, data: Path) -> Library:
+    library = Library(host, DataFolder(data).library, check_config=check_model)
+    await library.open()
+    return library

@@ -1,0 +1,155 @@
+"""Removes models and blobs from a node's library for its owner, and says first what would be lost.
+
+A root that is served or being fetched is refused: the owner ends that use first, so that no removal
+takes layers from a running chain. Specified in docs/spec/control.md, `model_rm` and `blob_rm`.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...dht.content.library import Library
+from ...dht.errors import ModelError
+from ...state.membership.record import MemberRecord
+from ...tasks.inference.models import holders
+from ...transport.identity import PeerId
+from .. import defaults
+from .models import NAME_LIMIT
+from .operations import text_of
+from .server import Emit, Operation
+
+if TYPE_CHECKING:
+    from ..daemon.daemon import Node
+
+END_SERVING = (
+    "stop the node (`shoal stop`), then repeat the command; afterwards start the node with another "
+    "model: `shoal node --model NAME`"
+)
+
+
+class Removal:
+    """Operations that remove content from one node's library."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def table(self) -> Mapping[str, Operation]:
+        return {"model_rm": self.model_rm, "blob_rm": self.blob_rm}
+
+    async def model_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Remove a model of this library if `sure`, else say what would be lost."""
+        root = model_meant(text_of(request, "name", NAME_LIMIT), self._node.library)
+        return await self._remove(root, sure=request.get("sure") is True)
+
+    async def blob_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+        """Remove a blob of this library if `sure`, else say what would be lost."""
+        text = text_of(request, "root", NAME_LIMIT)
+        root = blob_meant(text.lower(), self._node.library.blobs.roots())
+        return await self._remove(root, sure=request.get("sure") is True)
+
+    async def _remove(self, root: str, *, sure: bool) -> dict[str, Any]:
+        self._check_unused(root)
+        loss = await self._loss(root)
+        if sure:
+            await self._node.quota.remove(root)
+            await self._node.library.usage.save()
+        return loss | {"removed": sure}
+
+    def _check_unused(self, root: str) -> None:
+        """Raise ModelError `in-use` if a root is served or being fetched."""
+        node = self._node
+        name = _called(node.library, root)
+        if root in node.exchange.fetching() and not node.serving.is_for(root):
+            raise ModelError(
+                "in-use",
+                f"{name} is being fetched",
+                hint="wait until it is complete, or end the command that fetches it (Ctrl-C)",
+            )
+        shards = [shard for shard in node.directory.own().shards if shard.root == root]
+        if not shards and not node.serving.is_for(root):
+            return
+        what = f"this node is about to serve {name}"
+        if shards:
+            layers = ", ".join(f"{shard.start}:{shard.stop}" for shard in shards)
+            what = f"this node serves layers {layers} of {name}"
+            alone = _spelled(_only_here(root, node.directory.members(), node.identity.peer))
+            what += f"; no other node serves {alone}" if alone else "; others serve them as well"
+        raise ModelError("in-use", what, hint=END_SERVING)
+
+    async def _loss(self, root: str) -> dict[str, Any]:
+        """Return what a removal loses, and which parts of it other nodes claim to hold."""
+        node = self._node
+        whole = await node.providers.replicas(root)
+        some = set(holders(root, node.directory)) - whole
+        return await loss_view(node.library, root) | {
+            "freed": await node.quota.freed_by(root),
+            "copies": len(whole),
+            "partial": len(some),
+            "linked": bool(node.holdings.linked()),
+        }
+
+
+async def loss_view(library: Library, root: str) -> dict[str, Any]:
+    """Describe a root before its removal, as far as the library can tell. Raises ModelError."""
+    own = await library.only_of(root)
+    every = await library.parts(root)
+    return {
+        "kind": "blob" if root in library.blobs.roots() else "model",
+        "root": root,
+        "names": [name for name, known in library.names().items() if known == root],
+        "shared": len(every) - len(own),
+        "fetched": root in library.usage.fetched,
+        "embedded": root == defaults.EMBEDDED_ROOT,
+    }
+
+
+def model_meant(text: str, library: Library) -> str:
+    """Return the root of the one model of this library that `text` means. Raises ModelError."""
+    try:
+        return library.resolve(text)
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        raise ModelError(
+            error.code,
+            f"{ascii(text)[:80]} is not a model on this node's disk",
+            hint="`shoal model list` marks models on this disk in the column HERE",
+        ) from None
+
+
+def blob_meant(text: str, roots: Collection[str]) -> str:
+    """Return the one blob whose root begins with `text`. Raises ModelError."""
+    found = [root for root in roots if text and root.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    code, what = ("ambiguous-blob", f"matches {len(found)} blobs on this disk")
+    if not found:
+        code, what = ("unknown-blob", "matches no blob on this disk")
+    raise ModelError(code, f"{ascii(text)[:66]} {what}", hint="`shoal blob list` shows the roots")
+
+
+def _only_here(
+    root: str, members: Mapping[PeerId, MemberRecord], own: PeerId
+) -> list[tuple[int, int]]:
+    """Return the layers of a model that only this node serves, as ranges."""
+    mine: set[int] = set()
+    others: set[int] = set()
+    for peer, record in members.items():
+        for shard in record.shards:
+            if shard.root == root:
+                (mine if peer == own else others).update(range(shard.start, shard.stop))
+    ranges: list[tuple[int, int]] = []
+    for layer in sorted(mine - others):
+        if ranges and ranges[-1][1] == layer:
+            ranges[-1] = ranges[-1][0], layer + 1
+        else:
+            ranges.append((layer, layer + 1))
+    return ranges
+
+
+def _spelled(ranges: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in ranges)
+
+
+def _called(library: Library, root: str) -> str:
+    names = [name for name, known in library.names().items() if known == root]
+    return f"`{names[0] if names else root[:16]}`"

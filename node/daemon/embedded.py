@@ -1,0 +1,86 @@
+"""The embedded model, which a first node serves so that a fresh swarm answers at once."""
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+import trio
+
+from ...dht.content.library import Library
+from ...dht.errors import ModelError
+from ...state.directory import Directory
+from ...tasks.inference.models import holders
+from ...transport.host.seam import Host
+from .. import defaults
+from ..health import Health
+from ..models.inventory import Holdings
+
+CONFIG_LIMIT = 1 << 20  # bytes of config.json
+
+
+def embedded_folder() -> Path:
+    """Return the Hugging Face folder that is shipped inside the package."""
+    return Path(str(resources.files("shoal"))) / "models" / defaults.EMBEDDED_MODEL
+
+
+def embedded_layers(host: Host) -> int:
+    """Return the number of layers of the embedded model."""
+    config = json.loads(host.files.read(embedded_folder() / "config.json", limit=CONFIG_LIMIT))
+    return int(config["num_hidden_layers"])
+
+
+async def import_embedded(library: Library) -> str:
+    """Import the embedded model into the library under its name and return its root."""
+    _, manifest = await library.add(embedded_folder(), defaults.EMBEDDED_MODEL)
+    return manifest.root
+
+
+class EmbeddedModel:
+    """Imports the embedded model into a node's library, and repairs it there."""
+
+    def __init__(
+        self, host: Host, library: Library, directory: Directory, holdings: Holdings, health: Health
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._directory = directory
+        self._holdings = holdings
+        self._health = health
+
+    def is_needed(self, *, fresh: bool) -> bool:
+        """Whether to import the model: this is the `fresh` first node of a swarm and its library
+        is empty, or the library's manifest of the model was damaged."""
+        names = self._library.names()
+        known = names.get(defaults.EMBEDDED_MODEL, "")
+        return (fresh and not names) or known not in {"", *self._library.roots()}
+
+    async def bring(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Import the model, and retry until that succeeds. Starts after the first attempt."""
+        root = self._library.names().get(defaults.EMBEDDED_MODEL)
+        while True:
+            try:
+                if root is None:
+                    await import_embedded(self._library)
+                else:  # its manifest was damaged
+                    await self._library.restore(embedded_folder(), root)
+                await self._holdings.announce()
+                await self._holdings.announce_chunks()
+            except ModelError as error:
+                self._health.report("embedded-model", error.message, hint=error.hint)
+            else:
+                self._health.clear("embedded-model")
+                task_status.started()
+                return
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+            await trio.sleep(defaults.EMBEDDED_PAUSE)
+
+    async def restore(self, root: str, digests: Sequence[str]) -> None:
+        """Restore chunks of the model from the package if no other member has them."""
+        if self._library.names().get(defaults.EMBEDDED_MODEL) != root:
+            return
+        if holders(root, self._directory):
+            return
+        if await self._host.offload(self._library.store.missing, digests):
+            await self._library.restore(embedded_folder(), root)

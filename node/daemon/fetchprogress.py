@@ -1,0 +1,36 @@
+"""Formats the progress of a node's fetches as lines for its terminal. No I/O."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...transport.host.seam import Host
+from .. import defaults
+
+MIB = 2**20
+
+
+class FetchProgress:
+    """Produces a progress line at most every PROGRESS_PAUSE seconds, while bytes arrive."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._said: tuple[float, int] | None = None  # time of the last line, and bytes done then
+
+    def line(self, status: Mapping[str, Any]) -> str | None:
+        """Return the line to print for a `Serving.status`, or None."""
+        done, total, now = status["done_bytes"], status["total_bytes"], self._host.now()
+        if status["phase"] != "fetching" or not total:
+            self._said = None
+            return None
+        if self._said is None:
+            self._said = now, done
+            return None
+        at, before = self._said
+        if done == before or now - at < defaults.PROGRESS_PAUSE:
+            return None
+        self._said = now, done
+        rate = max(done - before, 0) / (now - at) / MIB
+        return (
+            f"{100 * done // total} % fetched: {done / MIB:.1f} of {total / MIB:.1f} MiB, "
+            f"{rate:.1f} MiB/s"
+        )

@@ -1,0 +1,128 @@
+"""Runs a daemon's part in jobs: submits its own, does other nodes', and counts their usage."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...state.claims.rule import KIND
+from ...state.errors import FeedFull
+from ...state.group.facts import Role
+from ...state.views.members import JOBS
+from ...tasks.jobs.desk import Desk
+from ...tasks.jobs.prompt import Prompts
+from ...tasks.jobs.results import Results
+from ...tasks.jobs.shelf import Shelf
+from ...tasks.jobs.turn import IdleTime
+from ...tasks.jobs.worker import Worker
+from ...tasks.usage.accounting import Accounting
+from ...tasks.usage.metering import Use
+from ...transport.identity import PeerId
+from ..folder import disk_errors
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+
+class Working:
+    """Jobs of one node. Created after the computing parts."""
+
+    def __init__(self, node: "Node") -> None:
+        host, state, own = node.host, node.state, node.identity.peer
+        self._state = state
+        self._own = own
+        self._folder = node.config.folder
+        shelf = Shelf(
+            host,
+            node.library,
+            node.exchange,
+            node.config.folder.shelf,
+            make_room=node.quota.evict_for,
+            linked=node.holdings.linked,
+            withdraw=node.holdings.evicted,
+        )
+        guard = node.endpoint.guard
+        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf, guard)
+        self._accounting = Accounting(state, own, node.stage.meter, self._payer)
+        turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
+        prompts = Prompts(
+            node.gateway,
+            turn,
+            node.directory.members,
+            host.now,
+            works_for=lambda root: node.serving.is_for(root) or node.library.is_named(root),
+        )
+        wanted = node.config.jobs
+        self.worker = Worker(
+            host,
+            state,
+            own,
+            {prompts.kind: prompts},
+            turn,
+            shelf,
+            live=node.directory.members,
+            ready=lambda: (
+                (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
+            ),
+            asks=self._is_member,
+            guard=guard,
+        )
+        self._does_jobs = wanted or (wanted is None and node.engine is not None)
+        self.worker.health = lambda trouble: (
+            node.health.clear("jobs") if trouble is None else node.health.report("jobs", trouble)
+        )
+
+    @property
+    def does_jobs(self) -> bool:
+        """Whether this node does other nodes' jobs when it is idle."""
+        return self._does_jobs and not self._is_client()
+
+    def _payer(self, use: Use) -> PeerId | None:
+        """Return the author of the job that a gateway names, if that gateway has claimed it;
+        otherwise it could name any job. None: the job or the claim is unknown here."""
+        if not use.job:
+            return use.gateway
+        jobs = self._state.views.jobs
+        standing = jobs.get(use.job)
+        if standing is None or standing.job is None or not jobs.claim_by(use.gateway, use.job):
+            return None
+        return standing.job.author
+
+    def _is_member(self, author: PeerId) -> bool:
+        """Whether an author is in this node's group, if it has one: revoked authors get no work."""
+        upkeep = self._state.upkeep
+        return upkeep is None or upkeep.group.order.role(author) is not None
+
+    def _is_client(self) -> bool:
+        """Whether this node is a client of a group. Members ignore what a client says of jobs."""
+        upkeep = self._state.upkeep
+        return upkeep is not None and upkeep.group.role is Role.CLIENT
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled. Starts when the results of earlier runs are loaded."""
+        with disk_errors(self._folder):
+            await self.desk.results.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.desk.run)
+            nursery.start_soon(self._accounting.run)
+            nursery.start_soon(self.worker.run if self._does_jobs else self._withdraw)
+            task_status.started()
+
+    async def leave(self) -> None:
+        """Take no more jobs."""
+        if self._does_jobs:
+            await self.worker.leave()
+
+    def write_usage(self) -> None:
+        """Write the usage counted since the last write, before this node ends."""
+        self._accounting.write(last=True)
+
+    async def _withdraw(self) -> None:
+        """Withdraw an earlier run's offer to do jobs, and its unfinished claims."""
+        await self._state.shown.wait()
+        begun = [c.job for c in self._state.views.jobs.claims_by(self._own) if not c.done]
+        with suppress(FeedFull):  # a forked feed accepts no entries
+            if self._state.get("member", JOBS) is not None:
+                self._state.set("member", JOBS, None)
+            for job in begun:
+                self._state.set(KIND, job, None)

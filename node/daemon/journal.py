@@ -1,0 +1,90 @@
+"""The log of a running node: peers that join and leave, and the answers it gave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...state.views.usage import Count
+from ...transport.identity import PeerId
+from ..defaults import JOURNAL_NAMED, JOURNAL_PAUSE
+
+if TYPE_CHECKING:
+    from .daemon import Node
+
+LETTERS = 12  # last letters of a peer id; the first are the same for all peers
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The figures that the log compares, at one moment."""
+
+    peers: frozenset[PeerId] = frozenset()
+    """The live peers."""
+    answers: int = 0
+    """Prompts answered for clients of this node since its start; `tokens` are their tokens."""
+    tokens: int = 0
+    served: Count = field(default_factory=Count)
+    """Work done for other nodes since the start."""
+
+
+class Journal:
+    """Produces log lines about the changes between two looks. No I/O.
+
+    Each look gives at most four lines of bounded length, however many peers join or leave.
+    """
+
+    def __init__(self) -> None:
+        self._before = Standing()
+
+    def lines(self, now: Standing) -> list[str]:
+        """Return the lines about the changes since the last call."""
+        before, self._before = self._before, now
+        found = []
+        if joined := now.peers - before.peers:
+            found.append(f"joined: {_named(joined)}; {_others(now.peers)}")
+        if lost := before.peers - now.peers:
+            found.append(f"lost: {_named(lost)}; {_others(now.peers)}")
+        if now.answers != before.answers:
+            tokens = now.tokens - before.tokens
+            found.append(f"answered {_many(now.answers - before.answers, 'prompt', tokens)}")
+        served = now.served - before.served
+        if served.requests or served.tokens_out:
+            found.append(f"served {_many(served.requests, 'session', served.tokens_out)} to others")
+        return found
+
+
+def _named(peers: frozenset[PeerId]) -> str:
+    names = [f"…{peer[-LETTERS:]}" for peer in sorted(peers)]
+    return ", ".join(names[:JOURNAL_NAMED]) + _more(names[JOURNAL_NAMED:])
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names)} more" if names else ""
+
+
+def _others(peers: frozenset[PeerId]) -> str:
+    return "1 other node now" if len(peers) == 1 else f"{len(peers)} other nodes now"
+
+
+def _many(count: int, thing: str, tokens: int) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}, {tokens} tokens"
+
+
+async def keep_journal(node: "Node") -> None:
+    """Log changes to `node.say`, until cancelled."""
+    journal = Journal()
+    while True:
+        for line in journal.lines(_standing(node)):
+            node.say(line)
+        await trio.sleep(JOURNAL_PAUSE)
+
+
+def _standing(node: "Node") -> Standing:
+    return Standing(
+        frozenset(node.directory.members()) - {node.identity.peer},
+        node.gateway.answers,
+        node.gateway.answer_tokens,
+        node.stage.meter.total,
+    )

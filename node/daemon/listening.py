@@ -1,0 +1,89 @@
+"""Opens the port that a node listens on, and publishes the addresses that reach it."""
+
+from collections.abc import Callable
+
+import trio
+from trio import TaskStatus
+
+from ...state.defaults import ADDRESSES
+from ...state.directory import Directory
+from ...transport.address import Address
+from ...transport.defaults import HTTPS_PORT
+from ...transport.dial.dialer import Dialer
+from ...transport.dial.endpoint import Endpoint
+from ...transport.errors import AddressInUse
+from ...transport.host.seam import Host
+from .. import defaults
+from ..errors import NodeError
+from ..folder import disk_errors, remember_port, remembered_port
+from ..settings.config import NodeConfig
+from .addresses import own_addresses
+
+
+class Listening:
+    """The listening port and the published addresses of one node."""
+
+    def __init__(
+        self,
+        host: Host,
+        config: NodeConfig,
+        endpoint: Endpoint,
+        dialer: Dialer,
+        directory: Directory,
+        say: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._config = config
+        self._endpoint = endpoint
+        self._dialer = dialer
+        self._directory = directory
+        self._say = say
+        self.addresses: list[Address] = []
+        """Addresses of the interfaces and others that reach this node, best first."""
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Listen on the configured port, else on that of the last run, else on a free one.
+
+        Raises NodeError and HostError.
+        """
+        config, folder = self._config, self._config.folder
+        with disk_errors(folder):
+            remembered = await remembered_port(self._host, folder) if config.port is None else 0
+        try:
+            port = await self._bind(nursery, config.port or remembered)
+        except AddressInUse:
+            if not remembered:
+                raise NodeError(
+                    "port-in-use",
+                    f"port {config.port} on {config.listen} is in use",
+                    hint=f"`--listen {config.listen}:0` takes a free one",
+                ) from None
+            self._say(f"port {remembered} of the last run is in use, taking another one")
+            port = await self._bind(nursery, 0)
+        if config.port is None:
+            with disk_errors(folder):
+                await remember_port(self._host, folder, port)
+        self.addresses = self._places()
+        self._dialer.on_change(self._changed)
+
+    async def _bind(self, nursery: trio.Nursery, port: int) -> int:
+        listen = self._config.listen
+        places = ("0.0.0.0", "::") if listen == "0.0.0.0" else (listen,)
+        further = tuple((place, HTTPS_PORT) for place in places if self._config.port_443)
+
+        async def run(*, task_status: TaskStatus[int]) -> None:
+            await self._dialer.run(listen, port, further=further, task_status=task_status)
+
+        bound: int = await nursery.start(run)
+        return bound
+
+    def _changed(self) -> None:
+        self.addresses = self._places()
+        self._directory.publish(addresses=tuple(str(address) for address in self.addresses))
+
+    def _places(self) -> list[Address]:
+        endpoint, interfaces = self._endpoint, self._host.interfaces()
+        own = own_addresses(self._config.listen, endpoint.port, endpoint.peer, interfaces)
+        first, others = own[: defaults.OWN_FIRST], own[defaults.OWN_FIRST :]
+        found = dict.fromkeys([*first, *self._dialer.addresses(), *others])
+        return list(found)[:ADDRESSES]

@@ -1,0 +1,45 @@
+"""Detects when one step of a task blocks the event loop, and names the task.
+
+A blocked loop delays every peer, so heavy work belongs in `Host.offload` or a worker process. On a
+busy machine the operating system can delay a step too: read the figure as a hint, not a verdict.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import trio
+
+from ...transport.host.seam import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A step that took too long: the task's name and the seconds."""
+
+    task: str
+    seconds: float
+
+
+class StallGuard(trio.abc.Instrument):
+    """Counts steps longer than `limit` seconds and remembers the longest."""
+
+    def __init__(self, host: Host, limit: float) -> None:
+        self.count = 0
+        self.worst: Stall | None = None
+        self._host = host
+        self._limit = limit
+        self._began = host.now()
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Return a context manager that watches this trio run."""
+        return self._host.watch_loop(self)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = self._host.now()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        seconds = self._host.now() - self._began
+        if seconds > self._limit:
+            self.count += 1
+            if self.worst is None or seconds > self.worst.seconds:
+                self.worst = Stall(task.name, seconds)

@@ -1,0 +1,109 @@
+"""Announces the contents of a node's library to the swarm, and reports evictions and repairs."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from ...dht.content.library import Library
+from ...dht.errors import ModelError
+from ...dht.exchange.exchange import Exchange
+from ...state.defaults import MODELS
+from ...state.directory import Directory
+from ...state.membership.record import ModelName
+from ...tasks.inference.models import holders
+from ...transport.dial.endpoint import Endpoint
+from ...transport.identity import PeerId
+from ..health import Health
+from .providers import Providers
+
+
+class Holdings:
+    """Library contents of one node, as the swarm and the quota see them."""
+
+    def __init__(
+        self,
+        library: Library,
+        exchange: Exchange,
+        directory: Directory,
+        endpoint: Endpoint,
+        providers: Providers,
+        health: Health,
+        say: Callable[[str], None],
+    ) -> None:
+        self._library = library
+        self._exchange = exchange
+        self._directory = directory
+        self._endpoint = endpoint
+        self._providers = providers
+        self._health = health
+        self._say = say
+
+    def linked(self) -> list[PeerId]:
+        """Return the linked peers, which can be asked for a blob."""
+        return [link.peer for link in self._endpoint.links()]
+
+    async def announce(self) -> None:
+        """Tell the swarm which models the library names, and which roots it has chunks of."""
+        models = []
+        for name, root in self._library.names().items():
+            try:
+                manifest = await self._library.manifest(root)
+            except ModelError as error:  # damaged; announce the other models anyway
+                self._health.report(f"model {name}", error.message, hint=error.hint)
+                continue
+            self._health.clear(f"model {name}")
+            size = manifest.weight_bytes(True, 0, manifest.layers, True)
+            models.append(ModelName(name, root, manifest.layers, size))
+        if len(models) > MODELS:
+            self._health.report(
+                "many-models",
+                f"only {MODELS} of this library's {len(models)} models are announced to the swarm",
+            )
+        roots = sorted(self._library.roots())
+        self._directory.publish(models=tuple(models), holdings=tuple(roots))
+
+    async def announce_chunks(self) -> None:
+        """Tell the swarm which chunks are already stored here."""
+        for root in sorted(self._library.everything()):
+            with suppress(ModelError):  # damaged: `announce` has reported it
+                await self._exchange.announce(root)
+
+    async def claims(self, root: str) -> set[PeerId]:
+        """Return other nodes that claim to hold a root, members or not."""
+        return {*holders(root, self._directory), *await self._providers.replicas(root)}
+
+    def in_use(self) -> frozenset[str]:
+        """Return the roots that must not be evicted: served ones and those being fetched."""
+        served = {shard.root for shard in self._directory.own().shards}
+        return self._exchange.fetching() | served
+
+    def evicted(self, root: str) -> None:
+        """Withdraw a root that was evicted or found damaged."""
+        own = self._directory.own()
+        self._directory.publish(
+            models=tuple(model for model in own.models if model.root != root),
+            holdings=tuple(held for held in own.holdings if held != root),
+        )
+        self._exchange.swarm.withdraw(root)
+        self._say(f"{root[:16]} is no longer on this disk")
+
+    def mended(self, again: int, lost: int) -> None:
+        """Report how many damaged chunks were fetched again, and how many no node had."""
+        if again:
+            self._say(f"{_chunks(again)} damaged on this disk, and fetched again from others")
+        if not lost:
+            self._health.clear("damaged")
+            return
+        self._health.report(
+            "damaged",
+            f"{_chunks(lost)} damaged on this disk, and no reachable node has a copy",
+            hint="add their files again: `shoal blob add FILE`, `shoal model add FOLDER`; "
+            "`shoal blob list` and `shoal model list` show what is incomplete",
+        )
+
+    async def repair(self, root: str, digests: list[str]) -> None:
+        """Fetch damaged chunks again."""
+        await self._exchange.fetch(root, digests, self.linked, asked=True)
+
+
+def _chunks(count: int) -> str:
+    return "1 chunk was" if count == 1 else f"{count} chunks were"

@@ -1,0 +1,36 @@
+"""Collects the model names that this node and its members use, for the name look-up."""
+
+from collections.abc import Iterable, Iterator
+
+from ...dht.content.library import Library
+from ...dht.names import Names
+from ...dht.records.record import NameBody
+from ...dht.service import Dht
+from ...state.directory import Directory
+from ...state.membership.record import ModelName
+from ...state.views.models import Models
+from ...transport.identity import PeerId
+from ..defaults import NAMED_LAYERS
+
+
+def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
+    """Return the names of one node. `told_of`: the names that members use, live or not."""
+
+    def known() -> Iterable[str]:
+        yield from library.roots()
+        for record in directory.members().values():
+            yield from (shard.root for shard in record.shards)
+
+    def told() -> Iterator[tuple[PeerId, NameBody]]:
+        for root in told_of.roots():
+            for peer, model in told_of.told_of(root):
+                yield from ((peer, body) for body in name_bodies([model]))
+
+    return Names(dht, own=dht.peer, here=library.names, known=known, told=told)
+
+
+def name_bodies(models: Iterable[ModelName]) -> Iterator[NameBody]:
+    """Yield the names that a member gives to models, as DHT record bodies."""
+    for model in models:
+        if model.name and 1 <= model.layers <= NAMED_LAYERS:
+            yield NameBody(model.name, model.root, model.layers, model.weight_bytes)

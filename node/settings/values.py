@@ -1,0 +1,164 @@
+"""Parsers for the values of settings. Every parser raises BadSetting."""
+
+import re
+from typing import Literal
+
+from ...dht.errors import ModelError
+from ...dht.names import read
+from ...transport.address import Address
+from .. import defaults
+from ..errors import BadSetting
+
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+UNITS |= {f"{unit}i": 1 << (10 * power) for power, unit in enumerate("kmgt", 1)}
+
+
+def parse_model(text: str) -> str:
+    """Check a name, NAME@HASH or a root; the model may be unknown. Raises BadSetting."""
+    try:
+        read(text)
+    except ModelError as error:
+        raise BadSetting(error.message, hint=error.hint) from None
+    return text
+
+
+def parse_layers(text: str) -> tuple[int, int]:
+    """Parse `A:B`, B exclusive. Raises BadSetting."""
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise BadSetting(
+            f"`{text}` is not a layer range", hint="`--layers 0:8` means layers 0 to 7"
+        )
+    return int(found[1]), int(found[2])
+
+
+def parse_memory(text: str) -> int:
+    """Parse `4GiB`, `512MiB`, `2.5GB` or `4096B` to bytes. Raises BadSetting, also without unit."""
+    return _size(text, "memory")
+
+
+def _size(text: str, option: str, other: str = "") -> int:
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b?)", text.strip().lower())
+    if found is None or found[2] not in UNITS:
+        raise BadSetting(
+            f"`{text}` is not a size", hint=f"`--{option} 4GiB` or `--{option} 512MiB`{other}"
+        )
+    if not found[2] and not found[3]:
+        number = float(found[1])
+        unit = "GiB" if number < 512 else "MiB" if number < 1_000_000 else "B"
+        raise BadSetting(f"`{text}` has no unit", hint=f"add one: `--{option} {found[1]}{unit}`")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def parse_disk(text: str) -> int | Literal["auto"] | None:
+    """Parse a size of at least DISK_LEAST as in `parse_memory`, or `auto`, or `none`. Raises
+    BadSetting."""
+    if text == "auto":
+        return "auto"
+    if text == "none":
+        return None
+    size = _size(text, "disk", ", or `--disk none` for no limit")
+    if size < defaults.DISK_LEAST:
+        raise BadSetting(
+            f"`{text}` is too little: at least {defaults.DISK_LEAST // 2**20} MiB",
+            hint="`--disk 200GiB`, or `--disk none` for no limit",
+        )
+    return size
+
+
+def parse_rate(text: str, option: str = "up") -> int:
+    """Parse `1MB`, `2.5MiB/s` or `8Mbit/s` to bytes per second. Raises BadSetting, also without a
+    unit."""
+    found = re.fullmatch(
+        r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
+    )
+    hint = f"bytes a second, as `--{option} 1MB`, or bits, as `--{option} 8Mbit`"
+    if found is None or found[2] not in UNITS:
+        raise BadSetting(f"`{text}` is not a rate", hint=hint)
+    if not found[2] and not found[3]:
+        raise BadSetting(f"`{text}` has no unit", hint=hint)
+    rate = int(float(found[1]) * UNITS[found[2]] / (8 if found[3] == "bit" else 1))
+    if rate < defaults.RATE_LEAST:
+        raise BadSetting(
+            f"`{text}` is too little: at least {defaults.RATE_LEAST // 1000} kB a second", hint=hint
+        )
+    return rate
+
+
+def parse_relay(text: str) -> int:
+    """Parse a rate as in `parse_rate`; `none` and `0` are 0. Raises BadSetting."""
+    return 0 if text.strip().lower() in ("none", "0") else parse_rate(text, "relay")
+
+
+def parse_listen(text: str) -> tuple[str, int | None]:
+    """Parse `IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr. Without a port, the node uses
+    the remembered one. Raises BadSetting."""
+    if found := re.fullmatch(r"/ip[46]/([^/]+)(?:/tcp/(\d+))?", text):
+        host, port = found[1], found[2]
+    elif (found := re.fullmatch(r"\[([^\]]*)\](?::(\d+))?", text)) or (
+        found := re.fullmatch(r"([^:]*)(?::(\d+))?", text)
+    ):
+        host, port = found[1] or defaults.LISTEN_ADDRESS, found[2]
+    else:
+        host, port = text, None
+    if not _is_ip(host) or (port is not None and int(port) > 65535):
+        raise BadSetting(
+            f"`{text}` is not an address to listen on",
+            hint="`--listen 0.0.0.0:4001` or `--listen 127.0.0.1`",
+        )
+    return host, None if port is None else int(port)
+
+
+def parse_browsers(text: str) -> tuple[str, int]:
+    """Parse `IP:PORT` or `[IPv6]:PORT`, on which browsers are accepted. Raises BadSetting."""
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d{1,5})", text)
+    host = (found[1] or found[2]) if found is not None else ""
+    if found is None or not _is_ip(host) or int(found[3]) > 65535:
+        raise BadSetting(
+            f"`{text}` is not an address and port for browsers",
+            hint="`--browsers 127.0.0.1:8080` accepts browsers on this computer",
+        )
+    return host, int(found[3])
+
+
+def parse_libp2p_relay(text: str) -> Address:
+    """Parse the address of a relay, which must name the relay's peer id. Raises BadSetting, and
+    TransportError if the text is not an address."""
+    address = Address.parse(text)
+    if address.peer is None or address.transport != "tcp" or address.relay is not None:
+        raise BadSetting(
+            f"`{text}` does not name the TCP port and the peer id of a relay",
+            hint="`--libp2p-relay /ip4/192.0.2.7/tcp/4001/p2p/12D3…`, as the relay prints it",
+        )
+    return address
+
+
+def parse_yes(text: str) -> bool:
+    """Parse `yes` or `no`. Raises BadSetting."""
+    if text.lower() not in ("yes", "no"):
+        raise BadSetting(f"`{text}` is neither `yes` nor `no`")
+    return text.lower() == "yes"
+
+
+def parse_count(text: str, least: int, most: int) -> int:
+    """Parse a whole number from `least` to `most`. Raises BadSetting."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+        raise BadSetting(f"`{text}` is not a whole number from {least} to {most}")
+    return int(text)
+
+
+def parse_word(text: str, words: tuple[str, ...]) -> str:
+    """Return the text if it is one of these words. Raises BadSetting."""
+    if text not in words:
+        raise BadSetting(f"`{text}` is none of {', '.join(f'`{word}`' for word in words)}")
+    return text
+
+
+def _is_ip(text: str) -> bool:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

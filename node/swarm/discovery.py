@@ -1,0 +1,180 @@
+"""Connects the daemon to the DHT: publishes this node's records and adds those of members."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import trio
+
+from ...dht.kademlia.foundrecords import FoundRecord
+from ...dht.records.key import Key
+from ...dht.records.record import BlobBody, Body, PeerBody, Record, ShardBody
+from ...dht.service import Dht, DhtSettings
+from ...state.directory import Directory
+from ...state.membership.record import MemberRecord
+from ...transport.address import Address
+from ...transport.dial.dialer import Dialer
+from ...transport.host.seam import Host
+from ...transport.identity import Identity, PeerId
+from ...transport.link.link import Link
+from .. import defaults
+from ..folder import disk_error
+from ..health import Health
+from ..models.names import name_bodies
+from ..settings.config import NodeConfig
+
+MEMBERS_TTL = 600  # seconds for which a lost member is remembered (state/defaults.py)
+
+
+class Discovery:
+    """The DHT service, and the records that the daemon publishes: its addresses and its shards."""
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        dialer: Dialer,
+        directory: Directory,
+        health: Health,
+        config: NodeConfig,
+    ) -> None:
+        self._host = host
+        self._dialer = dialer
+        self._directory = directory
+        self._health = health
+        self._folder = config.folder
+        self._said: dict[tuple[Key, str], Body] = {}
+        self._speed = 0.0
+        self.speed: Callable[[], float] = lambda: 0.0
+        """Measured tokens per second of the served shard; 0 before the first measurement."""
+        self._leaving = False
+        self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
+        self.dht = Dht(
+            host,
+            dialer.endpoint,
+            identity,
+            connect=self._connect,
+            addresses=self._addresses,
+            reachable=dialer.whereabouts.reachable,
+            book=dialer.book,
+            settings=DhtSettings(folder=config.folder.dht, dial_pauses=defaults.DIAL_PAUSES),
+            trouble=self._trouble,
+        )
+        self.dht.second_path = self.told_by_members
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Publish changes of this node's records, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.dht.run)
+            task_status.started()
+            version = -1
+            while True:
+                with trio.move_on_after(defaults.SPEED_LOOK):
+                    version = await self._directory.changed(version)
+                self._say()
+                with self._dialer.endpoint.guard.around("a member's record"):
+                    while not learn(self._keys, self._directory.members(), defaults.MEMBERS_READ):
+                        await trio.lowlevel.checkpoint()
+                await trio.sleep(defaults.SAY_PAUSE)
+
+    async def leave(self) -> None:
+        """Withdraw the records that end with this process, as far as time allows."""
+        self._leaving = True
+        await self.dht.leave(defaults.LEAVE_TIME)
+
+    def _say(self) -> None:
+        """Publish this node's current records and withdraw outdated ones."""
+        if self._leaving:
+            return
+        own = self._directory.own()
+        said = [self._measured(body) for body in bodies(own) if not _is_hearsay(body)]
+        wanted = {(body.key, body.slot): body for body in said}
+        for slot, body in self._said.items():
+            if slot not in wanted:
+                self.dht.withdraw(body)
+        for body in wanted.values():
+            self.dht.publish(body, lasting=False, patient=True)
+        self._said = wanted
+
+    def _measured(self, body: Body) -> Body:
+        """Add the measured speed to a shard record. Only a large change alters it."""
+        if not isinstance(body, ShardBody):
+            return body
+        speed = self.speed()
+        if abs(speed - self._speed) > defaults.SPEED_CHANGE * self._speed:
+            self._speed = float(f"{speed:.2g}")
+        return replace(body, speed=self._speed)
+
+    # Callbacks of the DHT.
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+        return await self._dialer.ask(peer, addresses, timeout=defaults.ASK_TIMEOUT)
+
+    def _addresses(self) -> list[Address]:
+        return [Address.parse(text) for text in self._directory.own().addresses]
+
+    def _trouble(self, error: OSError | None) -> None:
+        if error is None:
+            self._health.clear("dht")
+        else:
+            trouble = disk_error(self._folder, error)
+            self._health.report("dht", trouble.message, hint=trouble.hint)
+
+    # The second path.
+
+    def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
+        """Yield the records of members for a key: the same facts from another source."""
+        members = self._directory.members()
+        learn(self._keys, members, defaults.MEMBERS_READ)
+        for peer, (record, keys) in self._keys.items():
+            if key in keys and members.get(peer) is record:
+                yield from (_found(record, body) for body in bodies(record) if body.key == key)
+
+
+def learn(
+    known: dict[PeerId, tuple[MemberRecord, frozenset[Key]]],
+    members: Mapping[PeerId, MemberRecord],
+    most: int,
+) -> bool:
+    """Update `known` to the keys of the members' records and return whether it is complete.
+
+    Reads at most `most` new records, because one can take hundreds of hashes.
+    """
+    for peer in known.keys() - members.keys():
+        del known[peer]
+    for peer, record in members.items():
+        if peer not in known or known[peer][0] is not record:
+            if not most:
+                return False
+            most -= 1
+            known[peer] = record, frozenset(body.key for body in bodies(record))
+    return True
+
+
+def bodies(member: MemberRecord) -> Iterable[Body]:
+    """Yield the facts of a member record as DHT record bodies."""
+    yield PeerBody(member.peer, member.addresses[: defaults.PEER_ADDRESSES])
+    for shard in member.shards[: defaults.SHARD_RECORDS]:
+        yield ShardBody(
+            shard.root,
+            shard.start,
+            shard.stop,
+            shard.embedding,
+            shard.head,
+            shard.dtype,
+            speed=0.0,
+        )
+    yield from name_bodies(member.models)
+    for root in member.holdings:
+        yield BlobBody(root, size=0, chunks=1, ranges=())
+
+
+def _is_hearsay(body: Body) -> bool:
+    """Whether better records may exist. Holdings do not say which chunks a member has, but the
+    records of the provider itself do."""
+    return isinstance(body, BlobBody)
+
+
+def _found(member: MemberRecord, body: Body) -> FoundRecord:
+    made = 1 if _is_hearsay(body) else member.seq  # the author's own record takes precedence
+    record = Record(member.peer, body, made, MEMBERS_TTL, False, body.key, body.slot, sealed=b"")
+    return FoundRecord(record, 0.0, member.peer)

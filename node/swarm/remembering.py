@@ -1,0 +1,78 @@
+"""Stores the addresses of other members in the data folder for the next start."""
+
+import trio
+
+from ...state.directory import Directory
+from ...state.membership.reach import dialable
+from ...transport.address import Address
+from ...transport.dial.endpoint import Endpoint
+from ...transport.host.seam import Host
+from ...transport.networks import nearness_at
+from .. import defaults
+from ..folder import disk_error, remember_peers, remembered_peers
+from ..health import Health
+from ..settings.config import DataFolder
+
+
+class Remembering:
+    """Remembered peers of one node. A failing disk is reported, but does not end the node."""
+
+    def __init__(
+        self,
+        host: Host,
+        folder: DataFolder,
+        endpoint: Endpoint,
+        directory: Directory,
+        health: Health,
+    ) -> None:
+        self._host = host
+        self._folder = folder
+        self._endpoint = endpoint
+        self._directory = directory
+        self._health = health
+        self._refused = False  # whether the last write failed
+
+    async def known(self) -> list[Address]:
+        """Return the remembered addresses; empty if the file cannot be read."""
+        try:
+            return await remembered_peers(self._host, self._folder)
+        except OSError as error:
+            self._report(error)
+            return []
+
+    async def run(self) -> None:
+        """Keep the file up to date, until cancelled."""
+        version = -1
+        while True:
+            version = await self._directory.changed(version)
+            if await self.write():
+                await trio.sleep(defaults.REMEMBER_PAUSE)
+                if self._refused:  # retry even without changes
+                    version = -1
+
+    async def write(self) -> bool:
+        """Store the current addresses of linked members. An empty view keeps the old file.
+
+        Only addresses that may be dialled are stored, because the next start does not know which
+        peer gave them. Return False if there was nothing to write.
+        """
+        known = []
+        for peer, record in self._directory.members().items():
+            if (link := self._endpoint.link(peer)) is not None:
+                near = nearness_at(link.status.address[0])
+                known += [str(found) for found in dialable(record.addresses, peer, near)[:1]]
+        if not known:
+            return False
+        try:
+            await remember_peers(self._host, self._folder, known)
+        except OSError as error:
+            self._report(error)
+            self._refused = True
+        else:
+            self._health.clear("disk")
+            self._refused = False
+        return True
+
+    def _report(self, error: OSError) -> None:
+        trouble = disk_error(self._folder, error)
+        self._health.report("disk", trouble.message, hint=trouble.hint)

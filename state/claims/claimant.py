@@ -1,0 +1,344 @@
+"""Decisions of one node about jobs: which to claim, retry, abandon or report as done.
+
+No I/O. `now` is the node's own monotonic clock, in seconds. It decides when this node acts, and
+never what a view shows. The caller writes the claims that it gets into its feed, does the work, and
+reports every job whose state has changed.
+
+Nodes that learn of each other's claims too late do the same work twice. So each node first takes
+the jobs that others are unlikely to take: jobs in its own share (`Shares`), then jobs in the shares
+of live peers, then jobs of peers that have been silent for long, and last jobs that another node
+has begun. Jobs in another node's share are left to it for some seconds.
+
+An author with thousands of jobs does not block other authors. Among equal jobs, the node takes one
+of the author whose jobs it has begun least often. Jobs of an author that no node works for come
+before all others.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..errors import FeedFull
+from ..views.jobs import Job, Jobs, Standing, State
+from .rule import Claim, claim_hash, new_claim
+from .shares import Shares
+
+Urgency = tuple[int, int, bytes]
+"""Sort key of a job: its place, its author's turn, and a hash. Lower comes first."""
+_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job that this node works on."""
+
+    claim: Claim
+    stubborn: bool  # other open claims do not stop it, only a completed one
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A job that was given up here, and is not tried again for now."""
+
+    until: float
+    length: float  # seconds
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The claim that holds a job, with times by this node's clock."""
+
+    claim: Claim
+    since: float  # when the claim last changed
+    first: float  # since when any node has held the job
+
+
+class _Turns:
+    """Round robin over authors: each gets equally many turns, however many jobs it lists."""
+
+    def __init__(self) -> None:
+        self._turns: dict[PeerId, int] = {}  # of authors that are ahead of `_now`
+        self._now = 0
+
+    def of(self, author: PeerId) -> int:
+        return max(self._turns.get(author, 0), self._now)
+
+    def begin(self, author: PeerId) -> None:
+        """Count a begun job of this author. A new author starts at the current turn, not at
+        zero."""
+        self._now = self.of(author)
+        self._turns[author] = self._now + 1
+        self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
+
+
+def patience(silent: int, workers: int) -> float:
+    """Return for how many seconds silent workers are believed to be working still.
+
+    The time is long if many of the recently live workers fell silent, because the network may be
+    partitioned. Otherwise it is short, because the workers have probably ended.
+    """
+    few = max(1, int(workers * defaults.CLAIM_FEW))
+    return defaults.CLAIM_PATIENCE[silent > few]
+
+
+class Claimant:
+    """The decisions of one node.
+
+    `willing` returns whether it can and may do a job. `silent` returns for how many seconds a peer
+    has not answered: 0 while it answers, infinite if it never did. `patience` returns the silence
+    in seconds after which a peer's jobs go to other nodes.
+    """
+
+    def __init__(
+        self,
+        own: PeerId,
+        jobs: Jobs,
+        shares: Shares,
+        *,
+        willing: Callable[[Job], bool],
+        silent: Callable[[PeerId], float],
+        patience: Callable[[], float],
+    ) -> None:
+        self._own = own
+        self._jobs = jobs
+        self._shares = shares
+        self._willing = willing
+        self._silent = silent
+        self._patience = patience
+        self._runs: dict[str, _Run] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._paused: dict[str, _Pause] = {}
+        self._gone: dict[str, float] = {}  # since when own claims have had no job
+        self._open: dict[str, float] = {}  # since when a job has been unclaimed
+        self._turns = _Turns()
+        self._round: Iterator[str] = iter(())
+
+    @property
+    def running(self) -> list[str]:
+        """Return the jobs that this node works on."""
+        return [job for job, run in self._runs.items() if not run.claim.done]
+
+    def next(self, now: float) -> Claim | None:
+        """Return the claim for the next job to begin, or None."""
+        best: tuple[Urgency, Standing] | None = None
+        for job in self._some_jobs():
+            standing = self._jobs.get(job)
+            if standing is None:
+                continue
+            self._look(job, standing, now)
+            urgency = self._urgency(standing, now)
+            if urgency is not None and (best is None or urgency < best[0]):
+                best = urgency, standing
+        return None if best is None else self._begin(best[1], best[0][0], now)
+
+    def step(self, job: str, step: int) -> Claim:
+        """Return the claim to write once a part of the work is safe. It keeps others from
+        trying."""
+        return self._say(job, step=step)
+
+    def finish(self, job: str, result: bytes) -> Claim:
+        """Return the claim to write when the work is done.
+
+        Raises FeedFull if the result is too large. Then it must name where the rest is.
+        """
+        if len(result) > defaults.JOB_RESULT_BYTES:
+            most = defaults.JOB_RESULT_BYTES
+            raise FeedFull("fact-too-large", f"a job's result exceeds {most} bytes")
+        return self._say(job, done=True, result=result)
+
+    def give_up(self, job: str, now: float, *, failed: bool = True) -> None:
+        """Note that the work ended here without a result. The caller then removes the claim.
+
+        Other nodes may try the job, and so may this one later. If the job has not `failed` but
+        found no capacity here, this node retries soon and doubles the pause each time.
+        """
+        del self._runs[job]
+        standing = self._jobs.get(job)
+        length = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
+        if not failed:
+            before = self._paused.get(job)
+            length = min(length, 2 * before.length if before else defaults.CLAIM_PAUSE)
+        self._paused[job] = _Pause(now + length, length)
+
+    def noticed(self, job: str, now: float) -> bool:
+        """Note that a job's state has changed. Return whether this node must stop working on it and
+        remove its claim."""
+        standing = self._jobs.get(job)
+        self._look(job, standing, now)
+        run = self._runs.get(job)
+        if run is None:
+            return False
+        if run.claim.done:  # until the view has it, or this node would begin again
+            if standing is None or self._jobs.claim_by(self._own, job) == run.claim:
+                del self._runs[job]
+            return False
+        if standing is not None and not self._gives_way(run, standing):
+            return False
+        del self._runs[job]
+        return True
+
+    def known(self) -> list[str]:
+        """Return the jobs to pass to `noticed` when any job may have changed; perhaps very many."""
+        held = self._jobs.all_in(State.CLAIMED)
+        return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
+
+    def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
+        """Return the jobs whose own claims must be removed.
+
+        These are claims of an earlier run that another claim is ahead of, and claims whose job has
+        been gone for `kept` seconds. Call this periodically.
+        """
+        own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
+        unknown = (claim.job for claim in own if self._is_unknown(claim.job))
+        self._gone = {job: self._gone.get(job, now) for job in unknown}
+        found = [job for job, since in self._gone.items() if now - since >= kept]
+        return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
+
+    def _some_jobs(self) -> list[str]:
+        """Return the next unfinished jobs to look at. Begins a new round once the last one is
+        over."""
+        found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        if not found:
+            self._round = self._new_round()
+            found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        return found
+
+    def _new_round(self) -> Iterator[str]:
+        """Yield all unfinished jobs, one of each author in turn.
+
+        Jobs that arrive meanwhile may wait for the next round.
+        """
+        waiting = self._jobs.waiting
+        authors: deque[tuple[PeerId, Iterator[str] | None]]
+        authors = deque((author, None) for author in tuple(waiting))
+        while authors:
+            author, jobs = authors.popleft()
+            if jobs is None:  # copied only when the author's turn comes
+                jobs = iter(tuple(waiting.get(author, {})))
+            job = next(jobs, None)
+            if job is not None:
+                yield job
+                authors.append((author, jobs))
+
+    def _urgency(self, standing: Standing, now: float) -> Urgency | None:
+        """Return how urgently this node should take a job, or None for not now."""
+        job = standing.job
+        if job is None or job.id in self._runs or self._is_paused(job.id, now):
+            return None
+        place = self._place(standing, job, now)
+        if place is None or self._own in job.refused or not self._ready(job):
+            return None
+        if not self._willing(job):
+            return None
+        return place, self._turns.of(job.author), claim_hash(job.id, self._own)
+
+    def _is_paused(self, job: str, now: float) -> bool:
+        pause = self._paused.get(job)
+        return pause is not None and now < pause.until
+
+    def _place(self, standing: Standing, job: Job, now: float) -> int | None:
+        claim = standing.claim
+        if claim is not None:
+            if claim.done:
+                return None
+            if claim.claimant == self._own:
+                return _RESUMED
+            return _AGAIN if self._is_stuck(job, claim, now) else None
+        waited = (now - self._open.get(job.id, now)) / self._stretch(job)
+        if waited >= defaults.CLAIM_WAITED and not self._jobs.held(job.author):
+            return _WAITED
+        return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
+
+    def _fallen(self, job: Job, *, courteous: bool) -> int | None:
+        """Return the place of an unclaimed job by its share, or None if it is left to another
+        node."""
+        left = False  # whether the first worker is dead
+        for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
+            if worker == self._own:
+                return _LEFT if left else _OWN
+            silent = self._silent(worker)
+            if silent < self._patience():
+                others = _LEFT_TO_OTHERS if left else _OTHERS
+                # It may work on the job behind a partition, or be about to begin.
+                return None if silent or courteous else others
+            left = True
+        return _LEFT_TO_OTHERS if left else _OWN
+
+    def _stretch(self, job: Job) -> float:
+        """Return the factor, 1 to 2, by which this node waits longer, so that not all begin at
+        once."""
+        return 1 + claim_hash(job.id, self._own)[0] / 256
+
+    def _ready(self, job: Job) -> bool:
+        done = self._jobs.all_in(State.DONE)
+        return all(need in done for need in job.needs)
+
+    def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
+        """Whether the claimant shows no progress.
+
+        One that does not answer gets more time: it may work on behind a partition.
+        """
+        silent = self._silent(claim.claimant)
+        idle = now - self._seen[job.id].since
+        stuck = silent >= self._patience() if silent else idle >= job.lease
+        return stuck or self._is_overdue(job, now)
+
+    def _is_overdue(self, job: Job, now: float) -> bool:
+        """Whether the job has been held for so long that its claimants are no longer trusted."""
+        seen = self._seen.get(job.id)
+        most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
+        return seen is not None and now - seen.first >= most
+
+    def _begin(self, standing: Standing, place: int, now: float) -> Claim:
+        assert standing.job is not None
+        attempt = standing.attempt + (place != _RESUMED)
+        claim = new_claim(self._own, standing.id, attempt)
+        stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
+        self._runs[standing.id] = _Run(claim, stubborn)
+        self._turns.begin(standing.job.author)
+        self._round = iter(())  # begin a new round, so that turns count at once
+        return claim
+
+    def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
+        run = self._runs[job]
+        attempt = run.claim.attempt
+        run.claim = new_claim(self._own, job, attempt, done=done, step=step, result=result)
+        return run.claim
+
+    def _gives_way(self, run: _Run, standing: Standing) -> bool:
+        """Whether this node must stop: others made its work needless, or it may not do the job."""
+        claim = standing.claim
+        if standing.job is None or self._own in standing.job.refused:
+            return True
+        if claim is None or claim.claimant == self._own:
+            return False
+        return claim.done or (not run.stubborn and claim < run.claim)
+
+    def _is_unknown(self, job: str) -> bool:
+        standing = self._jobs.get(job)
+        return standing is not None and standing.job is None
+
+    def _is_behind(self, claim: Claim) -> bool:
+        standing = self._jobs.get(claim.job)
+        ahead = standing.claim if standing else None
+        return ahead is not None and ahead.claimant != self._own
+
+    def _look(self, job: str, standing: Standing | None, now: float) -> None:
+        """Note since when the job has been unclaimed, or its claimant has shown nothing new."""
+        if standing is None or standing.state is not State.OPEN:
+            self._open.pop(job, None)
+        else:
+            self._open.setdefault(job, now)
+        if standing is None or standing.state is not State.CLAIMED or standing.claim is None:
+            self._seen.pop(job, None)
+            if standing is None or standing.state in (State.DONE, State.UNKNOWN):
+                self._paused.pop(job, None)
+            return
+        seen = self._seen.get(job)
+        if seen is None:
+            self._seen[job] = _Seen(standing.claim, now, now)
+        elif seen.claim is not standing.claim:
+            seen.claim, seen.since = standing.claim, now

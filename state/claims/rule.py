@@ -1,0 +1,86 @@
+"""The rule that decides which node holds a job and whose result counts.
+
+Each claim is a fact in its claimant's feed. Claims are no locks: several nodes may claim one job.
+Nodes that see the same claims agree on the winner, whatever the order of arrival and whatever the
+clocks say. Among completed claims, the first by (attempt, hash of job and claimant) wins. While
+none is completed, the claim with the highest attempt wins, and of equal attempts the one with the
+lowest hash. Spec: docs/spec/state.md, Claims.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...transport.identity import PeerId
+from .. import defaults
+from ..feeds.entry import FeedName
+
+KIND = "claims"
+_DOMAIN = b"shoal/claim/1 "
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A node's statement about its work on a job. Claims sort by the rule; the winner is the
+    least."""
+
+    claimant: PeerId
+    job: str  # 64 hex digits
+    attempt: int  # 1 .. MAX_ATTEMPT
+    done: bool = False
+    step: int = 0  # progress; only grows
+    result: bytes = b""  # if done: a small result, or where the rest is
+    hash: bytes = field(repr=False, default=b"")
+
+    @property
+    def feed(self) -> FeedName:
+        """Return the claimant's feed that contains this claim."""
+        return FeedName(self.claimant, KIND, 0)
+
+    @property
+    def rank(self) -> tuple[bool, int, bytes, PeerId]:
+        """Return the sort key: lower is ahead."""
+        return not self.done, self.attempt if self.done else -self.attempt, self.hash, self.claimant
+
+    def __lt__(self, other: "Claim") -> bool:
+        return self.rank < other.rank
+
+
+def claim_hash(job: str, claimant: PeerId) -> bytes:
+    """Return the tie-breaker between claims of one attempt.
+
+    No claimant can choose these 32 bytes in its favour for all jobs.
+    """
+    return hashlib.sha256(_DOMAIN + job.encode() + claimant.encode()).digest()
+
+
+def new_claim(
+    claimant: PeerId,
+    job: str,
+    attempt: int,
+    *,
+    done: bool = False,
+    step: int = 0,
+    result: bytes = b"",
+) -> Claim:
+    """Return a claim with its hash; numbers are clamped to their bounds."""
+    return Claim(
+        claimant=claimant,
+        job=job,
+        attempt=min(max(attempt, 1), defaults.MAX_ATTEMPT),
+        done=done,
+        step=min(max(step, 0), defaults.MAX_STEP),
+        result=result if done else b"",
+        hash=claim_hash(job, claimant),
+    )
+
+
+def claim_fact(claim: Claim) -> Mapping[str, Any]:
+    """Return the fact that states this claim; the key of the fact is the job's id."""
+    fact: dict[str, Any] = {"attempt": claim.attempt}
+    if claim.step:
+        fact["step"] = claim.step
+    if claim.done:
+        fact |= {"done": True, "result": claim.result}
+    return fact

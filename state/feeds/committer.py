@@ -1,0 +1,345 @@
+"""Asynchronous access to the store: changes are committed in batches, reads run in a thread.
+
+An entry is on disk once `put` returns. Changes that arrive during a commit go into the next one
+together.
+
+The node keeps running if the disk is full or failing. Entries by other authors then stay in memory,
+up to a limit, and are written once the disk accepts them. Own entries are refused: if peers knew an
+own entry that this disk lost in a crash, the next run would fork the feed. A damaged file is moved
+aside and replaced by a new one. Damaged feeds in an intact file are dropped. Both are reported, so
+that the feeds are fetched from peers again.
+"""
+
+import errno
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from ...transport.errors import DatabaseDamaged
+from ...transport.host.seam import Host, T, Ts
+from ...transport.identity import PeerId
+from .. import defaults
+from ..errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
+from .changes import Cut, Drop, Forget, Put, Work, size_of
+from .entry import Entry, FeedName, Head, Proof
+from .pending import Held
+from .store import Batch, Store
+from .stored import StoredFeed
+
+STORE_FILE: Final = "state.db"
+_ASIDE: Final = "state.db.damaged"
+_LOG: Final = "-wal"  # SQLite's, beside the file
+
+DISK: Final = "state-disk"
+FILE: Final = "state-file"
+Trouble = Callable[[str, StateError | None], None]
+"""Called with a condition (DISK, FILE) and its error, or None once the condition has ended."""
+Lost = Callable[[Sequence[FeedName] | None], None]
+"""Called with the feeds that are no longer stored; None means that all are lost."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A change to commit, with the event that its caller waits for."""
+
+    work: Work
+    own: bool
+    done: trio.Event = field(default_factory=trio.Event)
+    error: StateError | None = None
+
+
+class Keeper:
+    """The store of one node, in `folder`."""
+
+    def __init__(self, host: Host, folder: Path, *, trouble: Trouble, lost: Lost) -> None:
+        self._host = host
+        self._path = folder / STORE_FILE
+        self._trouble = trouble
+        self._lost = lost
+        self._store: Store | None = None
+        self._ended = True  # or not started
+        self._turn = trio.Lock()  # only one thread at a time may use the connection
+        self._queue: deque[_Waiting] = deque()
+        self._news = trio.Event()
+        self._held = Held(defaults.HELD_BYTES)
+        self._refused: StoreRefused | None = None
+        self._retry_at = 0.0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the store, commit changes until cancelled, then close it.
+
+        Raises StoreRefused if the disk does not let it be opened, AlreadyLocked, and HostError if a
+        later version wrote it.
+        """
+        await self._open()
+        try:
+            task_status.started()
+            while True:
+                await self._wait()
+                await self._commit_some()
+                await self._make_smaller()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._close()
+
+    # Opening and closing.
+
+    async def _open(self) -> None:
+        try:
+            try:
+                await self._opened()
+            except DatabaseDamaged as error:
+                await self._put_aside(error)
+                await self._opened()
+        except (OSError, DatabaseDamaged) as error:
+            raise self._refusal(error) from error
+        self._ended = False
+
+    async def _opened(self) -> Store:
+        """Return the store, and open it if it is not open."""
+        if self._store is None:
+            self._store = await self._host.offload(self._open_file)
+        return self._store
+
+    def _open_file(self) -> Store:
+        self._host.files.make_folder(self._path.parent)
+        database = self._host.files.database(self._path)
+        try:
+            return Store(database)
+        except BaseException:
+            database.close()
+            raise
+
+    async def _put_aside(self, error: Exception) -> None:
+        """Move a damaged file aside, so that a new one can be created. Raises OSError."""
+        broken, self._store = self._store, None
+        await self._host.offload(self._move_aside, broken)
+        self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
+        self._lost(None)
+
+    def _move_aside(self, broken: Store | None) -> None:
+        if broken is not None:
+            broken.close()
+        aside, log = self._path.with_name(_ASIDE), self._path.with_name(STORE_FILE + _LOG)
+        self._host.files.settle([(log, self._path.with_name(_ASIDE + _LOG)), (self._path, aside)])
+
+    async def _close(self) -> None:
+        """Commit the queued changes, as far as the disk accepts them, and close the store.
+
+        A later run shrinks the file, so that closing does not take longer.
+        """
+        while self._queue:
+            await self._commit_some()
+        self._ended = True
+        async with self._turn:
+            store, self._store = self._store, None
+            if store is not None:
+                await self._host.offload(store.close)
+
+    # Changing.
+
+    async def put(self, entries: Sequence[Entry], *, own: bool = False) -> None:
+        """Store entries, in the order of their feeds.
+
+        They are on disk when it returns. If the disk refuses and the entries are not this node's
+        own, they are in memory. Raises StoreRefused or BadOrder if none of them is stored. If it is
+        cancelled, they may be stored or not.
+        """
+        await self._change(Put(tuple(entries)), own)
+
+    async def put_proof(self, proof: Proof) -> None:
+        """Replace the entries of a forked feed with the proof. Raises StoreRefused."""
+        await self._change(proof, own=False)
+
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        """Remove the entries of a feed after `head`, or all if it is None. Raises StoreRefused."""
+        await self._change(Forget((name,)) if head is None else Cut(name, head), own=False)
+
+    async def drop(self, authors: Sequence[PeerId]) -> None:
+        """Delete all feeds of these authors. Raises StoreRefused."""
+        await self._change(Drop(tuple(authors)), own=False)
+
+    async def forget(self, names: Sequence[FeedName]) -> None:
+        """Delete these feeds. Raises StoreRefused."""
+        await self._change(Forget(tuple(names)), own=False)
+
+    async def _change(self, work: Work, own: bool) -> None:
+        if self._ended:
+            raise trio.ClosedResourceError("the store is not open")
+        waiting = _Waiting(work, own)
+        self._queue.append(waiting)
+        self._news.set()
+        await waiting.done.wait()
+        if waiting.error is not None:
+            raise waiting.error
+
+    async def _wait(self) -> None:
+        """Wait until there is work, or until it is time to try the disk again."""
+        if self._queue:
+            await trio.lowlevel.checkpoint()
+            return
+        self._news = trio.Event()
+        deadline = self._retry_at if self._refused is not None else math.inf
+        with trio.move_on_at(deadline):
+            await self._news.wait()
+
+    async def _commit_some(self) -> None:
+        batch = self._next_batch()
+        results = await self._committed(batch)
+        for waiting, error in zip(batch, results, strict=True):
+            first = self._queue.popleft()
+            assert first is waiting
+            waiting.error = error
+            waiting.done.set()
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Return the next changes to commit.
+
+        They stay in the queue, so that a cancelled commit leaves them for the final one.
+        """
+        batch, size = list[_Waiting](), 0
+        for waiting in islice(self._queue, defaults.COMMIT_WORKS):
+            if size >= defaults.COMMIT_BYTES:
+                break
+            size += size_of(waiting.work)
+            batch.append(waiting)
+        return batch
+
+    async def _committed(self, batch: Sequence[_Waiting]) -> Sequence[StateError | None]:
+        """Commit a batch. Return the error of each change, or None."""
+        if self._refused is not None and not await self._try_again():
+            return self._keep_in_memory(batch, self._refused)
+        try:
+            return await self._use(Store.commit, [waiting.work for waiting in batch])
+        except StoreRefused as refused:
+            self._begin_refusal(refused)
+            return self._keep_in_memory(batch, refused)
+
+    async def _make_smaller(self) -> None:
+        """Give free pages back to the disk while no change is queued."""
+        while not self._queue and self._store is not None and self._store.loose:
+            try:
+                await self._use(Store.make_smaller)
+            except StoreRefused:
+                return  # the next commit will say so, if it lasts
+
+    # A disk that refuses.
+
+    def _begin_refusal(self, refused: StoreRefused) -> None:
+        self._retry_at = self._host.now() + defaults.REFUSED_PAUSE
+        if self._refused is None or self._refused.code != refused.code:
+            self._refused = refused
+            self._trouble(DISK, refused)
+
+    def _keep_in_memory(
+        self, batch: Sequence[_Waiting], refused: StoreRefused
+    ) -> list[StateError | None]:
+        taken = [not waiting.own and self._held.add(waiting.work) for waiting in batch]
+        return [None if kept else StoreRefused(refused.path, refused.error) for kept in taken]
+
+    async def _try_again(self) -> bool:
+        """Write the changes in memory if it is time to. Return whether the disk accepted them
+        all."""
+        if self._host.now() < self._retry_at:
+            return False
+        try:
+            await self._use(Store.probe)
+            while works := self._held.first(defaults.COMMIT_BYTES):
+                await self._use(Store.commit, works)  # entries that no longer follow are not needed
+                self._held.forget(len(works))
+        except StoreRefused as refused:
+            self._begin_refusal(refused)
+            return False
+        self._refused = None
+        self._trouble(DISK, None)
+        return True
+
+    # Reading.
+
+    async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
+        """Yield all feeds with their entries, a few at a time.
+
+        Damaged feeds are dropped, reported as lost, and added to `damaged`. If everything is
+        reported as lost meanwhile, this includes the feeds that were yielded before. Raises
+        StoreRefused if the disk cannot read them.
+        """
+        after: int | None = -1
+        while after is not None:
+            batch = await self._batch(after)
+            if batch.damaged:
+                self._lost(batch.damaged)
+                if damaged is not None:
+                    damaged += batch.damaged
+            if batch.feeds:
+                yield batch.feeds
+            after = batch.after
+
+    async def _batch(self, after: int) -> Batch:
+        try:
+            return await self._use(Store.feeds, after)
+        except StoreRefused as refused:
+            if refused.code != "disk-error":
+                raise
+            try:
+                async with self._turn:  # a bad block counts as damage
+                    await self._put_aside(refused.error)
+            except OSError:
+                raise refused from None
+            return Batch([], [], None)
+
+    async def entries(
+        self, name: FeedName, epoch: int, seq: int, *, limit: int = defaults.LOAD_BYTES
+    ) -> list[bytes]:
+        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes, but at least one.
+
+        Raises StoreRefused.
+        """
+        try:
+            found = await self._use(Store.entries, name, epoch, seq, limit)
+        except FeedDamaged:
+            await self._forget(name)
+            found = []
+        return self._held.after(found, name, epoch, seq, limit)
+
+    async def proof(self, name: FeedName) -> Proof | None:
+        """Return the proof that a feed has forked, or None. Raises StoreRefused."""
+        held = self._held.proof(name)
+        if held is not None:
+            return held
+        try:
+            found = await self._use(Store.proof, name)
+        except FeedDamaged:
+            await self._forget(name)
+            return None
+        return None if self._held.removes(name) else found
+
+    async def _forget(self, name: FeedName) -> None:
+        self._lost([name])
+        await self._use(Store.commit, [Forget((name,))])
+
+    async def _use(self, work: Callable[[Store, *Ts], T], *args: *Ts) -> T:
+        """Run a blocking method of the store in a thread. Raises StoreRefused."""
+        async with self._turn:
+            if self._ended:
+                raise trio.ClosedResourceError("the store is not open")
+            try:
+                try:
+                    return await self._host.offload(work, await self._opened(), *args)
+                except DatabaseDamaged as error:
+                    await self._put_aside(error)
+                    return await self._host.offload(work, await self._opened(), *args)
+            except (OSError, DatabaseDamaged) as error:
+                raise self._refusal(error) from error
+
+    def _refusal(self, error: OSError | DatabaseDamaged) -> StoreRefused:
+        """Return the error as StoreRefused. A disk that damages even a new file counts as
+        failing."""
+        if isinstance(error, DatabaseDamaged):
+            error = OSError(errno.EIO, error.message)
+        return StoreRefused(self._path, error)

@@ -1,0 +1,105 @@
+"""The document of a feed: one pycrdt `Doc` with one root map of facts, written by one author.
+
+Only this module passes updates to pycrdt, and only after `scan.read_update` has accepted them and
+they fit into the limits of the kind.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .. import defaults
+from ..errors import BadUpdate
+from .kinds import Kind
+from .scan import ROOT, Changes, Ledger, fact_bytes, read_update, write_update
+
+if TYPE_CHECKING:
+    from pycrdt import Doc, Map
+
+
+class Document:
+    """The document of one epoch of a feed. `client` is what `entry.client_of` returns for it."""
+
+    def __init__(self, kind: Kind, client: int) -> None:
+        self.kind = kind
+        self._ledger = Ledger(client, kind.keys)
+        self._doc, self._map = _new_doc(client)
+        self._update_bytes = 0
+
+    def apply(self, update: bytes) -> Changes:
+        """Apply an update; return the new value of each changed key, None if it was deleted.
+
+        Raises BadUpdate (`bad-update`, `too-large`). Then the document is unchanged.
+        """
+        changes = read_update(self._ledger, update)
+        if self._live_bytes_with(changes) > self.kind.live_bytes:
+            raise BadUpdate("too-large", "the facts would exceed the size limit of the feed's kind")
+        if self.named + sum(key not in self._ledger.last for key in changes) > self.kind.keys:
+            raise BadUpdate("too-large", "the facts would exceed the key limit of the feed's kind")
+        self._doc.apply_update(update)
+        self._ledger.record(changes)
+        self._update_bytes += len(update)
+        return changes
+
+    def write(self, changes: Mapping[str, bytes | None]) -> bytes:
+        """Return the update that makes these changes, without applying it.
+
+        Call `apply` once the update is stored. Raises BadUpdate: `bad-update` if it deletes a key
+        that has no value, or `too-large`.
+        """
+        return write_update(self._ledger, changes)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, or None."""
+        value = self._map.get(key)
+        return None if value is None else bytes(value)
+
+    def facts(self) -> dict[str, bytes]:
+        """Return all keys that have a value, sorted, with their values."""
+        held = self._map.to_py() or {}
+        return {key: bytes(held[key]) for key in sorted(held)}
+
+    @property
+    def named(self) -> int:
+        """Return the number of keys that the epoch ever named."""
+        return len(self._ledger.last)
+
+    @property
+    def live_bytes(self) -> int:
+        """Return an upper bound of the size of a snapshot, in bytes."""
+        return self._ledger.live_bytes
+
+    @property
+    def shown_memory(self) -> int:
+        """Return about how many bytes of memory its facts take in the views."""
+        ledger = self._ledger
+        return (
+            defaults.FACT_MEMORY * len(ledger.live) + defaults.FACT_MEMORY_TIMES * ledger.live_bytes
+        )
+
+    @property
+    def memory(self) -> int:
+        """Return about how many bytes of memory it takes, for the limit on documents in memory."""
+        items = defaults.DOCUMENT_ITEM_BYTES * self._ledger.clock
+        return self._update_bytes + items + defaults.DOCUMENT_KEY_BYTES * (self.named + 1)
+
+    def _live_bytes_with(self, changes: Changes) -> int:
+        trial = self._ledger.live_bytes
+        for key, value in changes.items():
+            trial -= self._ledger.live.get(key, 0)
+            trial += 0 if value is None else fact_bytes(key, value)
+        return trial
+
+
+def snapshot(kind: Kind, client: int, facts: Mapping[str, bytes]) -> bytes:
+    """Return the update that begins an epoch with these facts. Raises `BadUpdate("too-large")`."""
+    update = write_update(Ledger(client, kind.keys), facts)
+    if len(update) > kind.live_bytes or len(facts) > kind.keys:
+        raise BadUpdate("too-large", f"these facts do not fit into one `{kind.name}` feed")
+    return update
+
+
+def _new_doc(client: int) -> "tuple[Doc[Map[bytes]], Map[bytes]]":
+    from pycrdt import Doc, Map  # the import takes 60 ms of CPU, which commands without state save
+
+    doc: Doc[Map[bytes]] = Doc(client_id=client)
+    return doc, doc.get(ROOT, type=Map)

@@ -1,0 +1,255 @@
+"""Feed entries: signed, numbered updates of one author's document, chained by hashes.
+
+The sealed bytes are stored and forwarded exactly as they came, so fields that this version does not
+know survive. Spec: docs/spec/state.md.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+
+from ...transport.decoding import decode
+from ...transport.errors import Undecodable
+from ...transport.identity import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    PeerId,
+    peer_id_of,
+    public_key_of,
+    verify,
+)
+from ...transport.signed import ENVELOPE_OVERHEAD, seal
+from .. import defaults
+from ..errors import BadEntry
+from .kinds import KINDS, Kind
+
+DOMAIN = "shoal/feed/1"
+HASH_BYTES = 32
+NO_PARENT = bytes(HASH_BYTES)  # parent of an epoch's first entry
+MAX_EPOCH = defaults.MAX_SEQ - 1
+SEALED_BYTES = 2 + defaults.ENTRY_HEADER_BYTES + defaults.SNAPSHOT_BYTES + ENVELOPE_OVERHEAD
+# The canonical start of an envelope: an array of three, whose first two items are byte strings of
+# 32 and 64 bytes. The third item may have any size.
+_KEY = slice(3, 3 + KEY_BYTES)
+_SIGNATURE = slice(_KEY.stop + 2, _KEY.stop + 2 + SIGNATURE_BYTES)
+
+
+class FeedName(NamedTuple):
+    """The name of a feed: author, kind, and part (0 if the kind has no parts)."""
+
+    author: PeerId
+    kind: str
+    part: int
+
+
+class Head(NamedTuple):
+    """The number and hash of a feed's last entry. Heads are ordered by (epoch, seq)."""
+
+    epoch: int
+    seq: int
+    hash: bytes
+
+
+FORKED = Head(MAX_EPOCH + 1, 0, hashlib.sha256(DOMAIN.encode() + b" forked").digest())
+"""The head of every feed with a proven fork. It is above all others, whichever entries prove it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a feed, made by `seal_entry`, `open_entry` or `read_stored`."""
+
+    name: FeedName
+    epoch: int  # 1 .. MAX_EPOCH; an honest author uses its wall clock in ms
+    seq: int  # 0 is the snapshot that begins the epoch
+    parent: bytes  # hash of the previous entry, NO_PARENT for seq 0
+    made: int  # the author's wall clock in ms; for display only
+    update: bytes = field(repr=False)
+    hash: bytes
+    sealed: bytes = field(repr=False)
+
+    @property
+    def head(self) -> Head:
+        """Return its number and hash."""
+        return Head(self.epoch, self.seq, self.hash)
+
+    @property
+    def kind(self) -> Kind:
+        """Return the kind of its feed, with the limits."""
+        return KINDS[self.name.kind]
+
+    @property
+    def size(self) -> int:
+        """Return the size of the sealed bytes, which is the same at every node."""
+        return len(self.sealed)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The proof of a fork: two different entries by one author with the same number."""
+
+    first: Entry  # the one with the lower hash
+    second: Entry
+
+    @classmethod
+    def of(cls, one: Entry, other: Entry) -> "Proof":
+        """Return the proof from two entries in either order. Raises `BadEntry("bad-proof")`."""
+        same = one.name == other.name and (one.epoch, one.seq) == (other.epoch, other.seq)
+        if not same or one.hash == other.hash:
+            raise BadEntry("bad-proof", "two entries prove no fork")
+        return cls(*sorted((one, other), key=lambda entry: entry.hash))
+
+    @property
+    def name(self) -> FeedName:
+        """Return the name of the feed that has forked."""
+        return self.first.name
+
+    @property
+    def size(self) -> int:
+        """Return the size of both entries in bytes."""
+        return self.first.size + self.second.size
+
+    @property
+    def sealed(self) -> tuple[bytes, bytes]:
+        """Return the sealed bytes of both entries, for `open_proof`."""
+        return self.first.sealed, self.second.sealed
+
+
+def seal_entry(
+    identity: Identity,
+    kind: str,
+    part: int,
+    *,
+    epoch: int,
+    seq: int,
+    parent: bytes,
+    made: int,
+    update: bytes,
+) -> Entry:
+    """Return a signed entry of an own feed. Raises BadEntry if other nodes would refuse it."""
+    header = {"kind": kind, "part": part, "epoch": epoch, "seq": seq, "parent": parent}
+    told = msgpack.packb(header | {"made": made})
+    return read_stored(seal(identity, DOMAIN, struct.pack(">H", len(told)) + told + update))
+
+
+def open_entry(sealed: bytes) -> Entry:
+    """Return the entry in signed bytes from a peer, after checking its signature.
+
+    Raises BadEntry. The codes `too-large`, `bad-envelope` and `bad-signature` blame the peer that
+    sent it. `bad-entry` and `unknown-kind` blame its author, or come from a later version.
+    """
+    entry, signature, body = _read(sealed)
+    if not verify(entry.name.author, DOMAIN, body, signature):
+        raise BadEntry("bad-signature", f"an entry is not signed by `{entry.name.author}`")
+    return entry
+
+
+def open_proof(first: bytes, second: bytes) -> Proof:
+    """Return the proof in the bytes of two entries, after checking both signatures.
+
+    Raises BadEntry.
+    """
+    return Proof.of(open_entry(first), open_entry(second))
+
+
+def peek_entry(sealed: bytes) -> tuple[FeedName, Head]:
+    """Return the name and head that the bytes claim, without checking the signature.
+
+    Raises BadEntry.
+    """
+    entry = read_stored(sealed)
+    return entry.name, entry.head
+
+
+def read_stored(sealed: bytes) -> Entry:
+    """Return an entry without checking its signature.
+
+    Use it for entries that were checked before they were stored, and use `open_entry` for entries
+    from peers.
+    """
+    return _read(sealed)[0]
+
+
+def client_of(name: FeedName, epoch: int) -> int:
+    """Return the client id of a feed's document: 1 .. 2^32-1, a different one in each epoch."""
+    told = f"{DOMAIN} client {name.kind} {name.part} {epoch} ".encode()
+    digest = hashlib.sha256(told + public_key_of(name.author)).digest()
+    return int.from_bytes(digest[:4]) or 1
+
+
+def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
+    """Return the entry, the claimed signature, and the body that the signature must cover."""
+    public_key, signature, body = _unseal(sealed)
+    fields, update = _split(body)
+    kind, part = fields.get("kind"), fields.get("part")
+    if not isinstance(kind, str) or type(part) is not int:
+        raise BadEntry("bad-entry", "an entry lacks the kind or part of its feed")
+    if kind not in KINDS or part not in KINDS[kind].parts:
+        raise BadEntry("unknown-kind", "this version does not know the kind or part of an entry")
+    entry = Entry(
+        name=FeedName(peer_id_of(public_key), KINDS[kind].name, part),  # share one string
+        epoch=_whole(fields.get("epoch"), 1, MAX_EPOCH),
+        seq=_whole(fields.get("seq"), 0, MAX_EPOCH),
+        parent=_parent(fields.get("parent")),
+        made=_whole(fields.get("made"), 0, MAX_EPOCH),
+        update=update,
+        hash=_hash(public_key, body),
+        sealed=sealed,
+    )
+    return entry, signature, body
+
+
+def _hash(public_key: bytes, body: bytes) -> bytes:
+    """Return the hash over key and body. It leaves out the signature, of which a body can have
+    many."""
+    domain = DOMAIN.encode()
+    return hashlib.sha256(struct.pack(">I", len(domain)) + domain + public_key + body).digest()
+
+
+def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the public key, signature and body of a canonical envelope.
+
+    The envelope is parsed by hand, because a decoder would make objects of anything else that a
+    peer sends.
+    """
+    if len(sealed) > SEALED_BYTES:
+        raise BadEntry("too-large", f"an entry exceeds {SEALED_BYTES} bytes")
+    public_key, signature, rest = sealed[_KEY], sealed[_SIGNATURE], sealed[_SIGNATURE.stop :]
+    body = rest[{0xC4: 2, 0xC5: 3}.get(rest[0], 5) :] if rest else b""
+    if msgpack.packb([public_key, signature, body]) != sealed:
+        raise BadEntry("bad-envelope", "the envelope of an entry is malformed or not canonical")
+    return public_key, signature, body
+
+
+def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Split an entry's body into the header's fields and the update."""
+    size = int.from_bytes(body[:2])
+    header, update = body[2 : 2 + size], body[2 + size :]
+    if len(header) != size or size > defaults.ENTRY_HEADER_BYTES:
+        raise BadEntry("bad-entry", "the header of an entry is too large or truncated")
+    if len(update) > defaults.SNAPSHOT_BYTES:
+        raise BadEntry("bad-entry", "an entry's update is too large")
+    try:
+        fields = decode(header, limit=defaults.ENTRY_HEADER_BYTES, once=True)
+    except Undecodable:
+        raise BadEntry("bad-entry", "the header of an entry is malformed") from None
+    if not isinstance(fields, dict):
+        raise BadEntry("bad-entry", "the header of an entry is not a map")
+    return fields, update
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise BadEntry("bad-entry", f"a number of an entry is not in {least}..{most}")
+    return value
+
+
+def _parent(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != HASH_BYTES:
+        raise BadEntry(
+            "bad-entry", f"expected an entry's parent to be a hash of {HASH_BYTES} bytes"
+        )
+    return value

@@ -1,0 +1,256 @@
+"""The state of one feed in a replica, and the rules for admitting entries to it.
+
+The states of a feed form a lattice: nothing, the entries of an epoch in order, the entries of a
+later epoch, and at the top a proven fork. Replicas that saw the same entries in any order are
+equal, because every limit that refuses an entry depends on this feed alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ..errors import BadEntry, BadUpdate
+from .document import Document
+from .entry import FORKED, NO_PARENT, Entry, FeedName, Head, Proof, client_of
+from .kinds import KINDS
+from .scan import EMPTY, Changes
+
+OTHER_BRANCH: Final = "other-branch"
+NOWHERE: Final = Head(0, 0, NO_PARENT)
+"""The end of a feed that has no valid entries."""
+
+
+class Outcome(Enum):
+    """The result of admitting an entry."""
+
+    NEWS = "news"  # admitted; `changed` has its changes
+    KNOWN = "known"  # this entry is stored already
+    OLD = "old"  # of an epoch that a later one has replaced
+    GAP = "gap"  # entries before it are missing
+    LOAD = "load"  # the document is not in memory: `load` the stored entries, then admit again
+    CHECK = "check"  # `compare` it with the stored entry of the same number
+    FORK = "fork"  # `proof` empties the feed for good
+    REFUSED = "refused"  # never admitted; `code` gives the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of admitting an entry, with the changes to make."""
+
+    outcome: Outcome
+    changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
+    fresh: bool = False  # a new epoch: keys that are not in `changed` are deleted
+    proof: Proof | None = None
+    code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked, revoked
+
+
+class Feed:
+    """One feed as this node knows it: its head, its sizes, and its document while in memory."""
+
+    __slots__ = (
+        "__weakref__", "_document", "_head", "_loading", "_memory", "_size", "end", "name",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: FeedName,
+        head: Head | None = None,
+        size: int = 0,
+        end: Head | None = None,
+        memory: int = 0,
+    ) -> None:
+        """Resume a feed from its stored head and from the size of its epoch's entries in bytes.
+
+        `memory` is the size of its facts in the views, 0 if unknown. A feed that has forked is
+        resumed with the head `FORKED`.
+        """
+        self.name = name
+        self.end = end
+        """The last entry that counts, if the author's group has revoked it. Later entries are
+        refused, and so is the proof of a fork."""
+        self._head = head
+        self._size = size
+        self._memory = memory
+        self._document: Document | None = None
+        self._loading: _Loading | None = None
+
+    @property
+    def head(self) -> Head | None:
+        """Return the head: `FORKED` if the feed has forked, None if nothing is known."""
+        return self._head
+
+    @property
+    def size(self) -> int:
+        """Return the size in bytes of the epoch's sealed entries, or of the proof."""
+        return self._size
+
+    @property
+    def memory(self) -> int:
+        """Return about how many bytes its facts take in the views.
+
+        For a resumed feed this is 0 until its document has been in memory.
+        """
+        return self._memory
+
+    @property
+    def forked(self) -> bool:
+        """Whether a fork is proven. Then the feed is empty and stays so."""
+        return self._head == FORKED
+
+    @property
+    def document(self) -> Document | None:
+        """Return the document if it is in memory."""
+        return self._document
+
+    def admit(self, entry: Entry) -> Verdict:
+        """Admit an entry of this feed if it is the next one or begins a later epoch.
+
+        The caller must store the entry before it tells other nodes of it.
+        """
+        assert entry.name == self.name
+        head = self._head
+        if self.forked:
+            return Verdict(Outcome.REFUSED, code="forked")
+        if beyond(entry.head, self.end):
+            return Verdict(Outcome.REFUSED, code="revoked")
+        if head is None or entry.epoch > head.epoch:
+            return self._begin(entry) if entry.seq == 0 else Verdict(Outcome.GAP)
+        if entry.epoch < head.epoch:
+            return Verdict(Outcome.OLD)
+        if entry.seq <= head.seq:
+            if entry.head != head and head == self.end:  # complete: no other entry leads to the end
+                return Verdict(Outcome.REFUSED, code="revoked")
+            return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
+        if entry.seq > head.seq + 1:
+            return Verdict(Outcome.GAP)
+        return self._extend(entry, head)
+
+    def compare(self, stored: Entry, entry: Entry) -> Verdict:
+        """Compare an entry with the stored entry of the same number.
+
+        Returns KNOWN if they are equal, else FORK. If the feed has an end, at most one of two
+        different entries leads to it, so the result is REFUSED with `other-branch`.
+        """
+        if stored.hash == entry.hash:
+            return Verdict(Outcome.KNOWN)
+        if self.end is not None:
+            return Verdict(Outcome.REFUSED, code=OTHER_BRANCH)
+        return self.fork(Proof.of(stored, entry))
+
+    def fork(self, proof: Proof) -> Verdict:
+        """Take in a proof of any epoch. Returns FORK, or KNOWN if the feed has forked already."""
+        assert proof.name == self.name
+        if self.forked:
+            return Verdict(Outcome.KNOWN)
+        if self.end is not None:
+            return Verdict(Outcome.REFUSED, code="revoked")
+        self._head, self._size, self._memory = FORKED, proof.size, 0
+        self.unload()
+        return Verdict(Outcome.FORK, proof=proof, fresh=True)
+
+    def load(self, entries: Iterable[Entry]) -> bool:
+        """Rebuild the document from the stored entries of the epoch, in order.
+
+        The entries may come in slices, from seq 0 on. Returns True once the head is reached. Raises
+        `BadEntry("damaged")` if they do not lead to the head. Then the store must drop the feed.
+        """
+        if self._document is not None or self._head is None or self.forked:
+            return True
+        loading = self._loading or _Loading(self.name, self._head)
+        self._loading = None
+        for entry in entries:
+            loading.take(entry)
+        if loading.done:
+            self._document = loading.document
+            self._memory = loading.document.shown_memory
+            return True
+        self._loading = loading
+        return False
+
+    def weigh(self, size: int) -> None:
+        """Set the size of its entries in bytes, if it was not known when the feed was resumed."""
+        self._size = size
+
+    def unload(self) -> None:
+        """Drop the document from memory; `load` rebuilds it."""
+        self._document = self._loading = None
+
+    def _begin(self, entry: Entry) -> Verdict:
+        kind = entry.kind
+        if entry.parent != NO_PARENT:
+            return Verdict(Outcome.REFUSED, code="bad-chain")
+        if len(entry.update) > kind.live_bytes:
+            return Verdict(Outcome.REFUSED, code="too-large")
+        document = Document(kind, client_of(self.name, entry.epoch))
+        verdict = self._apply(document, entry, fresh=True)
+        if verdict.outcome is Outcome.NEWS:
+            self.unload()
+            self._document, self._size = document, entry.size
+        return verdict
+
+    def _extend(self, entry: Entry, head: Head) -> Verdict:
+        kind = entry.kind
+        if entry.parent != head.hash:
+            return Verdict(Outcome.REFUSED, code="bad-chain")
+        if len(entry.update) > kind.update_bytes:
+            return Verdict(Outcome.REFUSED, code="too-large")
+        if entry.seq >= kind.entries or self._size + entry.size > kind.epoch_bytes:
+            return Verdict(Outcome.REFUSED, code="epoch-full")
+        if self._document is None:
+            return Verdict(Outcome.LOAD)
+        verdict = self._apply(self._document, entry)
+        if verdict.outcome is Outcome.NEWS:
+            self._size += entry.size
+        return verdict
+
+    def _apply(self, document: Document, entry: Entry, *, fresh: bool = False) -> Verdict:
+        try:
+            changes = _applied(document, entry)
+        except BadUpdate as error:
+            return Verdict(Outcome.REFUSED, code=error.code)
+        self._head = entry.head
+        self._memory = document.shown_memory
+        return Verdict(Outcome.NEWS, changed=changes, fresh=fresh)
+
+
+class _Loading:
+    """A document that is being rebuilt from stored entries."""
+
+    def __init__(self, name: FeedName, head: Head) -> None:
+        self.document = Document(KINDS[name.kind], client_of(name, head.epoch))
+        self._name = name
+        self._head = head
+        self._next = 0
+        self._parent = NO_PARENT
+
+    @property
+    def done(self) -> bool:
+        return self._parent == self._head.hash
+
+    def take(self, entry: Entry) -> None:
+        expected = (self._name, self._head.epoch, self._next, self._parent)
+        if self.done or (entry.name, entry.epoch, entry.seq, entry.parent) != expected:
+            raise _damaged(self._name)
+        try:
+            _applied(self.document, entry)
+        except BadUpdate:
+            raise _damaged(self._name) from None
+        self._next, self._parent = entry.seq + 1, entry.hash
+        if self._next > self._head.seq and not self.done:
+            raise _damaged(self._name)
+
+
+def beyond(head: Head, end: Head | None) -> bool:
+    """Whether this head lies beyond the end of a feed, or on another branch at the same number."""
+    return end is not None and (head[:2] > end[:2] or (head[:2] == end[:2] and head != end))
+
+
+def _applied(document: Document, entry: Entry) -> Changes:
+    if entry.seq and entry.update == EMPTY:
+        raise BadUpdate("bad-update", "an update changes nothing")
+    return document.apply(entry.update)
+
+
+def _damaged(name: FeedName) -> BadEntry:
+    return BadEntry("damaged", f"the stored `{name.kind}` feed of `{name.author}` is damaged")

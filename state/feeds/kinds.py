@@ -1,0 +1,66 @@
+"""The fixed list of feed kinds, with the limits of one feed of each kind.
+
+Every limit that makes a replica refuse an entry is defined here and depends only on the entry's own
+feed, so that honest replicas refuse the same entries. Feeds of other kinds or parts are not kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of feed and the limits of each of its feeds."""
+
+    name: str
+    parted: bool  # into PARTS feeds of each author, by the first hex digit of a model's root
+    update_bytes: int  # one update other than a snapshot
+    epoch_bytes: int  # all sealed entries of an epoch
+    live_bytes: int  # a snapshot of all current facts
+    keys: int  # all keys that an epoch ever named
+    entries: int = defaults.EPOCH_ENTRIES  # in an epoch
+
+    @property
+    def parts(self) -> range:
+        """Return the valid part numbers."""
+        return range(defaults.PARTS if self.parted else 1)
+
+
+def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> Kind:
+    epoch = epoch_kib * 2**10
+    return Kind(
+        name=name,
+        parted=parted,
+        update_bytes=min(defaults.UPDATE_BYTES, epoch // 2),
+        epoch_bytes=epoch,
+        live_bytes=min(defaults.SNAPSHOT_BYTES, epoch // 2),
+        keys=keys,
+    )
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        _kind("member", 32, 256),  # capacity, version, authors that it vouches for
+        _kind("models", 128, 1024),  # names that the author vouches for
+        _kind("shards", 32, 256, parted=True),  # the model layers that it serves
+        _kind("jobs", 1024, 4096),  # the jobs that it wants done
+        _kind("claims", 1024, 4096),  # its claims on jobs
+        _kind("usage", 128, 1024),  # the use that it measured, by user
+        _kind("group", 512, 4096),  # of a private group: members, roles, revocations
+    )
+}
+
+
+def all_parts() -> Iterator[tuple[str, int]]:
+    """Yield every (kind, part) that an author may have a feed of."""
+    for kind in KINDS.values():
+        for part in kind.parts:
+            yield kind.name, part
+
+
+def part_of_root(root: str) -> int:
+    """Return the part of `shards` that a model belongs to. `root` is its root in 64 hex digits."""
+    return int(root[0], 16)

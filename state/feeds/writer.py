@@ -1,0 +1,312 @@
+"""Writer of own feeds: turns facts into entries, and never signs two entries with one number.
+
+The stored entries may not be all that this key ever wrote: the store may be yesterday's copy, and
+another process may use the same key. So the first entry of each feed in a run begins an epoch, and
+so does the first entry after one that may or may not have been stored. An epoch of this key from
+elsewhere is answered with a later one. No I/O: the caller stores the entries from `flush`, calls
+`stored`, and only then tells peers.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import msgpack
+
+from ...transport.identity import Identity, PeerId
+from ...transport.signed import ENVELOPE_OVERHEAD
+from .. import defaults
+from ..errors import FeedFull
+from .document import Document, snapshot
+from .entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from .feed import Feed, Outcome, Verdict
+from .kinds import KINDS, Kind, all_parts
+from .scan import HEADER_BYTES, Changes, fact_bytes
+
+ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
+_DELETION_BYTES = 10  # bytes of one deletion in an update, at most
+_UPDATE_FRAME = HEADER_BYTES + 16  # bytes around the items and deletions, at most
+
+
+@dataclass(slots=True)
+class _Own:
+    """The intended state of an own feed."""
+
+    feed: Feed
+    kind: Kind
+    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that it should have
+    live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
+    changed: Changes = field(default_factory=dict)  # changes that are in no entry yet
+    flying: Changes | None = None  # changes in entries that are being stored
+    epoch: int = 0  # latest epoch begun in this run; 0: none to continue
+    known: int = 0  # latest epoch of this feed ever seen or made
+    anew: bool = False  # the store may differ, so an epoch is due
+    next_at: float = 0.0  # earliest time of the next entry
+
+    @property
+    def document(self) -> Document | None:
+        """Return the document if its epoch may be continued."""
+        head = self.feed.head
+        continues = head is not None and head.epoch == self.epoch >= self.known
+        return self.feed.document if continues and not self.anew else None
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set or delete a fact."""
+        held = self.facts.pop(key, None)
+        self.live_bytes -= 0 if held is None else fact_bytes(key, held)
+        if value is not None:
+            self.facts[key] = value
+            self.live_bytes += fact_bytes(key, value)
+        self.changed.pop(key, None)
+        self.changed[key] = value
+
+    def room_for(self, key: str, value: bytes) -> bool:
+        """Whether this fact fits into the feed with the others."""
+        held = self.facts.get(key)
+        grown = fact_bytes(key, value) - (0 if held is None else fact_bytes(key, held))
+        keys = len(self.facts) + (held is None)
+        return self.live_bytes + grown <= self.kind.live_bytes and keys <= self.kind.keys
+
+
+class Writer:
+    """Writer of the feeds of one identity.
+
+    `feed_of` returns the replica's feed of a name, whose document must be in memory. `lot(n)`
+    returns a random number 0 .. n-1. Nothing is written before `held_until` unless enough peers
+    have `reported`.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        feed_of: Callable[[FeedName], Feed],
+        *,
+        lot: Callable[[int], int],
+        held_until: float = 0.0,
+    ) -> None:
+        self.contested_at = -inf  # when a later epoch of this key last came from elsewhere
+        self._identity = identity
+        self._feed_of = feed_of
+        self._lot = lot
+        self._held_until = held_until
+        self._reported: set[PeerId] = set()
+        self._own: dict[FeedName, _Own] = {}
+
+    def set(self, kind: str, part: int, key: str, value: Mapping[str, Any] | None) -> None:
+        """Set a fact of this node to `value`, or delete it (None). `flush` writes it with others.
+
+        Raises FeedFull: `bad-fact`, `fact-too-large`, `feed-full`, `forked`.
+        """
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        if own.feed.forked:
+            raise FeedFull("forked", f"this node's `{kind}` feed has forked and cannot be written")
+        packed = None if value is None else _packed(key, value)
+        if own.epoch and packed == own.facts.get(key):
+            return
+        if packed is not None and not own.room_for(key, packed):
+            raise FeedFull("feed-full", f"this node's `{kind}` feed is full")
+        own.put(key, packed)
+
+    def keys(self, kind: str, part: int) -> Collection[str]:
+        """Return the keys of the facts that a feed should have, including those of earlier runs."""
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        document = own.feed.document
+        earlier = document.facts() if document is not None and not own.epoch else {}
+        return own.facts.keys() | (earlier.keys() - own.changed.keys())
+
+    def get(self, kind: str, part: int, key: str) -> bytes | None:
+        """Return the packed value that a fact should have, or None for no fact."""
+        own = self._find(FeedName(self._identity.peer, kind, part))
+        if own.epoch or key in own.changed:
+            return own.facts.get(key)
+        return None if own.feed.document is None else own.feed.document.get(key)
+
+    def reported(self, peer: PeerId, linked: int) -> bool:
+        """Count a peer that has shown its heads of our feeds, once what was lacking has arrived.
+
+        With `linked` peers in all, at most that many reports are awaited. Return whether this was
+        the last of them.
+        """
+        if not self._held_until:
+            return False
+        self._reported.add(peer)
+        if len(self._reported) < min(defaults.WRITE_REPORTS, linked):
+            return False
+        self._held_until = 0.0
+        self._reported.clear()
+        return True
+
+    def wake(self, now: float) -> float | None:
+        """Return the seconds until `flush` has work, or None if there is nothing to write."""
+        times = [own.next_at for own in self._own.values() if _is_due(own)]
+        return max(0.0, min(times) - now, self._held_until - now) if times else None
+
+    def flush(self, now: float, wall_ms: int) -> list[Entry]:
+        """Return the entries that are due, at most one for each feed.
+
+        The caller stores them, then calls `stored` or `failed`.
+        """
+        if now < self._held_until:
+            return []
+        due = [own for own in self._own.values() if _is_due(own) and own.next_at <= now]
+        entries = []
+        for own in due:
+            own.next_at = now + defaults.WRITE_PAUSE
+            if (entry := self._next_entry(own, wall_ms)) is not None:
+                entries.append(entry)
+        return entries
+
+    def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
+        """Admit entries that are on disk to their feeds. After that, peers may be told."""
+        verdicts = []
+        for entry in entries:
+            own = self._own[entry.name]
+            verdict = own.feed.admit(entry)
+            verdicts.append((entry, verdict))
+            if verdict.outcome is Outcome.NEWS:
+                own.flying = None
+            else:  # it has forked
+                self.failed([entry])
+        return verdicts
+
+    def failed(self, entries: Iterable[Entry]) -> None:
+        """Write the facts of these entries again in a later epoch: they may be on disk or not."""
+        for entry in entries:
+            own = self._own[entry.name]
+            own.changed = {**(own.flying or {}), **own.changed}
+            own.flying = None
+            own.known = max(own.known, entry.epoch)
+            own.epoch, own.anew = 0, True
+
+    def takes(self, entry: Entry, now: float) -> bool:
+        """Whether to admit an entry of our own key that a peer sent.
+
+        This recovers entries of earlier runs. Once this run has written a feed, a later epoch of it
+        must come from another process. Then ours begins a still later one, after a pause.
+        """
+        own = self._own.get(entry.name)
+        if own is None or not own.epoch or entry.epoch <= own.epoch:
+            return True
+        if entry.epoch > own.known:
+            own.known = entry.epoch
+            own.next_at = max(own.next_at, now + defaults.RECLAIM_PAUSE)
+            self.contested_at = now
+        return False
+
+    def renew(self) -> None:
+        """Begin an epoch of each own feed, because the stored ones are lost.
+
+        This includes feeds that this run has not changed.
+        """
+        for kind, part in all_parts():
+            own = self._find(FeedName(self._identity.peer, kind, part))
+            own.anew |= own.feed.head is not None or own.flying is not None
+
+    def _find(self, name: FeedName) -> _Own:
+        if name not in self._own:
+            self._own[name] = _Own(self._feed_of(name), KINDS[name.kind])
+            _recall(self._own[name])
+        return self._own[name]
+
+    def _next_entry(self, own: _Own, wall_ms: int) -> Entry | None:
+        """Return an entry with the pending changes, or with as many as fit into one update."""
+        if not own.epoch:
+            _recall(own)
+        held = own.feed.document
+        own.changed = {
+            key: value
+            for key, value in own.changed.items()
+            if (held.get(key) if held else None) != value
+        }
+        if (document := own.document) is not None:
+            return self._continue(own, document, wall_ms)
+        if own.changed or own.epoch or own.anew:
+            return self._begin(own, wall_ms)
+        return None
+
+    def _continue(self, own: _Own, document: Document, wall_ms: int) -> Entry | None:
+        head = own.feed.head
+        changes = _first_of(own.changed, own.kind.update_bytes - _UPDATE_FRAME)
+        if head is None or not own.changed:
+            return None
+        update = document.write(changes)
+        size = own.feed.size + len(update) + ENTRY_OVERHEAD
+        # The feed is mostly history: a snapshot costs no more than the entries that it replaces.
+        worth = 2 * (own.live_bytes + ENTRY_OVERHEAD)
+        named = document.named + len(changes)
+        full = named > own.kind.keys or head.seq + 1 >= own.kind.entries
+        if full or not changes or size > min(worth, own.kind.epoch_bytes):
+            return self._begin(own, wall_ms)
+        own.flying = changes
+        own.changed = {k: v for k, v in own.changed.items() if k not in changes}
+        return self._seal(own, Head(head.epoch, head.seq + 1, head.hash), wall_ms, update)
+
+    def _begin(self, own: _Own, wall_ms: int) -> Entry:
+        """Return an entry with a snapshot, which begins a later epoch than any known one."""
+        head = own.feed.head
+        known = max(own.known, own.epoch, head.epoch if head else 0)
+        own.epoch = wall_ms
+        if wall_ms <= known:  # the clock is behind; random, as two copies of a store must differ
+            own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
+        facts = dict(sorted(own.facts.items()))
+        update = snapshot(own.kind, client_of(own.feed.name, own.epoch), facts)
+        own.flying, own.changed, own.anew = own.changed, {}, False
+        return self._seal(own, Head(own.epoch, 0, NO_PARENT), wall_ms, update)
+
+    def _seal(self, own: _Own, after: Head, wall_ms: int, update: bytes) -> Entry:
+        """Return the signed entry with the number in `after`; `after.hash` is its parent's hash."""
+        return seal_entry(
+            self._identity,
+            own.kind.name,
+            own.feed.name.part,
+            epoch=after.epoch,
+            seq=after.seq,
+            parent=after.hash,
+            made=max(0, wall_ms),
+            update=update,
+        )
+
+
+def _is_due(own: _Own) -> bool:
+    renewal = own.anew or (own.epoch and own.known > own.epoch)
+    return not own.feed.forked and own.flying is None and bool(own.changed or renewal)
+
+
+def _recall(own: _Own) -> None:
+    """Set the facts to the document's, changed by ours. Facts of the document that do not fit are
+    left out."""
+    document = own.feed.document
+    assert document is not None or own.feed.head is None or own.feed.forked, "load it first"
+    own.facts, own.live_bytes = {}, HEADER_BYTES
+    changed, own.changed = own.changed, {}
+    for key, value in changed.items():
+        own.put(key, value)
+    held = document.facts() if document else {}
+    for key, value in held.items():
+        if key not in changed and own.room_for(key, value):
+            own.facts[key] = value
+            own.live_bytes += fact_bytes(key, value)
+
+
+def _first_of(changes: Changes, most: int) -> Changes:
+    """Return the first changes, as many as fit into an update of `most` bytes."""
+    chosen: Changes = {}
+    for key, value in changes.items():
+        most -= _DELETION_BYTES + (0 if value is None else fact_bytes(key, value))
+        if most < 0:
+            break
+        chosen[key] = value
+    return chosen
+
+
+def _packed(key: str, value: Mapping[str, Any]) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(dict(value))
+        size = len(key.encode())
+    except (ValueError, OverflowError):
+        raise FeedFull("bad-fact", "a fact has text or a number that cannot be encoded") from None
+    if len(packed) > defaults.FACT_BYTES or not 0 < size <= defaults.FACT_KEY_BYTES:
+        limits = f"{defaults.FACT_BYTES} bytes or its key is not 1 to {defaults.FACT_KEY_BYTES}"
+        raise FeedFull("fact-too-large", f"a fact exceeds {limits} bytes")
+    return packed

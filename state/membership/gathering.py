@@ -1,0 +1,97 @@
+"""Batching of liveness questions: one signature of a member answers many nonces.
+
+A witness gathers questions for a while and builds a Merkle tree over their nonces. Each member
+asked about signs the root once. Every asker gets the Merkle path from its own nonce to the signed
+root, so it knows that the signature is newer than its nonce. No I/O. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from math import inf
+
+import trio
+
+from ...transport.identity import PeerId
+from ...transport.rates import Bucket, Rate
+from .. import defaults
+
+
+def join(one: bytes, other: bytes) -> bytes:
+    """Return the hash of two nonces or hashes, in either order."""
+    return sha256(min(one, other) + max(one, other)).digest()
+
+
+def climb(number: bytes, path: Sequence[bytes]) -> bytes:
+    """Return the root that a Merkle path leads to from this nonce."""
+    for beside in path:
+        number = join(number, beside)
+    return number
+
+
+def tree(numbers: Sequence[bytes]) -> tuple[bytes, list[list[bytes]]]:
+    """Return the Merkle root of all nonces, and the path from each nonce to it."""
+    paths: list[list[bytes]] = [[] for _ in numbers]
+    level = [(number, [place]) for place, number in enumerate(numbers)]
+    while len(level) > 1:
+        above = []
+        for (one, below), (other, beside) in zip(level[::2], level[1::2], strict=False):
+            for place in below:
+                paths[place].append(other)
+            for place in beside:
+                paths[place].append(one)
+            above.append((join(one, other), below + beside))
+        level = above + level[len(above) * 2 :]
+    return level[0][0], paths
+
+
+class Gathered:
+    """A batch of questions that are answered together."""
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.numbers: list[bytes] = []
+        self.peers: dict[PeerId, bytes] = {}  # the signature of each member, empty if there is none
+        self.paths: list[list[bytes]] = []
+        self.done = trio.Event()
+
+    def close(self) -> bytes:
+        """Close the batch, and return the Merkle root to sign."""
+        top, self.paths = tree(self.numbers)
+        return top
+
+
+class Gathering:
+    """The questions to one witness. It gathers them for GATHER_S seconds, or longer if many
+    come."""
+
+    def __init__(self) -> None:
+        self._next: Gathered | None = None
+        self._pace = Bucket(Rate(*defaults.GATHERINGS), 0.0)
+
+    @property
+    def due(self) -> float:
+        """Return when to `take` the questions."""
+        return inf if self._next is None else self._next.due
+
+    def add(
+        self, number: bytes, peers: Sequence[PeerId], now: float
+    ) -> tuple[Gathered, int] | None:
+        """Add a question; return its batch and its position there, or None if the batch is full."""
+        if self._next is None:
+            at = now if self._pace.has(now) else self._pace.due
+            self._next = Gathered(at + defaults.GATHER_S)
+        gathered = self._next
+        if len(gathered.numbers) >= defaults.GATHERED:
+            return None
+        gathered.numbers.append(number)
+        gathered.peers.update(dict.fromkeys(peers, b""))
+        return gathered, len(gathered.numbers) - 1
+
+    def take(self, now: float) -> Gathered | None:
+        """Return the batch if it is due, else None."""
+        gathered = self._next
+        if gathered is None or now < gathered.due:
+            return None
+        self._next = None
+        self._pace.take(now)
+        return gathered

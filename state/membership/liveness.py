@@ -1,0 +1,514 @@
+"""Liveness of members, in a swarm where a node has links to only a few of them.
+
+A peer whose link answers is live. For other members a node relies on its peers: a *witness* of a
+member has a link to it that answers. A witness cannot make a member live or dead. Its reports only
+decide when to check the member, and through which peers. A *check* asks several peers at once for a
+*proof*, which is the member's own signature over a random nonce of that check. Only a proof makes a
+member live, and only a check without a proof makes it dead. No I/O. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from heapq import nsmallest
+from math import inf
+
+from ...transport.identity import PeerId
+from ...transport.rates import Bucket, Rate
+from .. import defaults
+from .watched import Watched
+
+
+class Liveness:
+    """The liveness of the members that are watched. `version` grows with each change."""
+
+    def __init__(self, own: PeerId) -> None:
+        self.version = 0
+        self._own = own
+        self._links: dict[PeerId, str] = {}  # network by peer with a live link
+        self._answering: dict[PeerId, str] = {}  # those of them with a working path
+        self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
+        self._watched: dict[PeerId, Watched] = {}
+        self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
+        self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
+        self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
+        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
+        self._missing: set[PeerId] = set()  # linked peers whose check has failed
+        self._places: dict[PeerId, int] = {}  # see `_distance`
+        self._near: dict[PeerId, set[PeerId]] = {}  # by peer: the nearest to it that it names
+        self._resting: set[PeerId] | None = None  # None: not known yet
+        self._rested: set[PeerId] = set()  # its last known value
+        self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
+
+    # Results.
+
+    def live(self) -> Iterator[PeerId]:
+        """Yield the live members, those with a link first."""
+        yield from filter(self.is_live, self._links)
+        for peer, watched in self._watched.items():
+            if watched.live and peer not in self._links:
+                yield peer
+
+    def is_live(self, peer: PeerId) -> bool:
+        if peer in self._missing:
+            return False
+        if peer in self._links:
+            return peer not in self._waiting or not self._unsure(*self._waiting[peer])
+        watched = self._watched.get(peer)
+        return watched is not None and watched.live
+
+    def is_sure(self, members: Collection[PeerId]) -> bool:
+        """Whether each of these has a link, or has been checked."""
+        return all(
+            peer in self._links
+            or ((watched := self._watched.get(peer)) and (watched.live or watched.tried > -inf))
+            for peer in members
+        )
+
+    def has_unseen(self, now: float) -> bool:
+        """Whether a member may be live of which no linked peer is a witness, even after a while."""
+        return any(
+            watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
+            for _, watched in self._unlinked()
+            if not watched.networks
+        )
+
+    def answering(self) -> set[PeerId]:
+        """Return the peers that this node is a witness of."""
+        return self._answering.keys() - self._missing
+
+    def resting(self) -> set[PeerId]:
+        """Return the peers whose links may rest, because linked peers watch them closely.
+
+        A node's watchers are the peers that are nearest to it. The link to a watcher rests on
+        neither end. Any other link may rest if WATCHERS_HEARD of the peer's watchers are linked
+        here, because those report the peer's end at once.
+        """
+        if self._resting is None:
+            own = self._nearest(self._own, self._answering)
+            self._resting = {
+                peer
+                for peer in self._answering.keys() - own
+                if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
+            }
+            self._rested = self._resting
+        return self._resting
+
+    def _watchers(self, peer: PeerId) -> set[PeerId]:
+        """Return the peer's watchers whose links answer here; none if this node is a watcher."""
+        near = self._near.get(peer)
+        if near is None:
+            named = {*self._said.get(peer, ()), self._own}
+            near = self._near[peer] = self._nearest(peer, named)
+        if self._own in near:
+            return set()
+        return {by for by in near if by in self._answering and peer in self._said.get(by, ())}
+
+    def _nearest(self, peer: PeerId, peers: Iterable[PeerId]) -> set[PeerId]:
+        return set(nsmallest(defaults.WATCHERS, peers, key=partial(self._distance, peer)))
+
+    def _distance(self, one: PeerId, other: PeerId) -> int:
+        """Return the XOR distance. It is symmetric, so both ends agree on the watchers."""
+        return self._place_of(one) ^ self._place_of(other)
+
+    def _place_of(self, peer: PeerId) -> int:
+        found = self._places.get(peer)
+        if found is None:
+            found = self._places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
+        return found
+
+    def _answers(self, peer: PeerId, place: str | None) -> None:
+        """Note that a peer's link answers, in the network `place`, or that it does not (None).
+
+        Its reports as a witness count only while its link answers. The counts are updated here,
+        because each round reads those of all members.
+        """
+        before = self._answering.pop(peer, None)
+        if place is not None:
+            self._answering[peer] = place
+            self._missing.discard(peer)
+        if place == before:
+            return
+        self._resting = None
+        for other in self._said.get(peer, ()):
+            if watched := self._watched.get(other):
+                if before is not None:
+                    watched.uncount(before)
+                if place is not None:
+                    watched.count(place)
+
+    # Members.
+
+    def watch(self, members: Collection[PeerId], now: float = -inf) -> None:
+        """Replace the set of known members."""
+        for peer in self._watched.keys() - members:
+            self.version += self._watched.pop(peer).live
+        for peer in sorted(members - self._watched.keys()):
+            if peer != self._own:
+                rank = sha256(f"{self._own} {peer}".encode()).digest()
+                self._watched[peer] = watched = Watched(rank, now)
+                for by, said in self._said.items():
+                    if peer in said:
+                        self._testify(by, watched)
+
+    # Own links.
+
+    def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
+        """Record a link that answers. Witnesses in one `place` count as one.
+
+        `rivals` publish the address of this peer. If one of them is dead, the machine has come back
+        as another peer, which is not live beside the old one.
+        """
+        self._links[peer] = place
+        self._answers(peer, place)
+        if self._wait_for(rivals, now):
+            self._waiting[peer] = now, list(rivals)
+        if watched := self._watched.get(peer):
+            watched.live, watched.proved, watched.doubted = False, -inf, inf
+        self.version += 1
+
+    def doubt(self, peer: PeerId, now: float) -> None:
+        """Check a peer whose link has lost its path, before the link counts as quiet."""
+        self._answers(peer, None)
+        if watched := self._watched.get(peer):
+            watched.doubted = min(watched.doubted, now)
+
+    def sure(self, peer: PeerId) -> None:
+        """Note that a peer's link has a path again."""
+        self._answers(peer, self._links.get(peer))
+        if watched := self._watched.get(peer):
+            watched.doubted = inf
+
+    def unlinked(self, peer: PeerId, now: float) -> None:
+        """Note that a link is quiet or has ended. Its peer is dead, unless it was proved live just
+        now."""
+        if self._links.pop(peer, None) is None:
+            return
+        self._answers(peer, None)
+        self._waiting.pop(peer, None)
+        self._missing.discard(peer)
+        if watched := self._watched.get(peer):
+            watched.live = now - watched.proved < defaults.FRESH_S
+            watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
+        self.version += 1
+        for other in self._said.get(peer, ()):  # it may have been their last witness
+            known = self._watched.get(other)
+            if known and known.live and not known.networks:
+                known.doubted = min(known.doubted, now)
+
+    # Reports of witnesses.
+
+    def told(
+        self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
+    ) -> None:
+        """Take a peer's report on its live links. A `whole` report replaces all earlier ones."""
+        said = self._said.setdefault(by, set())
+        self._resting = None
+        self._near.pop(by, None)
+        has = set(has)
+        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        for peer in sorted(said - has if whole else said.intersection(lost)):
+            said.discard(peer)
+            self._withdrawn(by, peer, alarms, now)
+        for peer in sorted(has - said)[: defaults.TESTIMONIES - len(said)]:
+            said.add(peer)
+            if (watched := self._watched.get(peer)) is None:
+                continue
+            self._testify(by, watched)
+            if not watched.live and alarms.take(now):
+                watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
+
+    def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
+        if (watched := self._watched.get(peer)) is None:
+            return
+        self._withdraw(by, watched)
+        if peer in self._links:
+            # If the link does not rest, this node's own pings notice its end as soon.
+            rested = peer in self._rested and peer in self._answering
+            alarmed = rested and alarms.take(now)
+        else:
+            alarmed = watched.live and (alarms.take(now) or not watched.networks)
+        if alarmed:
+            at = max(now, watched.proved + defaults.RECHECK_S)
+            watched.doubted = min(watched.doubted, at)
+
+    def forget(self, by: PeerId) -> None:
+        """Drop the reports of a peer whose link has ended."""
+        self._alarms.pop(by, None)
+        self._resting = None
+        self._near.pop(by, None)
+        for peer in self._said.pop(by, ()):
+            if watched := self._watched.get(peer):
+                self._withdraw(by, watched)
+
+    def _testify(self, by: PeerId, watched: Watched) -> None:
+        watched.witnesses[by] = None
+        if (place := self._answering.get(by)) is not None:
+            watched.count(place)
+
+    def _withdraw(self, by: PeerId, watched: Watched) -> None:
+        del watched.witnesses[by]
+        if (place := self._answering.get(by)) is not None:
+            watched.uncount(place)
+
+    def _witnesses(self, watched: Watched) -> list[PeerId]:
+        """Return the witnesses with a live link, one of each network first."""
+        there = [by for by in watched.witnesses if by in self._answering]
+        first = {self._links[by]: by for by in reversed(there)}.values()
+        return [*first, *(by for by in there if by not in first)]
+
+    # Checks.
+
+    def next_questions(self, now: float) -> dict[PeerId, list[PeerId]]:
+        """Return the questions about many members that are due, as members by the witness to ask.
+
+        End each with `answered`. The witness of the most members that are due is asked first.
+        """
+        due: dict[PeerId, list[PeerId]] = {}
+        if not self._questions.has(now):
+            return due
+        for peer, watched in self._watched.items():
+            if watched.shared and self._due(peer, watched) <= now:
+                for by in watched.witnesses:
+                    if by in self._answering:
+                        due.setdefault(by, []).append(peer)
+        found: dict[PeerId, list[PeerId]] = {}
+        while due and self._questions.take(now):
+            by = max(due, key=lambda by: len(due[by]))
+            found[by] = due.pop(by)[: defaults.ASKED_FOR]
+            for peer in found[by]:
+                self._watched[peer].asked = True
+            due = {
+                other: left
+                for other, peers in due.items()
+                if (left := [peer for peer in peers if not self._watched[peer].asked])
+            }
+        return found
+
+    def answered(
+        self,
+        peer: PeerId,
+        asked: float,
+        now: float,
+        *,
+        proved: bool,
+        rivals: Iterable[PeerId] = (),
+    ) -> None:
+        """Take the answer to a shared question about a member, which was sent at the time `asked`.
+
+        The answer does not count if the member is in doubt, because the signature may be older than
+        the doubt. Without a proof the member is checked individually, at once if it is live.
+        """
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.asked = False
+        stale = watched.doubted < inf or watched.checking or watched.tried > asked
+        if stale or peer in self._links:
+            return
+        if proved:
+            self.proved(peer, asked, rivals)
+        elif watched.live:
+            watched.doubted = now
+        else:
+            self.failed(peer, now)
+
+    def unanswered(self, peers: Iterable[PeerId]) -> None:
+        """Forget a question about these members that was not answered. It has no other effect."""
+        for peer in peers:
+            if watched := self._watched.get(peer):
+                watched.asked = False
+
+    def next_checks(self, now: float) -> list[PeerId]:
+        """Begin the checks that are due, and return their members. End each with `proved`, `failed`
+        or `void`."""
+        self._expire(now)
+        alone = sum(w.live and not w.networks for _, w in self._unlinked())
+        due = sorted(
+            (self._urgency(peer, watched), watched.rank, peer)
+            for peer, watched in self._watched.items()
+            if self._due(peer, watched) <= now and not watched.shared
+        )
+        found: list[PeerId] = []
+        room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
+        for urgency, _, peer in due:
+            if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
+                break
+            calm = urgency in _CALM
+            if not (self._calm if calm else self._budget).take(now):
+                break
+            alone += urgency == _UNSEEN
+            found.append(peer)
+            watched = self._watched[peer]
+            watched.checking = True
+            watched.turn += 1
+        return found
+
+    def next_due(self, now: float) -> float:
+        """Return when `next_checks` may have work, or when a doubt or a wait ends."""
+        least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
+        calm_at = now if self._calm.has(now) else self._calm.due
+        shared_at = now if self._questions.has(now) else self._questions.due
+        for peer, watched in self._watched.items():
+            due = self._due(peer, watched)
+            if watched.shared:
+                due = max(due, shared_at)
+            elif due < calm_at and self._urgency(peer, watched) in _CALM:
+                due = calm_at
+            least = min(least, due, self._ends(peer, watched))
+        return max(least, now + defaults.TURN_S)
+
+    def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
+        return ((p, w) for p, w in self._watched.items() if p not in self._links)
+
+    def _urgency(self, peer: PeerId, watched: Watched) -> int:
+        if watched.doubted < inf:
+            return _DOUBTED
+        if watched.live:
+            return _SEEN if watched.networks else _ALONE
+        return _TOLD_OF if watched.networks else _UNSEEN
+
+    def _due(self, peer: PeerId, watched: Watched) -> float:
+        if watched.checking:
+            return inf
+        if watched.doubted < inf:
+            return watched.doubted
+        if watched.asked:
+            return inf
+        if peer in self._links:
+            return watched.tried + watched.pause if peer in self._missing else inf
+        if watched.live:
+            return watched.proved + defaults.PROVE_AGAIN_S[min(len(watched.networks), 2)]
+        if watched.tried == -inf and not watched.networks:  # a witness may still come
+            return watched.since + defaults.UNSEEN_S
+        return watched.tried + watched.pause
+
+    def _ends(self, peer: PeerId, watched: Watched) -> float:
+        """Return when a member without a witness counts as dead, even if it could not be
+        checked."""
+        if peer in self._links or not watched.live or watched.networks:
+            return inf
+        if watched.doubted < inf:
+            return watched.doubted + defaults.CHECK_S
+        return watched.proved + defaults.FRESH_S
+
+    def _expire(self, now: float) -> None:
+        self._end_waits(now)
+        for peer, watched in self._unlinked():
+            if not watched.checking and self._ends(peer, watched) < now:
+                self._out(watched, now)
+
+    def _end_waits(self, now: float) -> None:
+        """End waits for rivals that have lasted long enough.
+
+        A rival whose link still answers is live, whatever its check found: two homes may use the
+        same private address.
+        """
+        for peer, (since, rivals) in list(self._waiting.items()):
+            if now >= since + defaults.RIVAL_S:
+                del self._waiting[peer]
+                left = self._unsure(since, [each for each in rivals if each not in self._links])
+                if left:
+                    self._waiting[peer] = since, left
+                self.version += left != rivals
+
+    def _out(self, watched: Watched, now: float) -> None:
+        self.version += watched.live
+        watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
+
+    def helpers(self, peer: PeerId) -> list[PeerId]:
+        """Return the peers to ask for a proof: witnesses, then peers that may know a witness."""
+        watched = self._watched.get(peer)
+        if watched is None:
+            return []
+        witnesses = self._witnesses(watched)
+        others = [by for by in self._links if by != peer and by not in witnesses]
+        turn = watched.turn * defaults.ASKED % max(len(others), 1)
+        hurried = watched.live or watched.doubted < inf  # other members can wait for the next check
+        most = defaults.ASKED_MOST if hurried else defaults.ASKED
+        return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][:most]
+
+    def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
+        """Return a witness of a member other than `but`, to ask for a proof, or None."""
+        watched = self._watched.get(peer)
+        there = [] if watched is None else self._witnesses(watched)
+        return next((by for by in there if by != but), None)
+
+    def is_doubted(self, peer: PeerId) -> bool:
+        """Whether there is reason to believe that a member is dead."""
+        watched = self._watched.get(peer)
+        return watched is not None and watched.doubted < inf
+
+    def is_answering(self, peer: PeerId) -> bool:
+        """Whether a peer's link answers, according to that link itself."""
+        return peer in self._answering
+
+    def has_failed(self, peer: PeerId) -> bool:
+        """Whether several checks of a member have failed."""
+        watched = self._watched.get(peer)
+        return watched is not None and watched.pause >= defaults.ASK_SELF_S
+
+    def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
+        """Record a proof that a member is live. `rivals` (see `linked`) publish one of its
+        addresses."""
+        if (watched := self._watched.get(peer)) is None:
+            return
+        watched.checking, watched.doubted = False, inf
+        watched.pause = defaults.CHECK_PAUSE[0]
+        watched.first = min(watched.first, now)
+        if peer in self._links:
+            # A peer that waits for this proof may become live.
+            self.version += bool(self._waiting) or peer in self._missing
+            self._missing.discard(peer)
+        elif not watched.live and self._wait_for(rivals, now, watched.first):
+            watched.tried = now
+            return
+        else:
+            self.version += not watched.live or bool(self._waiting)
+        watched.live, watched.proved = True, now
+
+    def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
+        """Check the rivals that are live but were not proved since then. Return whether there are
+        any."""
+        unsure = self._unsure(now if since is None else since, rivals)
+        for peer in unsure:
+            self._watched[peer].doubted = min(self._watched[peer].doubted, now)
+        return bool(unsure)
+
+    def _unsure(self, since: float, rivals: Iterable[PeerId]) -> list[PeerId]:
+        return [
+            peer
+            for peer in rivals
+            if (watched := self._watched.get(peer)) is not None
+            and (peer in self._links or watched.live)
+            and watched.proved < since
+        ]
+
+    def failed(self, peer: PeerId, now: float, *, silent: bool = False) -> None:
+        """Record a check without a proof.
+
+        A linked peer stays live while its link answers, unless that link rested and stayed
+        `silent` during the check.
+        """
+        if watched := self._watched.get(peer):
+            watched.checking = False
+            if peer in self._links:
+                watched.doubted, watched.proved, watched.tried = inf, -inf, now
+                if peer in self._missing:
+                    watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])
+                elif silent and peer in self._answering:
+                    self._missing.add(peer)
+                    self.version += 1
+                return
+            if not watched.live:
+                watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])
+            self._out(watched, now)
+
+    def void(self, peer: PeerId) -> None:
+        """End a check without a result, because this node itself stalled meanwhile."""
+        if watched := self._watched.get(peer):
+            watched.checking = False
+
+
+# Order of checks.
+_DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)
+_CALM = (_TOLD_OF, _SEEN, _UNSEEN)  # not in doubt, so their checks can wait

@@ -1,0 +1,524 @@
+"""Members of the swarm and their addresses, from signed records that nodes exchange over links.
+
+The two ends of a new link exchange their own records, and compare checksums of all records to find
+missing ones. A brief link (`Link.brief`) carries no records, and makes no member live. An author
+pushes a change to all its links, and other nodes announce it once over each link. A node dials
+members until it has enough links. `probing.py` finds out which members without a link are live.
+
+Capacity, models and shards of members are in their feeds; `listing.py` combines both. Wire:
+docs/spec/membership.md.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import msgpack
+import trio
+
+from ...transport.address import Address
+from ...transport.dial.endpoint import Endpoint
+from ...transport.errors import CallRefused, DialFailed, TransportError
+from ...transport.host.seam import Host
+from ...transport.identity import Identity, PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.link.link import Link
+from ...transport.networks import Nearness, nearness_at
+from ...transport.rates import Bucket, Rate, Rates
+from .. import defaults
+from ..errors import BadRecord
+from ..feeds.steps import Steps
+from .messages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
+from .probing import Probing
+from .record import MemberRecord, seal_record
+from .recordnews import RecordNews
+from .recordpulls import RecordPulls
+from .roster import Offer, Roster, Tag, mark_of, tag_of
+
+Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
+"""Make a link to a peer that may have these addresses. Raises DialFailed."""
+
+
+class Membership:
+    """The membership of one node. It handles messages as soon as it exists; `run` dials members."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        identity: Identity,
+        *,
+        links: int | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        """Members are dialled while there are fewer than `links`; None means as many as this node
+        needs.
+
+        `connect` makes a link to a member; by default, its addresses are dialled one after the
+        other.
+        """
+        self._connect = connect or self._dial_each
+        self.most_links = links
+        """The owner's number of links, or None (see `_wanted`)."""
+        self._host = host
+        self._endpoint = endpoint
+        self._identity = identity
+        self._roster = Roster(identity.peer)
+        self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
+        self._own = MemberRecord(identity.peer, seq=self._later_than(0))
+        self._sealed = self._latest = seal_record(identity, self._own)
+        self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
+        self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
+        self._unspread = False  # a change waits to be sent
+        self._gathered_at = -inf  # a change of addresses only waits until then
+        self._urgent = False  # it affects routing
+        self._begun: dict[Link, None] = {}  # links that records are exchanged over
+        self._to_compare: list[Link] = []  # new ones that this node dialled
+        self._rates = {
+            "member.push": Rates(Rate(*defaults.PUSHES)),
+            "member.sums": Rates(Rate(*defaults.DIGESTS)),
+            "member.digest": Rates(Rate(*defaults.DIGESTS)),
+            "member.pull": Rates(Rate(*defaults.PULLS_TAKEN)),
+        }
+        self._pulls = RecordPulls(self._lacks, self._take)
+        self._record_news = RecordNews[Link]()
+        self._dialling = 0
+        self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
+        self._version = 0
+        self._shows: Callable[[PeerId], bool] = lambda peer: True
+        self._news = trio.Event()
+        self._reclaimed_at = -defaults.RECLAIM_PAUSE
+        self.on_change: list[Callable[[], None]] = []
+        """Called whenever `version` has grown."""
+        endpoint.handle("member.push", self._on_push)
+        endpoint.handle("member.sums", self._on_sums)
+        endpoint.handle("member.digest", self._on_digest)
+        endpoint.handle("member.pull", self._on_pull)
+        endpoint.on_link(self._link_up)
+        endpoint.on_link_kept(self._begin)
+        endpoint.on_link_lost(self._link_lost)
+        endpoint.on_link_quiet(self._link_quiet)
+        endpoint.on_link_back(self._link_back)
+
+    # Members and their records.
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever the result of `members` changes."""
+        return self._version
+
+    def own(self) -> MemberRecord:
+        """Return this node's own record."""
+        return self._own
+
+    def is_live(self, peer: PeerId) -> bool:
+        """Whether a member is live, with or without a link."""
+        return self._probing.liveness.is_live(peer)
+
+    def is_sure(self) -> bool:
+        """Whether each member with a known record has a link, or has been checked."""
+        return self._probing.liveness.is_sure(self._roster.authors())
+
+    def members(self) -> Mapping[PeerId, MemberRecord]:
+        """Return the records of the live members, with or without a link, including this node's."""
+        found = {self._own.peer: self._own}
+        for peer in self._probing.liveness.live():
+            if (known := self._roster.known(peer)) and self._shows(peer):
+                found[peer] = known.record
+        return found
+
+    def screen(self, shows: Callable[[PeerId], bool]) -> None:
+        """Set the peers that count as members and are dialled. Call it again when `shows`
+        changes."""
+        self._shows = self._roster.counts = shows
+        self._changed()
+
+    def everybody(self) -> frozenset[PeerId]:
+        """Return all members with a known record, linked or not."""
+        return self._roster.authors()
+
+    async def changed(self, version: int) -> int:
+        """Wait until the version is greater than `version`, and return it."""
+        while self._version <= version:
+            await self._news.wait()
+        return self._version
+
+    def publish(self, **changes: Any) -> None:
+        """Replace fields of the own record, sign it, and send it to peers.
+
+        Raises BadRecord if a value is out of bounds. Then the old record stays.
+        """
+        if all(getattr(self._own, field) == value for field, value in changes.items()):
+            return
+        self._renew(**changes)
+
+    def _renew(self, **changes: Any) -> None:
+        record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
+        self._latest = seal_record(self._identity, record)
+        self._own = record
+        if self._begun and not self._unspread:
+            self._gathered_at = self._host.now() + defaults.ADDRESSES_GATHERED
+        self._unspread = bool(self._begun)
+        self._urgent |= self._unspread and not changes.keys() <= {"addresses"}
+        if not self._begun:  # the first link gets it
+            self._sealed = self._latest
+        self._spread_own()
+        self._changed()
+
+    def _later_than(self, seq: int) -> int:
+        """Return a later sequence number, from the wall clock, so that it is also later after a
+        restart."""
+        return max(seq + 1, int(self._host.wall() * 1000))
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._wake()
+        for told in self.on_change:
+            told()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    # Links.
+
+    def _link_up(self, link: Link) -> None:
+        """Begin the exchange if this node dialled the link and wants to keep it.
+
+        Until then the link rests: on a brief link the caller notices the end.
+        """
+        link.rest(defaults.REST_S)
+        if link.identities.dialled and not link.brief:
+            self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        """Start to exchange records over a link. Its peer is a live member from now on."""
+        if link in self._begun or not link.alive:
+            return
+        self._begun[link] = None
+        link.keep()
+        self._roster.linked(link.peer, _nearness(link))
+        self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)]))
+        if link.identities.dialled:
+            self._to_compare.append(link)
+        self._probing.begin(link)
+        self._changed()
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        self._record_news.ended(link)
+        self._probing.ended(link)
+        if link not in self._begun:
+            return
+        del self._begun[link]
+        other = self._endpoint.link(link.peer)
+        if other is None or other.quiet or other not in self._begun:
+            self._roster.unlinked(link.peer, self._host.now())
+        self._changed()
+
+    def _link_quiet(self, link: Link) -> None:
+        """Stop routing to a peer that is out of reach, until its link is back.
+
+        The link itself looks for a new path until it ends.
+        """
+        if link in self._begun:
+            self._roster.unlinked(link.peer, self._host.now(), searched=True)
+            self._probing.quiet(link)
+            self._changed()
+
+    def _link_back(self, link: Link) -> None:
+        if link in self._begun:
+            self._roster.linked(link.peer, _nearness(link))
+            self._probing.back(link)
+            self._changed()
+
+    def _post(self, link: Link, method: str, payload: bytes, *, later: bool = False) -> None:
+        with suppress(TransportError):  # the link just ended; a new one compares again
+            link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
+
+    def _hand_on(self) -> float:
+        """Announce new records to a few links, and return the seconds until the next batch.
+
+        An announcement has only the author and number of a record. A peer that lacks it pulls it.
+        """
+        now = self._host.now()
+        for link, authors in self._record_news.take(now):
+            if told := self._roster.offers(now, authors):
+                self._post(link, "member.digest", encode_digest(told), later=True)
+        return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
+
+    async def _compare(self, link: Link) -> None:
+        """Find the records that either end of a new link lacks.
+
+        Both ends list their records in the buckets whose sums differ. A peer whose version has no
+        sums gets a digest of all records.
+        """
+        sums = self._sums()
+        try:
+            reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
+        except CallRefused:
+            offers = self._roster.offers(self._host.now())
+            self._post(link, "member.digest", encode_digest(offers))
+            return
+        except TransportError:  # the link has ended
+            return
+        theirs, digest = reply.payload[: len(sums)], reply.payload[len(sums) :]
+        try:
+            differing = self._roster.differing(sums, read_sums(theirs))
+            if differing:
+                offers = self._roster.offers(self._host.now(), differing)
+                self._post(link, "member.digest", encode_digest(offers))
+            await self._offered(link, read_digest(digest))
+        except BadRecord as error:
+            self._blame(link, error)
+
+    def _sums(self) -> bytes:
+        return self._roster.sums(mark_of(self._sealed))
+
+    def _spread_own(self) -> None:
+        """Push the latest change to all links, if it is due.
+
+        Changes of addresses only are sent rarely and together, because each one reaches all members
+        in the end. `run` sends a change that has waited.
+        """
+        now = self._host.now()
+        if not self._unspread or not self._begun or (now < self._gathered_at and not self._urgent):
+            return
+        if (self._pace if self._urgent else self._addresses_pace).take(now):
+            urgent, self._unspread, self._urgent = self._urgent, False, False
+            self._sealed = self._latest
+            told = msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)])
+            for link in list(self._begun):
+                self._post(link, "member.push", told, later=not urgent)
+
+    # Calls from peers.
+
+    async def _on_push(self, call: Call) -> Answer:
+        """Take in pushed records. A push also starts the exchange over a link that the peer
+        dialled."""
+        link = self._asker(call, "member.push")
+        if isinstance(link, Refusal):
+            return link
+        self._begin(link)
+        try:
+            await self._take(link, call.payload)
+        except BadRecord as error:
+            return self._blame(link, error)
+        return Reply()
+
+    def _on_sums(self, call: Call) -> Answer:
+        """Reply to a comparison with our sums and a digest of the buckets that differ."""
+        link, now = self._asker(call, "member.sums"), self._host.now()
+        if isinstance(link, Refusal):
+            return link
+        try:
+            theirs = read_sums(call.payload)
+        except BadRecord as error:
+            return self._blame(link, error)
+        sums = self._sums()
+        offers = self._roster.offers(now, self._roster.differing(sums, theirs))
+        return Reply(payload=sums + encode_digest(offers))
+
+    async def _on_digest(self, call: Call) -> Answer:
+        """Pull the records in a digest that this node lacks."""
+        link = self._asker(call, "member.digest")
+        if isinstance(link, Refusal):
+            return link
+        try:
+            await self._offered(link, read_digest(call.payload))
+        except BadRecord as error:
+            return self._blame(link, error)
+        return Reply()
+
+    def _asker(self, call: Call, method: str) -> Link | Refusal:
+        """Return the link of the calling peer, or a refusal if it calls too often."""
+        link = self._endpoint.link(call.peer)
+        if link is None:
+            return Refusal("no-link", "the link has ended")
+        if not self._rates[method].take(call.peer, self._host.now()):
+            return Refusal("too-often", f"`{method}` comes too often")
+        return link
+
+    async def _offered(self, link: Link, offers: Mapping[Tag, Offer]) -> None:
+        """Pull the records that a peer offers and this node lacks. Raises BadRecord if the peer is
+        at fault."""
+        known = ((tag, self._roster.tagged(tag)) for tag in offers)
+        late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
+        self._record_news.heard(link, late)
+        wanted = self._roster.lacking(offers, _nearness(link), self._host.now(), self._own.seq)
+        await self._pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
+
+    def _lacks(self, author: Tag, seq: int) -> bool:
+        if author == self._roster.tag:
+            return seq > max(self._own.seq, self._roster.reclaimed or 0)
+        return not self._roster.has(author, seq)
+
+    def _on_pull(self, call: Call) -> Answer:
+        """Reply with the known records of the named authors."""
+        link = self._asker(call, "member.pull")
+        if isinstance(link, Refusal):
+            return link
+        try:
+            tags = read_tags(call.payload)
+        except BadRecord as error:
+            return self._blame(link, error)
+        told: list[Told] = []
+        for tag in tags:
+            if tag == self._roster.tag:
+                told.append((Nearness.LOOPBACK, 0, self._sealed))
+            elif (known := self._roster.tagged(tag)) is not None:
+                offer = self._roster.offer(known.record.peer, self._host.now())
+                told.append((offer.reach, offer.age, known.sealed))
+        return Reply(payload=msgpack.packb(told))
+
+    def _blame(self, link: Link, error: BadRecord) -> Refusal:
+        """Close the link of a peer that wrote or forwarded an invalid record."""
+        self._roster.put_off(link.peer)
+        link.close(error.code, error.message)
+        return Refusal(error.code, error.message)
+
+    async def _take(self, link: Link, payload: bytes | memoryview) -> None:
+        """Store records that are signed and new, and announce them. Raises BadRecord if the sender
+        is at fault."""
+        near, steps = _nearness(link), Steps()
+        for claimed, age, sealed in read_told(payload):
+            reach = min(claimed, near)
+            record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
+            if record is None:
+                if steps.ends_with(sealed):
+                    await trio.lowlevel.checkpoint()
+                continue
+            knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
+            others = [x for x in self._begun if x not in knowing]
+            serves = record.run, record.holdings, record.aim
+            new = record.peer == link.peer and not any(serves)
+            self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
+            if self._probing.liveness.is_live(record.peer):
+                self._changed()
+            self._wake()
+            self._probing.wake()
+            await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
+        self._reclaim()
+        if self._roster.reclaimed is not None:
+            self._wake()  # `run` retries later, even if no message comes
+        await trio.lowlevel.checkpoint()
+
+    def _reclaim(self) -> None:
+        """Publish a later record than one of our own key that came from elsewhere.
+
+        This happens rarely, so that two nodes with the same key, which is an error, do not race.
+        """
+        claimed, now = self._roster.reclaimed, self._host.now()
+        if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:
+            return
+        self._roster.reclaimed = None
+        if self._own.seq <= claimed < defaults.MAX_SEQ - 2:
+            self._reclaimed_at = now
+            self._own = replace(self._own, seq=claimed)
+            self._renew()
+
+    # Dialling.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Announce records and dial known members until cancelled. The caller dials the first
+        peer."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            nursery.start_soon(self._probing.run)
+            while True:
+                while self._to_compare:
+                    link = self._to_compare.pop()
+                    self._endpoint.guard.start(nursery, link.peer, self._compare, link)
+                self._reclaim()
+                self._spread_own()
+                wait = min(self._hand_on(), self._start_dials(nursery))
+                if self._roster.reclaimed is not None:
+                    wait = min(wait, defaults.RECLAIM_PAUSE)
+                with trio.move_on_after(wait):
+                    await self._news.wait()
+                await trio.sleep(defaults.ROUND)
+
+    def _start_dials(self, nursery: trio.Nursery) -> float:
+        """Dial the members that are due, and return the seconds until the next may be.
+
+        News end this wait early.
+        """
+        now = self._host.now()
+        lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
+        if self.most_links == 0:  # a node with this setting dials no members
+            lost = 0
+        for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
+            self._dialling += 1
+            self._next_dial = now + self._jitter(defaults.LINK_PAUSE)
+            self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses)
+        wait = defaults.MEMBERS_LOOK
+        if self._dialling < defaults.DIALS:
+            wait = self._roster.next_due(lost=True) - now
+            if self._at_hand < self._wanted(now):
+                first = self._at_hand < defaults.FIRST_LINKS
+                paced = max(self._roster.next_due(), -inf if first else self._next_dial)
+                wait = min(wait, paced - now)
+        if self._unspread:
+            paced = max(self._addresses_pace.due, self._gathered_at)
+            wait = min(wait, (self._pace.due if self._urgent else paced) - now)
+        return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
+
+    @property
+    def _at_hand(self) -> int:
+        """Return the number of live links and dials. Quiet links do not count, as they need
+        replacements."""
+        return len(self._roster.live) + self._dialling
+
+    def _wanted(self, now: float) -> int:
+        """Return up to how many links to dial members.
+
+        A few links for each node keep a swarm connected and spread news. A node of a larger swarm
+        gets more, because it sees only members that its peers are linked with. The owner's number
+        holds as it is.
+        """
+        if self.most_links is not None:
+            return self.most_links
+        unseen = self._probing.liveness.has_unseen(now)
+        return defaults.MORE_LINKS if unseen else defaults.MEMBER_LINKS
+
+    def _room(self, now: float) -> int:
+        """Return how many members to dial now: the first links at once, later ones one by one."""
+        links, first = self._at_hand, defaults.FIRST_LINKS
+        if self.most_links is not None:
+            first = min(first, self.most_links)
+        if links >= first:
+            return int(now >= self._next_dial and links < self._wanted(now))
+        return min(first - links, defaults.DIALS - self._dialling)
+
+    def where(self, peer: PeerId) -> list[Address]:
+        """Return the addresses that a peer publishes and that may be dialled."""
+        return self._roster.where(peer)
+
+    async def _dial(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        try:
+            with suppress(DialFailed):
+                await self._connect(peer, addresses)
+        finally:
+            self._dialling -= 1
+            self._roster.dialled(peer, self._host.now(), self._jitter)
+            self._wake()
+
+    async def _dial_each(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        for address in addresses:
+            with suppress(DialFailed):
+                await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
+                return
+
+    def _jitter(self, seconds: float) -> float:
+        """Return 0.75 to 1.25 times these seconds, so that not all nodes dial at the same
+        moment."""
+        return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
+
+
+_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock
+
+
+def _nearness(link: Link) -> Nearness:
+    return nearness_at(link.status.address[0])

@@ -1,0 +1,370 @@
+"""Reports on links, and checks of members: the trio shell of `liveness.py`.
+
+Questions are sent over existing links. A member is dialled, briefly, only after several failed
+checks. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import msgpack
+import trio
+
+from ...transport.dial.endpoint import Endpoint
+from ...transport.errors import DialFailed, TransportError
+from ...transport.host.seam import Host
+from ...transport.identity import SIGNATURE_BYTES, Identity, PeerId, verify
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.link.link import Link
+from ...transport.networks import is_public, owner
+from ...transport.rates import Bucket, Rate
+from .. import defaults
+from ..errors import BadRecord
+from .gathering import Gathered, Gathering, climb
+from .liveness import Liveness
+from .messages import read_find, read_gather, read_gathered, read_links
+from .roster import Roster
+
+DOMAIN = "shoal/alive/1"
+
+
+class Probing:
+    """Tasks that keep the `liveness` of one node up to date. `Membership` tells it of links."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        identity: Identity,
+        roster: Roster,
+        *,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when the set of live members changes."""
+        self.liveness = Liveness(identity.peer)
+        self._host = host
+        self._endpoint = endpoint
+        self._identity = identity
+        self._roster = roster
+        self._changed = changed
+        self._links: dict[PeerId, Link] = {}
+        self._resting: set[PeerId] = set()  # peers whose links rest, because other peers watch them
+        self._told: set[PeerId] = set()  # peers in our last report
+        self._told_at = -defaults.TELL_S
+        self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
+        self._paces: dict[Link, dict[str, Bucket]] = {}
+        self._news = trio.Event()
+        self._dialling = trio.CapacityLimiter(1)
+        self._gathering = Gathering()
+        endpoint.handle("live.links", self._on_links)
+        endpoint.handle("live.find", self._on_find)
+        endpoint.handle("live.gather", self._on_gather)
+        endpoint.handle("live.prove", self._on_prove)
+        endpoint.on_link_doubt(self._doubt)
+
+    # This node's links.
+
+    def begin(self, link: Link) -> None:
+        """Add a link that records are exchanged over."""
+        self._links[link.peer] = link
+        self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
+        host, port = link.status.address[0], link.identities.port
+        rivals = [peer for peer in self._roster.at(host, port) if peer != link.peer]
+        self.liveness.linked(link.peer, _place(link), self._host.now(), rivals)
+        self._resting = set()  # so that `_let_rest` includes this link
+        self.wake()
+
+    def back(self, link: Link) -> None:
+        """Note that a quiet link answers again."""
+        if self._links.get(link.peer) is link:
+            self.liveness.linked(link.peer, _place(link), self._host.now())
+            self.wake()
+
+    def quiet(self, link: Link) -> None:
+        """Note that a link has not answered for a while."""
+        if self._links.get(link.peer) is link:
+            self.liveness.unlinked(link.peer, self._host.now())
+            self.wake()
+
+    def ended(self, link: Link) -> None:
+        """Forget a link that has ended."""
+        self._paces.pop(link, None)
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self.liveness.unlinked(link.peer, self._host.now())
+        if link.peer not in self._links:
+            self.liveness.forget(link.peer)
+            self.wake()
+
+    def _doubt(self, link: Link, doubt: bool) -> None:
+        if self._links.get(link.peer) is not link:
+            return
+        if doubt:
+            self.liveness.doubt(link.peer, self._host.now())
+        else:
+            self.liveness.sure(link.peer)
+        self.wake()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Report links and check members that are due, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            version = self.liveness.version
+            while True:
+                now = self._host.now()
+                self.liveness.watch(self._roster.authors(), now)
+                for peer in self.liveness.next_checks(now):
+                    void = partial(self.liveness.void, peer)
+                    self._endpoint.guard.start(nursery, peer, self._check, peer, end=void)
+                for by, peers in self.liveness.next_questions(now).items():
+                    void = partial(self.liveness.unanswered, peers)
+                    self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
+                if gathered := self._gathering.take(now):
+                    end = gathered.done.set
+                    self._endpoint.guard.start(nursery, "lot", self._gather, gathered, end=end)
+                if self.liveness.version != version:
+                    version = self.liveness.version
+                    self._changed()
+                self._let_rest()
+                due = min(self._tell(now), self.liveness.next_due(now), self._gathering.due)
+                with trio.move_on_after(due - now):
+                    await self._news.wait()
+                await trio.sleep(defaults.TURN_S)
+
+    def _let_rest(self) -> None:
+        """Let links rest, except those to peers that depend on this node to notice their end."""
+        resting = self.liveness.resting()
+        if resting is self._resting:
+            return
+        self._resting = resting
+        for peer, link in self._links.items():
+            link.rest(defaults.REST_S if peer in resting else 0.0)
+
+    def wake(self) -> None:
+        """Wake the loop, because members or links may have changed."""
+        self._news.set()
+        self._news = trio.Event()
+
+    # Reporting.
+
+    def _tell(self, now: float) -> float:
+        """Report the peers whose links answer, and return when to look next.
+
+        Reports are spaced. A link that has stopped answering is reported sooner than a new one.
+        """
+        there = self.liveness.answering()
+        has, lost = there - self._told, self._told - there
+        if not has and not lost:
+            return now + _LONG_S
+        at = self._told_at + defaults.TELL_S
+        if not lost:
+            at = max(at, self._gained_pace.due)
+        if at > now:
+            return at
+        self._gained_pace.take(now)
+        self._told, self._told_at = there, now
+        for link in self._links.values():
+            self._post(link, whole=False, has=has - {link.peer}, lost=lost - {link.peer})
+        return now + _LONG_S
+
+    def _post(self, link: Link, *, whole: bool, has: set[PeerId], lost: set[PeerId]) -> None:
+        if not (whole or has or lost):
+            return
+        body = msgpack.packb([whole, sorted(has), sorted(lost)])
+        with suppress(TransportError):  # the link just ended
+            link.post("live.links", payload=body, priority=Priority.CONTROL, later=not lost)
+
+    def _on_links(self, call: Call) -> Answer:
+        link, now = self._endpoint.link(call.peer), self._host.now()
+        if link is None or not self._allows(link, "links", defaults.LINKS_TOLD, now):
+            return Refusal("too-often", "reports on links come too often")
+        try:
+            whole, has, lost = read_links(call.payload)
+        except BadRecord as error:
+            return _blame(link, error)
+        self.liveness.told(call.peer, has, lost, now, whole=whole)
+        self.wake()
+        return Reply()
+
+    def _allows(self, link: Link, what: str, rate: tuple[float, float], now: float) -> bool:
+        paces = self._paces.setdefault(link, {})
+        return paces.setdefault(what, Bucket(Rate(*rate), now)).take(now)
+
+    # Checks.
+
+    async def _check(self, peer: PeerId) -> None:
+        """Check a member by asking peers for a proof that it is live."""
+        nonce, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
+        link = self._links.get(peer)
+        before = link.status.bytes_in if link is not None and peer in self._resting else -1
+        proved = await self._ask_around(peer, nonce)
+        now = self._host.now()
+        if proved:
+            self._roster.answered(peer, now)
+            self.liveness.proved(peer, now, self._roster.neighbours(peer))
+        elif now - began > defaults.CHECK_S + defaults.STALL_S:
+            self.liveness.void(peer)
+        else:
+            silent = link is not None and link.status.bytes_in == before
+            self.liveness.failed(peer, now, silent=silent)
+        self.wake()
+
+    async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
+        """Ask for a member's signature, and return whether it came in time.
+
+        The peers are asked one after another unless the member is in doubt, because the first will
+        probably deliver.
+        """
+        helpers = iter(self.liveness.helpers(peer))
+        question = msgpack.packb([peer, nonce, True])
+        first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
+        if self.liveness.is_answering(peer):  # its own link will probably deliver the proof
+            first = apart = defaults.NEXT_S
+        proved = False
+
+        async def ask(after: float) -> None:
+            await trio.sleep(after)
+            while not proved and (helper := next(helpers, None)) is not None:
+                if (link := self._links.get(helper)) is not None:
+                    take(await self._question(link, "live.find", question, defaults.CHECK_S))
+
+        async def ask_itself() -> None:
+            async with self._dialling:
+                with suppress(DialFailed):
+                    where = self._roster.where(peer)
+                    await ask_over(await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S))
+
+        async def ask_over(link: Link) -> None:
+            take(await self._question(link, "live.prove", nonce, defaults.PROVE_S))
+
+        def take(proof: bytes) -> None:
+            nonlocal proved
+            if proof and verify(peer, DOMAIN, nonce, proof):
+                proved = True
+                nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(defaults.CHECK_S):
+            async with trio.open_nursery() as nursery:
+                own = self._links.get(peer)
+                if own is not None and own.connected:
+                    nursery.start_soon(ask_over, own)
+                for number in range(defaults.ASKED):
+                    nursery.start_soon(ask, first + number * apart)
+                if self.liveness.has_failed(peer):
+                    nursery.start_soon(ask_itself)
+        return proved
+
+    async def _question(self, link: Link, method: str, payload: bytes, timeout: float) -> bytes:
+        """Return the unverified signature in the reply to a call, or nothing if there is none."""
+        try:
+            reply = await link.call(method, payload=payload, timeout=timeout)
+        except TransportError:
+            return b""
+        return bytes(reply.payload) if len(reply.payload) == SIGNATURE_BYTES else b""
+
+    async def _on_find(self, call: Call) -> Answer:
+        """Get a proof of a member for a peer, over this node's own link or through a witness."""
+        asker = self._endpoint.link(call.peer)
+        if asker is None or not self._allows(asker, "find", defaults.FINDS, self._host.now()):
+            return Refusal("too-often", "such questions come too often")
+        try:
+            peer, nonce, further = read_find(call.payload)
+        except BadRecord as error:
+            return _blame(asker, error)
+        proof = b""
+        if (link := self._links.get(peer)) is not None and self.liveness.is_answering(peer):
+            proof = await self._question(link, "live.prove", nonce, defaults.PROVE_S)
+        elif further and (by := self.liveness.witness(peer, but=call.peer)) is not None:
+            question = msgpack.packb([peer, nonce, False])
+            proof = await self._question(self._links[by], "live.find", question, defaults.CHECK_S)
+        if not proof:
+            return Refusal("no-proof", "the member does not answer here")
+        return Reply(payload=proof)
+
+    # Questions about many members.
+
+    async def _ask_for(self, by: PeerId, peers: list[PeerId]) -> None:
+        """Ask a witness for proofs of many members that are not in doubt."""
+        nonce, asked = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
+        signed, proofs = nonce, list[bytes]()
+        if (link := self._links.get(by)) is not None:
+            question = msgpack.packb([nonce, peers])
+            with suppress(TransportError):
+                reply = await link.call("live.gather", payload=question, timeout=defaults.ANSWER_S)
+                try:
+                    path, proofs = read_gathered(reply.payload)
+                    signed = climb(nonce, path)
+                except BadRecord as error:
+                    _blame(link, error)
+        missing = [b""] * (len(peers) - len(proofs))
+        for peer, proof in zip(peers, proofs + missing, strict=False):
+            proved = bool(proof) and verify(peer, DOMAIN, signed, proof)
+            now = self._host.now()
+            if proved:
+                self._roster.answered(peer, now)
+            rivals = self._roster.neighbours(peer)
+            self.liveness.answered(peer, asked, now, proved=proved, rivals=rivals)
+            await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
+        self.wake()
+
+    async def _on_gather(self, call: Call) -> Answer:
+        """Get proofs of linked members for a peer. Questions of other peers soon after share
+        them."""
+        asker, now = self._endpoint.link(call.peer), self._host.now()
+        if asker is None or not self._allows(asker, "gather", defaults.QUESTIONS, now):
+            return Refusal("too-often", "such questions come too often")
+        try:
+            nonce, peers = read_gather(call.payload)
+        except BadRecord as error:
+            return _blame(asker, error)
+        if not (linked := [peer for peer in peers if peer in self._links]):
+            return Refusal("no-proof", "none of these members answers here")
+        if (added := self._gathering.add(nonce, linked, now)) is None:
+            return Refusal("too-often", "too many such questions wait")
+        self.wake()
+        gathered, place = added
+        await gathered.done.wait()
+        proofs = [gathered.peers.get(peer, b"") for peer in peers]
+        return Reply(payload=msgpack.packb([gathered.paths[place], proofs]))
+
+    async def _gather(self, gathered: Gathered) -> None:
+        """Have all members in a batch sign the same root."""
+        number = gathered.close()
+
+        async def ask(peer: PeerId) -> None:
+            if (link := self._links.get(peer)) is not None:
+                proof = await self._question(link, "live.prove", number, defaults.PROVE_S)
+                gathered.peers[peer] = proof
+
+        async with trio.open_nursery() as nursery:
+            for peer in gathered.peers:
+                nursery.start_soon(ask, peer)
+        gathered.done.set()
+
+    def _on_prove(self, call: Call) -> Answer:
+        """Prove to a peer that this node is live."""
+        asker = self._endpoint.link(call.peer)
+        if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
+            return Refusal("too-often", "such questions come too often")
+        if len(call.payload) != defaults.NONCE_BYTES:
+            return _blame(asker, BadRecord("a nonce to sign has a wrong size"))
+        return Reply(payload=self._identity.sign(DOMAIN, bytes(call.payload)))
+
+
+_LONG_S = 60.0
+
+
+def _blame(link: Link, error: BadRecord) -> Refusal:
+    """Close a link whose peer broke the protocol."""
+    link.close(error.code, error.message)
+    return Refusal(error.code, error.message)
+
+
+def _place(link: Link) -> str:
+    """Return the network that counts as one witness. At private addresses each peer counts as
+    one."""
+    ip = link.status.address[0]
+    return owner(ip) if is_public(ip) else link.peer

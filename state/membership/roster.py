@@ -1,0 +1,430 @@
+"""Table of the member records that this node knows, which also chooses the members to dial next.
+
+No I/O: sealed bytes and `now` go in, records and addresses come out. `live` has the peers with a
+link, whose records are always stored. Other records are hearsay from a linked peer, within a quota
+for each peer, and are dropped after a while without a link.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf
+from typing import NamedTuple
+
+from ...transport.address import Address
+from ...transport.errors import TransportError
+from ...transport.identity import PeerId
+from ...transport.networks import Nearness, is_public
+from ...transport.rates import Bucket, Rate, Rates
+from .. import defaults
+from ..errors import BadRecord, Forged
+from .reach import dialable
+from .record import MemberRecord, open_record, peek
+
+
+@dataclass(slots=True)
+class Known:
+    """A record, with what this node knows about its author."""
+
+    record: MemberRecord
+    sealed: bytes
+    reach: Nearness
+    source: PeerId  # the peer that sent it first
+    pace: Bucket
+    heard: float  # when the author last had a link, to this node or to a peer that told of it
+    due: float  # when to dial
+    pause: float = defaults.DIAL_PAUSE[0]  # seconds to wait after the next failed dial
+    tag: "Tag" = b""  # of the author
+    rank: bytes = b""  # order of dials among members that are due together
+    dialling: bool = False
+    met: bool = False  # this node has had a link to it
+    counted: bool = False  # its dial counts against `source` unless it succeeds
+    places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
+    mark: int = 0  # `mark_of` the sealed bytes
+    lost: bool = False  # its link has ended
+
+
+class Offer(NamedTuple):
+    """An offer of a record: its number, how near it came from, and its age.
+
+    The age is the number of seconds, rounded up, since the author had a link that the node knows
+    of. It is sent with the record, so that all nodes forget a dead member at about the same time,
+    however long they tell each other of it.
+    """
+
+    seq: int
+    reach: Nearness
+    age: int
+
+
+def mark_of(sealed: bytes) -> int:
+    """Return the eight bytes that a record adds to the sums that nodes compare."""
+    return int.from_bytes(sha256(sealed).digest()[: defaults.SUM_BYTES])
+
+
+Tag = bytes
+"""The first 8 bytes of SHA-256 of a peer id. Messages name the author of a record by its tag,
+because peer ids would take up most of a message. Two identities with the same tag delay only each
+other's records."""
+
+
+def tag_of(peer: PeerId) -> Tag:
+    return sha256(peer.encode()).digest()[: defaults.TAG_BYTES]
+
+
+def _bucket_of(tag: Tag) -> int:
+    """Return the bucket that an author's record belongs to."""
+    return tag[0] % defaults.SUMS
+
+
+class Roster:
+    """All known records but this node's own."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self.tag = tag_of(own)
+        self._known: dict[PeerId, Known] = {}
+        self._by_tag: dict[Tag, Known] = {}
+        self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
+        self.live: dict[PeerId, None] = {}  # in the order of their links
+        self.reclaimed: int | None = None  # later sequence number of an own record from elsewhere
+        self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
+        self.counts: Callable[[PeerId], bool] = lambda peer: True
+        """Whether a peer may be a member, and is dialled."""
+
+    # Reading.
+
+    def members(self) -> dict[PeerId, MemberRecord]:
+        """Return the linked members with a known record."""
+        return {peer: self._known[peer].record for peer in self.live if peer in self._known}
+
+    def known(self, peer: PeerId) -> Known | None:
+        return self._known.get(peer)
+
+    def tagged(self, tag: Tag) -> Known | None:
+        """Return the record of the author with this tag, or None."""
+        return self._by_tag.get(tag)
+
+    def authors(self) -> frozenset[PeerId]:
+        """Return the authors of all known records."""
+        return frozenset(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
+        """Return offers of the records of these authors, or of all, live members first."""
+        if authors is None:
+            authors = dict.fromkeys((*self.live, *self._known))
+        return {
+            known.tag: Offer(known.record.seq, known.reach, self._age(peer, known, now))
+            for peer in authors
+            if (known := self._known.get(peer)) is not None
+        }
+
+    def sums(self, own: int) -> bytes:
+        """Return the XOR of the marks of all records, and of `own`, by bucket."""
+        sums = [0] * defaults.SUMS
+        for known in self._known.values():
+            sums[_bucket_of(known.tag)] ^= known.mark
+        sums[_bucket_of(self.tag)] ^= own
+        return b"".join(each.to_bytes(defaults.SUM_BYTES) for each in sums)
+
+    def differing(self, one: bytes, other: bytes) -> list[PeerId]:
+        """Return the known authors in the buckets where two lists of sums differ."""
+        size = defaults.SUM_BYTES
+        cut = [slice(size * number, size * (number + 1)) for number in range(defaults.SUMS)]
+        differ = [one[part] != other[part] for part in cut]
+        return [peer for peer, known in self._known.items() if differ[_bucket_of(known.tag)]]
+
+    def offer(self, peer: PeerId, now: float) -> Offer:
+        """Return the offer of a known record."""
+        known = self._known[peer]
+        return Offer(known.record.seq, known.reach, self._age(peer, known, now))
+
+    def _age(self, peer: PeerId, known: Known, now: float) -> int:
+        return 0 if peer in self.live else math.ceil(now - known.heard)
+
+    def at(self, host: str, port: int) -> list[PeerId]:
+        """Return the members that publish this IP address and port as their own."""
+        return [peer for peer, known in self._known.items() if (host, port) in known.places]
+
+    def neighbours(self, peer: PeerId) -> list[PeerId]:
+        """Return the members that publish the same address as this one.
+
+        Either it is one machine that has changed its identity, or one of them lies. Many homes use
+        the same private addresses, so those count only between members that are both near.
+        """
+        if (own := self._known.get(peer)) is None:
+            return []
+        return [p for p, known in self._known.items() if p != peer and _share(own, known)]
+
+    def has(self, tag: Tag, seq: int) -> bool:
+        """Whether a record of this author with this number or a later one is known."""
+        known = self._by_tag.get(tag)
+        return known is not None and known.record.seq >= seq
+
+    def lacking(
+        self, offers: Mapping[Tag, Offer], near: Nearness, now: float, own_seq: int
+    ) -> list[Tag]:
+        """Return the authors whose records to pull from a peer with these offers.
+
+        This includes our own record if a later one is offered. For records that are known already,
+        updates how near they came from and when their author last had a link.
+        """
+        wanted = []
+        for tag, offer in offers.items():
+            known = self._by_tag.get(tag)
+            if tag == self.tag:
+                if offer.seq > own_seq:
+                    wanted.append(tag)
+            elif known is None or offer.seq > known.record.seq:
+                wanted.append(tag)
+            elif offer.seq == known.record.seq:
+                self._heard_again(known, min(offer.reach, near), now - offer.age)
+        return wanted[: 2 * defaults.VOUCHED]
+
+    # Taking in.
+
+    def receive(
+        self, sealed: bytes, source: PeerId, reach: Nearness, now: float, age: float = 0.0
+    ) -> MemberRecord | None:
+        """Store a record of a member that had a link `age` seconds ago. Return it if it is news.
+
+        Cheap checks come first, the signature last. Raises BadRecord if `source` is to blame,
+        because it wrote or forwarded an invalid record.
+        """
+        if (known := self._by_bytes.get(sealed)) is not None:  # most come from many peers
+            self._heard_again(known, reach, now - age)
+            return None
+        author, seq = peek(sealed)
+        if author == self._own:
+            self._reclaim(sealed)
+            return None
+        known = self._known.get(author)
+        if known is not None and seq <= known.record.seq:
+            self._heard_again(known, reach, now - age)
+            return None
+        if age >= defaults.FORGET:
+            return None
+        if not self._admits(author, source) or (known and not known.pace.take(now)):
+            return None
+        try:
+            record = open_record(sealed)
+        except Forged:
+            raise
+        except BadRecord:
+            if source == author:
+                raise
+            return None  # a mistake of its author, or a record of a later version
+        self._store(record, sealed, source, reach, now, now - age)
+        return record
+
+    @staticmethod
+    def _heard_again(known: Known, reach: Nearness, heard: float) -> None:
+        known.reach = max(known.reach, reach)
+        known.heard = max(known.heard, heard)
+
+    def _drop(self, peer: PeerId) -> None:
+        known = self._known.pop(peer)
+        del self._by_bytes[known.sealed]
+        if self._by_tag.get(known.tag) is known:
+            del self._by_tag[known.tag]
+
+    def _reclaim(self, sealed: bytes) -> None:
+        """Note a record of our own key from elsewhere, because our next record must count as later.
+
+        Only our own key can have signed it, for example before a restart with a clock that was
+        ahead.
+        """
+        seq = open_record(sealed).seq
+        self.reclaimed = max(self.reclaimed or 0, seq)
+
+    def _admits(self, author: PeerId, source: PeerId) -> bool:
+        if author in self.live:
+            self._make_room(None)
+            return True
+        if author in self._known:
+            return True
+        told = self._hearsay()
+        if told[source] >= defaults.VOUCHED:
+            return False
+        return len(self._known) < defaults.MEMBERS or self._make_room(source)
+
+    def _hearsay(self) -> Counter[PeerId]:
+        """Count the authors without a link that each peer told of."""
+        return Counter(known.source for peer, known in self._known.items() if peer not in self.live)
+
+    def _make_room(self, source: PeerId | None) -> bool:
+        """Evict the oldest hearsay of the peer that told most, if the table is full.
+
+        Returns False, and evicts nothing, if that peer told no more than `source` itself.
+        """
+        if len(self._known) < defaults.MEMBERS:
+            return True
+        told = self._hearsay()
+        heaviest = max(told, key=lambda peer: told[peer], default=None)
+        if heaviest is None or (source is not None and told[heaviest] <= told[source] + 1):
+            return False
+        oldest = min(
+            (p for p, k in self._known.items() if k.source == heaviest and p not in self.live),
+            key=lambda peer: self._known[peer].heard,
+        )
+        self._drop(oldest)
+        return True
+
+    def _store(
+        self,
+        record: MemberRecord,
+        sealed: bytes,
+        source: PeerId,
+        reach: Nearness,
+        now: float,
+        heard: float,
+    ) -> None:
+        known = self._known.get(record.peer)
+        if known is None:
+            # Both ends of a link learn of each other at once: the larger peer id waits a little.
+            due = now + (defaults.DIAL_YIELD if self._own > record.peer else 0.0)
+            pace = Bucket(Rate(*defaults.AUTHOR_UPDATES), now)
+            rank = sha256(f"{self._own} {record.peer}".encode()).digest()
+            known = Known(record, sealed, reach, source, pace, heard, due, rank=rank)
+            known.places, known.mark = _places(record), mark_of(sealed)
+            known.tag = tag_of(record.peer)
+            self._known[record.peer] = self._by_bytes[sealed] = known
+            self._by_tag.setdefault(known.tag, known)
+            return
+        if record.addresses != known.record.addresses:
+            known.due = min(known.due, now)
+        del self._by_bytes[known.sealed]
+        self._by_bytes[sealed] = known
+        known.record, known.sealed, known.places = record, sealed, _places(record)
+        known.mark = mark_of(sealed)
+        known.heard = max(known.heard, heard)
+        known.reach = max(known.reach, reach)
+
+    # Links.
+
+    def linked(self, peer: PeerId, reach: Nearness) -> None:
+        """Note a new link to a peer."""
+        self.live[peer] = None
+        if known := self._known.get(peer):
+            known.reach = max(known.reach, reach)
+            known.pause = defaults.DIAL_PAUSE[0]
+            known.met, known.lost = True, False
+
+    def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
+        """Note that a link is quiet or has ended. Its peer is dialled again for a while.
+
+        With `searched`, it is not dialled yet, because the link still exists and looks for a path
+        itself.
+        """
+        self.live.pop(peer, None)
+        if known := self._known.get(peer):
+            known.heard = now
+            known.due = inf if searched else now + known.pause
+            known.lost = True
+
+    def answered(self, peer: PeerId, now: float) -> None:
+        """Note that a linked peer delivered a proof that a member is live."""
+        if known := self._known.get(peer):
+            known.heard = max(known.heard, now)
+
+    # Dialling.
+
+    def next_dials(
+        self, now: float, most: int, lost: int = 0
+    ) -> list[tuple[PeerId, list[Address]]]:
+        """Return up to `most` members to dial now, with addresses; end each with `dialled`.
+
+        Up to `lost` further members that have lost their link are dialled, however many links there
+        are: after a partition each side has enough links, and would never dial the other side.
+
+        Each node has an order of its own among the members that are due, so that a swarm too large
+        for a full mesh becomes a random graph. Failed dials are limited for each peer that was the
+        first to send the records.
+        """
+        self._forget(now)
+        found: list[tuple[PeerId, list[Address]]] = []
+        if most <= 0 and lost <= 0:
+            return found
+        due = [item for item in self._waiting() if item[1].due <= now]
+        for peer, known in sorted(due, key=lambda item: item[1].rank):
+            if most <= 0 and not (known.lost and lost > 0):
+                continue
+            addresses = dialable(known.record.addresses, peer, known.reach)
+            if not addresses:
+                known.due = inf  # until it publishes another address
+            elif not known.met and not self._ghosts.take(known.source, now):
+                known.due = now + defaults.GHOST_WAIT
+            else:
+                known.dialling, known.counted = True, not known.met
+                found.append((peer, addresses[: defaults.DIAL_ADDRESSES]))
+                most, lost = (most, lost - 1) if known.lost and lost > 0 else (most - 1, lost)
+        return found
+
+    def where(self, peer: PeerId) -> list[Address]:
+        """Return the addresses of a peer that may be dialled."""
+        known = self._known.get(peer)
+        return [] if known is None else dialable(known.record.addresses, peer, known.reach)
+
+    def next_due(self, *, lost: bool = False) -> float:
+        """Return when the next dial is due; with `lost`, of members that have lost their link."""
+        waiting = (known.due for _, known in self._waiting() if known.lost or not lost)
+        return min(waiting, default=inf)
+
+    def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
+        """Note the end of a dial. If it failed, the next one is later; the pause doubles each
+        time."""
+        if (known := self._known.get(peer)) is None:
+            return
+        known.dialling = False
+        if peer in self.live:
+            if known.counted:
+                self._ghosts.give(known.source, now)
+        else:
+            known.due = now + jitter(known.pause)
+            known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
+
+    def put_off(self, peer: PeerId) -> None:
+        """Delay the next dial of a peer that misbehaved, after its link has ended."""
+        if known := self._known.get(peer):
+            known.pause = defaults.DIAL_PAUSE[1]
+
+    def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
+        """Return the members that may be dialled. It runs often, so it is a single loop."""
+        live, counts = self.live, self.counts
+        return (
+            (peer, known)
+            for peer, known in self._known.items()
+            if not known.dialling and peer not in live and counts(peer)
+        )
+
+    def _forget(self, now: float) -> None:
+        oldest, live = now - defaults.FORGET, self.live
+        gone = [p for p, known in self._known.items() if known.heard < oldest and p not in live]
+        for peer in gone:
+            self._drop(peer)
+
+
+def _share(one: Known, other: Known) -> bool:
+    """Whether two members publish an address that only one machine can have."""
+    shared = one.places & other.places
+    if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:
+        return bool(shared)
+    return any(is_public(host) for host, _ in shared)
+
+
+def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:
+    """Return where a member listens itself. Relays are left out, because many members share
+    them."""
+    found = []
+    for text in record.addresses:
+        with suppress(TransportError):
+            address = Address.parse(text)
+            if address.relay is None:
+                found.append((address.host, address.port))
+    return frozenset(found)

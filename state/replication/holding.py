@@ -1,0 +1,283 @@
+"""A node's copy of the feeds: heads, documents, the authors kept, and watchers of changes.
+
+This module knows nothing of peers; `replica.py` takes in what they send. A head enters the digest
+once its entries are in the archive, which is the only thing that is awaited. Only one caller at a
+time may change anything (`Network.turn`). After an await, an author may have been dropped.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from ...transport.identity import PeerId, peer_id_of, public_key_of
+from .. import defaults
+from ..errors import BadEntry
+from ..feeds.archive import Archive, Stored
+from ..feeds.digest import Digest, Plot
+from ..feeds.documents import Documents
+from ..feeds.entry import Entry, FeedName, Head
+from ..feeds.feed import Feed, Outcome, Verdict
+from .authors import Authors, Change
+from .ends import Ends
+from .feeds import Feeds, plot_of
+from .vouches import VOUCHES, read_vouches
+
+Pause = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """A pause that does not let other tasks run."""
+
+
+class Watcher(ABC):
+    """Observer that derives data from the feeds."""
+
+    @abstractmethod
+    def changed(self, name: FeedName, verdict: Verdict) -> None:
+        """Handle changed facts of a feed.
+
+        If `verdict.fresh`, all facts that the verdict does not name are deleted. This includes the
+        case that the feed has forked.
+        """
+
+    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
+        """Handle a change in steps, between which other tasks run.
+
+        The caller abandons the rest if the author is dropped meanwhile.
+        """
+        self.changed(name, verdict)
+        return iter(())
+
+    @abstractmethod
+    def dropped(self, author: PeerId) -> None:
+        """Handle that an author is no longer kept."""
+
+
+class Holding:
+    """The feeds that one node, `own`, keeps."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        archive: Archive,
+        *,
+        authors: Authors | None = None,
+        documents: int = defaults.DOCUMENTS,
+        pause: Pause = at_once,
+    ) -> None:
+        """`documents` limits the documents in memory. `pause` lets other tasks run while many feeds
+        are processed."""
+        self.own = public_key_of(own)
+        self.authors = authors or Authors(self.own)
+        self.archive = archive
+        self.digest = Digest()
+        self.watchers: list[Watcher] = []
+        self.newcomers: dict[bytes, None] = {}
+        """Newly kept authors. No peer has been asked for their feeds yet."""
+        self._pause = pause
+        self._ends = Ends()
+        self._feeds = Feeds(self.digest, self._ends)
+        self._documents = Documents(documents, defaults.DOCUMENTS_BYTES)
+        self._lost: dict[bytes, None] = {}  # authors whose feeds are yet to be forgotten
+
+    def feed(self, key: bytes, plot: Plot) -> Feed | None:
+        """Return the feed of an author, or None."""
+        return self._feeds.get(key, plot)
+
+    def plots(self, key: bytes) -> Sequence[Plot]:
+        """Return the kinds and parts of which this author has a feed."""
+        return self._feeds.plots(key)
+
+    def head(self, key: bytes, plot: Plot) -> Head | None:
+        """Return the archived head of a feed, which other nodes may learn, or None."""
+        return self.digest.head(key, plot)
+
+    async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
+        """Return the current facts of a feed. Only one caller at a time, as for changes."""
+        feed = self.feed(key, plot)
+        if feed is None or feed.forked:
+            return {}
+        await self._load(feed)
+        facts = feed.document.facts() if feed.document is not None else {}
+        archived = feed.head == self.digest.head(key, plot)
+        if archived and self._feeds.keep(key, plot, feed.size, feed.memory):
+            await self._weigh(key)
+        return facts if self._feeds.used(key, plot) is feed else {}
+
+    def _remember(self, feed: Feed) -> None:
+        """Note that a feed's document was used. Documents of own feeds stay: the writer needs
+        them."""
+        if public_key_of(feed.name.author) != self.own:
+            self._documents.use(feed)
+
+    async def _load(self, feed: Feed) -> None:
+        """Load a feed's document into memory.
+
+        If the archive is damaged, everything by the author is dropped, so that it is fetched again.
+        """
+        seq = 0
+        if feed.document is None:
+            feed.unload()  # a previous load may have been cancelled half-way
+        while feed.document is None and feed.head is not None and not feed.forked:
+            entries = await self._entries_to(feed, seq)
+            try:
+                feed.load(entries)
+            except BadEntry:
+                entries = ()
+            if not entries:
+                await self._lose(public_key_of(feed.name.author))
+                return
+            seq += len(entries)
+        self._remember(feed)
+
+    async def _entries_to(self, feed: Feed, seq: int) -> Sequence[Entry]:
+        """Return the next few archived entries of a feed from `seq` on, up to its head."""
+        assert feed.head is not None
+        epoch, limit = feed.head.epoch, defaults.LOADED_BYTES
+        entries = await self.archive.entries(feed.name, epoch, seq, limit)
+        return [entry for entry in entries if entry.seq <= feed.head.seq]
+
+    # Changing.
+
+    def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
+        """Take over the archived feeds of a kept author."""
+        for name, head, size in feeds:
+            self.digest.set(key, plot_of(name), head)
+            self._feeds.keep(key, plot_of(name), size)
+
+    async def _show(self, feed: Feed, verdict: Verdict) -> None:
+        """Publish the feed's new state to the digest and the watchers.
+
+        Thousands of facts take some 20 ms, so other tasks run in between.
+        """
+        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+        self.digest.set(key, plot, feed.head)
+        if feed.head is not None:
+            self._feeds.keep(key, plot, feed.size, feed.memory)
+        for watcher in self.watchers:
+            for _ in watcher.steps(feed.name, verdict):
+                await self._pause()
+                if self.digest.head(key, plot) != feed.head:
+                    return  # its author was dropped meanwhile
+
+    async def _heed(self, feed: Feed, verdict: Verdict) -> None:
+        """Update the author's weight, and the authors that it vouches for."""
+        key = public_key_of(feed.name.author)
+        if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
+            value = verdict.changed.get(VOUCHES)
+            await self._apply(self.authors.vouches(key, read_vouches(value)))
+        await self._weigh(key)
+
+    async def _put_back(self, feed: Feed, made: Feed | None) -> None:
+        """Replace a feed with `made`, or with an empty one: first in memory, then in the
+        archive."""
+        self._leave(public_key_of(feed.name.author), plot_of(feed.name))
+        facts: Mapping[str, bytes] = {}
+        if made is not None and made.document is not None:
+            self._feeds.use(made)
+            facts = made.document.facts()
+            self._remember(made)
+        made = made or Feed(feed.name)
+        verdict = Verdict(Outcome.NEWS, changed=facts, fresh=True)
+        await self._show(made, verdict)
+        await self.archive.cut(made.name, made.head)
+        await self._heed(made, verdict)
+
+    def _unlearn(self, feed: Feed) -> None:
+        """Drop a feed from memory, because it has more entries than the archive.
+
+        An own feed stays, because its writer uses it. Its unarchived entries are not announced, and
+        its next entry begins an epoch.
+        """
+        key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+        if key != self.own and self._feeds.used(key, plot) is feed:
+            self._leave(key, plot)
+
+    def _leave(self, key: bytes, plot: Plot) -> None:
+        feed = self._feeds.used(key, plot)
+        if feed is not None:
+            self._documents.let_go(feed)
+        self._feeds.drop(key, plot)
+        self.digest.set(key, plot, None)
+
+    # Choosing the authors.
+
+    async def linked(self, peer: PeerId) -> None:
+        """Note a new link to this peer, whose feeds are kept from now on."""
+        await self._apply(self.authors.linked(public_key_of(peer)))
+
+    async def unlinked(self, peer: PeerId) -> None:
+        await self._apply(self.authors.unlinked(public_key_of(peer)))
+
+    async def grouped(self, peers: Iterable[PeerId]) -> None:
+        """Set the members of this node's group."""
+        await self._apply(self.authors.grouped(map(public_key_of, peers)))
+
+    async def refill(self) -> None:
+        """Add authors that found no space before, if there is space again."""
+        for change in self.authors.refill():
+            await self._apply(change)
+            await self._pause()
+
+    async def _apply(self, change: Change) -> None:
+        """Apply a change of the kept authors, and all its consequences."""
+        await self._follow(change)
+        while self.authors.unsettled:
+            await self._pause()
+            await self._follow(self.authors.settle())
+
+    async def _follow(self, change: Change) -> None:
+        self.newcomers |= dict.fromkeys(change.added)
+        for start in range(0, len(change.dropped), defaults.DROPPED_AT_ONCE):
+            some = change.dropped[start : start + defaults.DROPPED_AT_ONCE]
+            for key in some:
+                self.newcomers.pop(key, None)
+                self._clear(key)
+                await self._pause()
+            await self.archive.drop([peer_id_of(key) for key in some])
+
+    async def _weigh(self, key: bytes) -> None:
+        await self._apply(self.authors.weigh(key, self._feeds.weight(key)))
+
+    async def forget(self, plots: Collection[Plot]) -> None:
+        """Drop other authors' feeds of these kinds and parts."""
+        keys = [key for key in self._feeds.authors() if key != self.own]
+        for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
+            names: list[FeedName] = []
+            for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
+                for plot in self._feeds.plots(key):  # none if the author was dropped meanwhile
+                    if plot in plots:
+                        self._leave(key, plot)
+                        names.append(FeedName(peer_id_of(key), *plot))
+                        for watcher in self.watchers:
+                            watcher.changed(names[-1], Verdict(Outcome.NEWS, fresh=True))
+                await self._weigh(key)
+                await self._pause()
+            await self.archive.forget(names)
+
+    def _clear(self, key: bytes) -> None:
+        self._lost.pop(key, None)
+        for plot in self._feeds.plots(key):
+            self._leave(key, plot)
+        for watcher in self.watchers:
+            watcher.dropped(peer_id_of(key))
+
+    def lost(self, authors: Iterable[PeerId] | None) -> None:
+        """Note that the archive has lost feeds of these authors, or of all authors (None).
+
+        The caller then calls `forget_lost`. Own feeds are not included: the writer restarts them.
+        """
+        keys = self._feeds.authors() if authors is None else map(public_key_of, authors)
+        self._lost |= {key: None for key in keys if key != self.own}
+
+    async def forget_lost(self) -> None:
+        """Forget the lost feeds, so that they are fetched from peers again."""
+        while self._lost:
+            key, _ = self._lost.popitem()
+            self._clear(key)  # an author cleared meanwhile is no longer in `_lost`
+            self.newcomers[key] = None
+            await self._pause()
+
+    async def _lose(self, key: bytes) -> None:
+        self._clear(key)
+        self.newcomers[key] = None
+        await self.archive.drop([peer_id_of(key)])

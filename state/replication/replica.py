@@ -1,0 +1,447 @@
+"""A node's replica of the feeds: takes in entries, finds missing ones, and serves stored ones.
+
+The stored feeds are in `holding.py`. New entries go through a batch: into their feeds, then into
+the archive, then to watchers and peers. This module knows nothing of links. Only one caller at a
+time may take in entries.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...transport.identity import PeerId, peer_id_of, public_key_of
+from .. import defaults
+from ..errors import BadEntry, BadOrder, StateError
+from ..feeds.archive import Archive, Stored
+from ..feeds.digest import HASH_BYTES, Plot
+from ..feeds.entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
+from ..feeds.feed import OTHER_BRANCH, Feed, Outcome, Verdict, beyond
+from ..feeds.kinds import all_parts
+from .authors import Authors
+from .ends import leads_on
+from .feeds import plot_of
+from .gossip import Item, Pulled, Told, told
+from .holding import Holding, Pause, at_once
+from .interest import Interest
+from .vouches import VOUCHES, read_vouches
+from .wanted import Place
+
+BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
+"""Codes of entries that an honest peer does not forward."""
+More = Callable[[], Awaitable[Collection[bytes]]]
+"""Returns further authors to keep, given the facts that are known so far. It is called until it
+returns none."""
+Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
+"""`Writer.stored`, which admits archived own entries to their feeds."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """The result of taking in offered entries."""
+
+    news: dict[Place, Head] = field(default_factory=dict)
+    bytes: dict[bytes, int] = field(default_factory=dict)  # load that each author caused
+    blame: BadEntry | None = None  # the peer that sent them is to blame
+
+
+def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
+    """Group items by feed, in order. Items of feeds that were not asked for are skipped.
+
+    Raises BadEntry if the peer that sent them is to blame.
+    """
+    found: dict[Place, list[Item]] = {place: [] for place in places}
+    for item in items:
+        try:
+            name, _ = peek_entry(item[0])
+        except BadEntry as error:
+            if error.code in BLAMED:
+                raise
+            continue
+        place = public_key_of(name.author), plot_of(name)
+        if place in found:
+            found[place].append(item)
+    return found
+
+
+def _follows(head: Head, mine: Head | None) -> bool:
+    """Whether an entry with this head may be the next one."""
+    if mine is None or head.epoch > mine.epoch:
+        return head.seq == 0
+    return head.seq == mine.seq + 1
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are admitted, but not in the archive yet."""
+
+    entries: list[Entry] = field(default_factory=list)
+    verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
+    size: int = 0
+    looked_at: set[Place] = field(default_factory=set)  # feeds that had an item
+    taken: Taken = field(default_factory=Taken)
+
+    def count(self, key: bytes, size: int) -> None:
+        """Count the processing cost of `size` bytes for this author."""
+        sizes = self.taken.bytes
+        sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
+
+
+class Replica(Holding):
+    """The replica of one node. `own` is this node."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        archive: Archive,
+        *,
+        authors: Authors | None = None,
+        interest: Interest | None = None,
+        documents: int = defaults.DOCUMENTS,
+        pause: Pause = at_once,
+        opened: Callable[[bytes], Entry] = open_entry,
+    ) -> None:
+        """`interest` selects the kinds kept of other authors, by default all. `opened` checks an
+        entry's signature."""
+        super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
+        self.interest = interest or Interest()
+        self.takes_own: Callable[[Entry], bool] = lambda entry: False
+        """Whether to take back an own entry that a peer sent."""
+        self.wants_own = False
+        """Whether to ask peers for own entries."""
+        self._opened = opened
+
+    async def restore(self, more: More | None = None) -> None:
+        """Restore the feeds from the archive.
+
+        An author is restored if it is known as kept already, if a restored author vouches for it,
+        or if `more` names it. All other authors are dropped, and so are feeds of kinds that are not
+        kept.
+        """
+        own = peer_id_of(self.own)
+        found: dict[PeerId, list[Stored]] = {}
+        unused: list[FeedName] = []
+        everything = await self.archive.load()
+        for stored in everything:
+            if stored.name.author == own:
+                self.interest.wrote(plot_of(stored.name))
+        for number, stored in enumerate(everything):
+            if self.keeps(public_key_of(stored.name.author), plot_of(stored.name)):
+                found.setdefault(stored.name.author, []).append(stored)
+            else:
+                unused.append(stored.name)
+            if number % defaults.LOAD_FEEDS == 0:
+                await self._pause()
+        waiting = [self.own, *self.authors.keys()]
+        while waiting:
+            key = waiting.pop()
+            if key not in self.authors:
+                continue  # evicted because of the weight of others
+            self.resume(key, found.pop(peer_id_of(key), ()))
+            await self._end_feeds(key)
+            value = (await self.facts(key, ("member", 0))).get(VOUCHES)
+            change = self.authors.vouches(key, read_vouches(value))
+            waiting += change.added
+            await self._apply(change)
+            await self._weigh(key)
+            await self._pause()
+            if not waiting and more is not None:
+                waiting += await more()
+        for plot in all_parts():
+            self.digest.tree(plot).root()
+            await self._pause()
+        self.newcomers.clear()
+        await self.archive.forget(unused)
+        await self.archive.drop(list(found))
+
+    def restart(self, archive: Archive) -> None:
+        """Start with nothing and another archive, after the first one failed while it was read."""
+        for key in tuple(self._feeds.authors()):
+            self._clear(key)
+        self.newcomers.clear()
+        self.archive = archive
+
+    # Reading.
+
+    def keeps(self, key: bytes, plot: Plot) -> bool:
+        """Whether this kind and part is kept of a kept author. Own feeds always are."""
+        return key == self.own or self.interest(plot)
+
+    def lacks(self, head: Told) -> bool:
+        """Whether a peer with this head has entries of a kept feed that are missing here."""
+        if head.key not in self.authors or not self.keeps(head.key, head.plot):
+            return False
+        mine = self._feeds.head(head.key, head.plot)
+        if head.epoch == 0 or mine == FORKED or head.same(mine):
+            return False
+        end = self._ends.of(head.key, head.plot)
+        if end is not None:
+            return leads_on(mine, head, end)
+        if head.epoch == FORKED.epoch:
+            return head.same(FORKED)
+        if head.key == self.own and not self.wants_own:
+            return False  # the writer answers that with another epoch
+        return mine is None or head[3:5] >= mine[:2]
+
+    def told(self, places: Iterable[Place]) -> list[Told]:
+        """Return the heads of these feeds, as they are sent to peers."""
+        return [told(key, plot, self.head(key, plot)) for key, plot in places]
+
+    # Giving.
+
+    async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
+        """Return the entries that follow these heads, up to `limit` bytes and a little more."""
+        items: list[Item] = []
+        for asked in wanted:
+            mine = self.head(asked.key, asked.plot)
+            if mine is None or asked.same(mine):
+                continue
+            if limit <= 0 or len(items) >= defaults.PULL_ITEMS:
+                return Pulled(items, more=True)
+            name = FeedName(peer_id_of(asked.key), *asked.plot)
+            if mine == FORKED:
+                proof = await self.archive.proof(name)
+                found: list[Item] = [] if proof is None else [proof.sealed]
+            else:
+                found = await self._following(name, asked, mine, limit)
+            found = found[: defaults.PULL_ITEMS - len(items)]
+            items += found
+            limit -= sum(len(sealed) for item in found for sealed in item)
+        return Pulled(items, more=limit <= 0)
+
+    async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
+        """Return the entries that follow the asker's head.
+
+        If this node's entry of the same number differs from the asker's, returns only that entry.
+        Together with the asker's own it proves a fork.
+        """
+        if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
+            return []
+        first = 0
+        if asked.epoch == mine.epoch:
+            theirs = await self.archive.entries(name, mine.epoch, asked.seq, 0)
+            if not theirs or theirs[0].hash[:HASH_BYTES] != asked.hash:
+                return [(entry.sealed,) for entry in theirs]
+            first = asked.seq + 1
+        entries = await self.archive.entries(name, mine.epoch, first, limit)
+        return [(entry.sealed,) for entry in entries if entry.seq <= mine.seq]
+
+    # Taking in.
+
+    async def own_feed(self, name: FeedName) -> Feed:
+        """Return an own feed for the writer. Its document stays in memory."""
+        feed = self.feed(self.own, plot_of(name)) or Feed(name)
+        self._feeds.hold(feed)
+        await self._load(feed)
+        feed = self._feeds.used(self.own, plot_of(name)) or feed  # perhaps replaced meanwhile
+        self._feeds.hold(feed)
+        return feed
+
+    async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
+        """Write entries of own feeds, in order. They are in the archive when it returns.
+
+        If `admit` is given, it admits the archived entries to their feeds. Without it, raises
+        BadEntry if an entry does not fit. Also raises what the archive raises.
+        """
+        batch = _Batch()
+        if admit is not None:
+            await self.archive.put(entries)
+            for entry, verdict in admit(entries):
+                feed = await self.own_feed(entry.name)
+                batch.verdicts.append((feed, verdict))
+        else:
+            for entry in entries:
+                verdict = await self._admit(entry, batch)
+                if verdict.outcome is not Outcome.NEWS:
+                    code = verdict.code or verdict.outcome.value
+                    raise BadEntry(code, "an own entry does not fit")
+        await self._commit(batch)
+        return batch.taken
+
+    async def take(self, items: Sequence[Item]) -> Taken:
+        """Take in entries and proofs from a peer, in order. Items of feeds that are not kept are
+        skipped.
+
+        Other tasks may run between two items, because checking a signature takes 0.1 ms.
+        """
+        batch = _Batch()
+        for item in items:
+            try:
+                if len(item) == 2:
+                    await self._take_proof(item[0], item[1], batch)
+                else:
+                    await self._take_entry(item[0], batch)
+            except BadEntry as error:
+                if error.code in BLAMED:
+                    batch.taken.blame = error
+                    break
+            if batch.size > defaults.TAKEN_BYTES:
+                await self._commit(batch)
+            await self._pause()
+        await self._commit(batch)
+        return batch.taken
+
+    async def _take_entry(self, sealed: bytes, batch: _Batch) -> None:
+        """Take in one entry. Cheap checks come first, the signature last."""
+        name, head = peek_entry(sealed)
+        key = public_key_of(name.author)
+        if not self._keeps(key, plot_of(name)):
+            return
+        place = key, plot_of(name)
+        first = place not in batch.looked_at
+        batch.looked_at.add(place)
+        if beyond(head, self._ends.of(*place)):
+            return
+        mine = self._feeds.head(*place)
+        if mine is not None and (mine in (FORKED, head) or head.epoch < mine.epoch):
+            return
+        if not first and not _follows(head, mine):
+            return  # one out-of-order entry can prove a fork; more prove nothing
+        entry = self._opened(sealed)
+        if key == self.own and not self._takes_back(entry, mine):
+            return
+        verdict = await self._admit(entry, batch)
+        if verdict.outcome in (Outcome.NEWS, Outcome.FORK, Outcome.REFUSED):
+            batch.count(key, len(sealed))  # an author is not charged for old entries
+
+    def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
+        """Whether to take in an own entry from a peer.
+
+        An entry no newer than ours may prove a fork. The writer decides about newer ones.
+        """
+        return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
+
+    async def _take_proof(self, one: bytes, other: bytes, batch: _Batch) -> None:
+        name, _ = peek_entry(one)
+        key = public_key_of(name.author)
+        if not self._keeps(key, plot_of(name)):
+            return
+        feed = self.feed(key, plot_of(name))
+        if (feed is not None and feed.forked) or self._ends.of(key, plot_of(name)) is not None:
+            return
+        feed = feed or Feed(name)
+        self._note(feed, feed.fork(open_proof(one, other)), batch)
+        batch.count(key, len(one) + len(other))
+
+    def _keeps(self, key: bytes, plot: Plot) -> bool:
+        return key in self.authors and self.keeps(key, plot)
+
+    async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
+        name, key = entry.name, public_key_of(entry.name.author)
+        end = self._ends.of(key, plot_of(name))
+        feed = self.feed(key, plot_of(name)) or Feed(name, end=end)
+        verdict = feed.admit(entry)
+        if verdict.outcome is Outcome.LOAD:
+            await self._commit(batch)
+            batch.count(key, feed.size)  # the author pays for reading its feed again
+            await self._load(feed)
+            verdict = feed.admit(entry) if feed.document is not None else verdict
+        if verdict.outcome is Outcome.CHECK:
+            await self._commit(batch)
+            stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
+            verdict = self._compared(feed, stored[0], entry) if stored else verdict
+        if verdict.code == OTHER_BRANCH:
+            await self._put_back(feed, None)
+        self._note(feed, verdict, batch, entry)
+        return verdict
+
+    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
+        return feed.compare(stored, entry)
+
+    def _note(
+        self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
+    ) -> None:
+        """Add a new entry or fork to the batch until it is committed."""
+        if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
+            return
+        self._feeds.use(feed)
+        batch.verdicts.append((feed, verdict))
+        if verdict.outcome is Outcome.NEWS and entry is not None:
+            batch.entries.append(entry)
+            batch.size += entry.size
+        self._remember(feed)
+
+    async def _commit(self, batch: _Batch) -> None:
+        """Store the batch in the archive, then publish it to the digest and the watchers."""
+        entries, verdicts = batch.entries, batch.verdicts
+        batch.entries, batch.verdicts, batch.size = [], [], 0
+        if entries:
+            try:
+                await self._put(entries)
+            except StateError:
+                for feed, _ in verdicts:  # memory has more than the archive
+                    self._unlearn(feed)
+                raise
+        for feed, verdict in verdicts:
+            if verdict.proof is not None:
+                await self.archive.put_proof(feed.name, verdict.proof)
+        for feed, verdict in verdicts:
+            key, plot = public_key_of(feed.name.author), plot_of(feed.name)
+            if feed.head is None or self._feeds.used(key, plot) is not feed:
+                continue  # its author was dropped meanwhile
+            await self._show(feed, verdict)
+            if self._feeds.used(key, plot) is not feed:
+                continue
+            batch.taken.news[key, plot] = feed.head
+            await self._heed(feed, verdict)
+            await self._pause()
+
+    async def _put(self, entries: Sequence[Entry]) -> None:
+        """Store entries in the archive.
+
+        If they do not follow the archived entries of a feed, only that feed's author is dropped, to
+        be fetched from peers again. Raises BadOrder if an own feed is affected, because its writer
+        must begin a new epoch.
+        """
+        try:
+            await self.archive.put(entries)
+            return
+        except BadOrder:
+            if any(public_key_of(entry.name.author) == self.own for entry in entries):
+                raise
+        for name in dict.fromkeys(entry.name for entry in entries):
+            try:
+                await self.archive.put([entry for entry in entries if entry.name == name])
+            except BadOrder:
+                await self._lose(public_key_of(name.author))
+
+    # Ends of revoked feeds.
+
+    async def cut(self, ends: Mapping[bytes, Mapping[Plot, Head]]) -> None:
+        """Set the ends of the feeds of revoked authors, in place of all earlier ends.
+
+        Entries beyond an end are dropped. If a feed is on another branch, it is fetched again.
+        """
+        for key in self._ends.replace({key: ends[key] for key in ends if key != self.own}):
+            if key in self.authors:
+                self.newcomers[key] = None
+            await self._end_feeds(key)
+            await self._pause()
+
+    async def _end_feeds(self, key: bytes) -> None:
+        for plot in self._feeds.plots(key):
+            end = self._ends.of(key, plot)
+            feed = self._feeds.used(key, plot) if end is None else self.feed(key, plot)
+            if feed is None:
+                continue
+            feed.end = end
+            if feed.head is not None and beyond(feed.head, end):
+                await self._go_back(feed)
+
+    async def _go_back(self, feed: Feed) -> None:
+        """Cut a feed back to its end, or empty it if the archive does not lead to the end."""
+        head, end = feed.head, feed.end
+        assert head is not None and end is not None
+        made, seq, size = Feed(feed.name, end, 0, end), 0, 0
+        try:
+            while head.epoch == end.epoch and made.document is None:
+                entries = await self._entries_to(made, seq)
+                seq, size = seq + len(entries), size + sum(entry.size for entry in entries)
+                if not entries:
+                    break
+                made.load(entries)
+        except StateError:  # it does not lead there, or cannot be read now
+            made.unload()
+        whole = None if made.document is None else made
+        if whole is not None:
+            whole.weigh(size)
+        await self._put_back(feed, whole)

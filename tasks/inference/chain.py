@@ -1,0 +1,135 @@
+"""Opens and closes the stages of a session on behalf of its gateway."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+import trio
+
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.link import Link
+from ..defaults import CLOSE_TIMEOUT, MAX_STOP_IDS, OPEN_TIMEOUT, ROUTE_AROUND
+from ..engine.interface import Sampling
+from ..errors import SessionError
+from .courier import Courier
+from .generation import Model, Run
+from .session import Close, Header, Open, parse_cached, parse_dtype, stage_code
+
+
+class Refused(Exception):
+    """A stage refused to open a session. Another chain may accept it."""
+
+    def __init__(self, peer: PeerId, error: SessionError) -> None:
+        super().__init__(error.message)
+        self.peer = peer
+        self.error = error
+
+
+class Chains:
+    """Opens and closes chains of stages for one gateway."""
+
+    def __init__(self, host: Host, courier: Courier) -> None:
+        self._host = host
+        self._courier = courier
+        self._unopened: dict[PeerId, float] = {}  # stages that did not open a session, and when
+        self._asking: dict[trio.CancelScope, PeerId] = {}
+        courier.on_link_quiet(self._link_quiet)
+
+    def avoided(self) -> Collection[PeerId]:
+        """Return the stages that recently failed to open a session. A stage that refuses everything
+        must not cost each request one of its attempts."""
+        since = self._host.now() - ROUTE_AROUND
+        self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
+        return self._unopened.keys()
+
+    async def open(
+        self, run: Run, model: Model, sampling: Sampling, peers: Collection[PeerId]
+    ) -> None:
+        """Open the stages of a run that are in `peers`, all at once. The run starts at their
+        shortest cached prefix, but always computes the last prompt token, because the first
+        answer token is sampled from it. Raises Refused."""
+        failures: list[Refused] = []
+
+        async def open_one(index: int) -> None:
+            try:
+                cached = await self._open_stage(run, index, model, sampling)
+                run.start = min(run.start, cached)
+            except Refused as refusal:
+                failures.append(refusal)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for index, peer in enumerate(run.peers):
+                if peer in peers:
+                    nursery.start_soon(open_one, index)
+        if failures:
+            raise failures[0]
+
+    async def _open_stage(self, run: Run, index: int, model: Model, sampling: Sampling) -> int:
+        hop = run.route[index]
+        message = Open(
+            session=run.session,
+            epoch=run.epoch,
+            root=model.root,
+            parts=hop.parts,
+            dtype=parse_dtype(hop.dtype),
+            stages=run.peers,
+            index=index,
+            tokens=run.prompt + run.new,
+            steps=run.new,
+            stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
+            sampling=sampling,
+            job=run.job,
+        )
+        await self._courier.meet(hop.peer)
+        try:
+            header = await self._ask(hop.peer, "session.open", message.header(), OPEN_TIMEOUT)
+            return parse_cached(header, message.tokens)
+        except (CallRefused, LinkClosed, SessionError) as error:
+            if not run.job:  # a job may be refused only because an interactive request has priority
+                self._unopened[hop.peer] = self._host.now()
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
+            reason = SessionError(code, f"{run.describe(index)}: {error.message}")
+            raise Refused(hop.peer, reason) from None
+
+    async def _ask(
+        self, peer: PeerId, method: str, header: Header, timeout: float
+    ) -> Mapping[str, object]:
+        """Return the header of the reply. Stop waiting when the peer is quiet or becomes quiet.
+        Raises CallRefused, LinkClosed."""
+        if not self._courier.is_quiet(peer):
+            with trio.CancelScope() as scope:
+                self._asking[scope] = peer
+                try:
+                    reply = await self._courier.call(peer, method, header, timeout=timeout)
+                    return reply.header
+                finally:
+                    del self._asking[scope]
+        raise LinkClosed("unreachable", f"{peer} is quiet")
+
+    def _link_quiet(self, link: Link) -> None:
+        for scope, peer in self._asking.items():
+            if peer == link.peer:
+                scope.cancel()
+
+    async def close(self, run: Run) -> None:
+        """Close the session on every stage, even while the request is being cancelled. Quiet stages
+        get the message when they are back, and are not waited for."""
+        header = Close(run.session).header()
+
+        async def close_one(peer: PeerId) -> None:
+            with suppress(CallRefused, LinkClosed):  # a dead stage holds no session any more
+                await self._ask(peer, "session.close", header, CLOSE_TIMEOUT)
+
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            async with trio.open_nursery() as nursery:
+                for peer in run.peers:
+                    if peer not in run.missed and not self._courier.is_quiet(peer):
+                        nursery.start_soon(close_one, peer)
+                    elif peer != self._courier.peer:
+                        with suppress(CallRefused, LinkClosed):
+                            self._courier.post(
+                                peer, "session.close", header, priority=Priority.CONTROL
+                            )

@@ -1,0 +1,114 @@
+"""Carries session messages to a peer over its link, or directly to this node's own handlers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from inspect import isawaitable
+from typing import Any
+
+from ...transport.dial.endpoint import Endpoint
+from ...transport.errors import CallRefused, DialFailed, LinkClosed
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Call, Handler, Refusal, Reply
+from ...transport.link.link import Link
+
+Connect = Callable[[PeerId], Awaitable[object]]
+"""Establish a link to a peer. Raises DialFailed."""
+
+
+class Courier:
+    """Message handlers and outgoing messages that a node's stage and gateway share.
+
+    A node may be a session's gateway and also one of its stages. A message to the node itself
+    calls the handler directly, with the node as the sender.
+    """
+
+    def __init__(self, endpoint: Endpoint, connect: Connect | None = None) -> None:
+        """`connect` establishes a link to a live member that has none yet."""
+        self._endpoint = endpoint
+        self._connect = connect
+        self._handlers: dict[str, Handler] = {}
+
+    @property
+    def peer(self) -> PeerId:
+        return self._endpoint.peer
+
+    def handle(self, method: str, handler: Handler) -> None:
+        self._handlers[method] = handler
+        self._endpoint.handle(method, handler)
+
+    def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
+        """Call `callback(link, code)` when the link to a peer has ended for good."""
+        self._endpoint.on_link_lost(callback)
+
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        """Call `callback(link)` when a peer has been quiet for a while. It may come back."""
+        self._endpoint.on_link_quiet(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        """Call `callback(link)` when a quiet peer is heard again."""
+        self._endpoint.on_link_back(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Keep a silent link for longer while `holder(peer)` returns true."""
+        self._endpoint.hold_links(holder)
+
+    def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
+        """Detect the silence of a peer at once while `watcher(peer)` returns true."""
+        self._endpoint.watch_links(watcher)
+
+    def reaches(self, peer: PeerId) -> bool:
+        """Whether new messages may be sent to the peer."""
+        return peer == self.peer or (
+            self._endpoint.link(peer) is not None and not self.is_quiet(peer)
+        )
+
+    async def meet(self, peer: PeerId) -> None:
+        """Try to establish a link to a peer that has none. In a large swarm, a chain includes
+        members that are live but not linked with each other."""
+        if self._connect is None or peer == self.peer or self._endpoint.link(peer) is not None:
+            return
+        with suppress(DialFailed):
+            await self._connect(peer)
+
+    def is_quiet(self, peer: PeerId) -> bool:
+        """Whether the peer has a link but has not been heard for a while."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return link is not None and link.quiet
+
+    def post(
+        self,
+        peer: PeerId,
+        method: str,
+        header: Mapping[str, Any],
+        payload: bytes | memoryview = b"",
+        *,
+        priority: Priority = Priority.ACTIVATION,
+    ) -> None:
+        """Send without waiting for a reply. Raises LinkClosed if the peer has no live link.
+
+        Only methods with plain (inline) handlers may be posted to.
+        """
+        if peer == self.peer:
+            self._handlers[method](Call(peer, dict(header), payload))
+        else:
+            self._link(peer).post(method, header, payload, priority=priority)
+
+    async def call(
+        self, peer: PeerId, method: str, header: Mapping[str, Any], *, timeout: float
+    ) -> Reply:
+        """Call a method and return its reply. Raises CallRefused, LinkClosed."""
+        if peer != self.peer:
+            return await self._link(peer).call(method, header, timeout=timeout)
+        answer = self._handlers[method](Call(peer, dict(header), b""))
+        if isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, Refusal):
+            raise CallRefused(answer.code, answer.message)
+        return answer
+
+    def _link(self, peer: PeerId) -> Link:
+        link = self._endpoint.link(peer)
+        if link is None:
+            raise LinkClosed("unreachable", f"no link to {peer}")
+        return link

@@ -1,0 +1,476 @@
+"""The gateway of a session: sends a prompt through a chain of stages and returns the answer's text.
+
+Spec: docs/spec/session.md. Tokens do not pass through the gateway. It feeds the prompt to the first
+stage, and the stages then generate without it until the head or the gateway stops them.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from ...state.directory import Directory
+from ...transport.errors import LinkClosed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.link.calls import Call, Refusal, Reply
+from ...transport.link.link import Link
+from ..defaults import (
+    MAX_NEW_TOKENS,
+    OPEN_ATTEMPTS,
+    PREFILL_BYTES,
+    PREFILL_TOKENS,
+    QUIET_LOOK,
+    SEEK_TIME,
+    SPANS_UNDER_WAY,
+    TOKEN_TIMEOUT,
+)
+from ..engine.interface import SessionId
+from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
+from ..text.process import Message, TextDelta
+from .chain import Chains, Refused
+from .courier import Courier
+from .generation import (
+    Answer,
+    Arrived,
+    Emit,
+    GatewayEvent,
+    GenerateRequest,
+    Model,
+    Routed,
+    Run,
+    Summary,
+)
+from .routing import Hop, Members, find_route
+from .session import (
+    SESSION_BYTES,
+    Failed,
+    Progress,
+    Quiet,
+    SpanMessage,
+    Token,
+    pack_tokens,
+)
+
+__all__ = [
+    "Gateway",
+    "GatewayEvent",
+    "GenerateRequest",
+    "Message",
+    "Model",
+    "ModelSource",
+    "Routed",
+    "Summary",
+    "TextDelta",
+]
+
+
+class ModelSource(Protocol):
+    """Source of models for the gateway, implemented in `models.py`."""
+
+    def use(self, name: str) -> AbstractAsyncContextManager[Model]:
+        """Provide a model by name or root while the block lasts. Raises ModelError, TextError."""
+        ...
+
+
+Seek = Callable[[str], Awaitable[bool]]
+"""Link with nodes that serve layers of a model (by root) and are not members yet. Return whether
+any were found. Their records arrive a round trip later."""
+
+
+async def _nobody(_root: str) -> bool:
+    await trio.lowlevel.checkpoint()
+    return False
+
+
+@dataclass(slots=True)
+class _Talk:
+    """State of one request, with the chain that is open for it."""
+
+    model: Model
+    request: GenerateRequest
+    ids: list[int]
+    new: int  # tokens to generate at most, by all its chains together
+    answer: Answer
+    run: Run | None = None  # opened and not closed
+    refused: dict[PeerId, SessionError] = field(default_factory=dict)
+    lost: set[PeerId] = field(default_factory=set)
+
+
+class Gateway:
+    """Answers this node's requests over chains of stages."""
+
+    def __init__(
+        self,
+        host: Host,
+        courier: Courier,
+        directory: Directory,
+        models: ModelSource,
+        *,
+        seek: Seek = _nobody,
+    ) -> None:
+        self._host = host
+        self._seek = seek
+        self._courier = courier
+        self._directory = directory
+        self._models = models
+        self._runs: dict[SessionId, tuple[Run, Model]] = {}
+        self._chains = Chains(host, courier)
+        self._waited_for = 0
+        self.answers = 0  # since the start
+        self.answer_tokens = 0
+        courier.handle("session.token", self._on_token)
+        courier.handle("session.progress", self._on_progress)
+        courier.handle("session.failed", self._on_failed)
+        courier.handle("session.quiet", self._on_quiet)
+        courier.on_link_lost(self._link_lost)
+        courier.on_link_quiet(self._link_quiet)
+        courier.watch_links(self._waits_for)
+
+    @property
+    def sessions(self) -> int:
+        """Number of open sessions."""
+        return len(self._runs)
+
+    @property
+    def waited_for(self) -> int:
+        """Number of interactive requests in progress. Requests for jobs do not count."""
+        return self._waited_for
+
+    async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
+        """Answer one request. `emit` receives the chain and then the text as it is generated.
+
+        Cancelling it, or an error of `emit`, closes the session on every stage. Raises
+        PromptTooLong, SessionError (codes: docs/spec/session.md), NoRoute, TextError,
+        ModelError.
+        """
+        began = self._host.now()
+        self._waited_for += request.turn is None
+        try:
+            async with self._models.use(request.model) as model:
+                summary = await self._generate(model, request, emit, began)
+            self.answers += 1
+            self.answer_tokens += summary.tokens
+            return summary
+        finally:
+            self._waited_for -= request.turn is None
+
+    async def _generate(
+        self, model: Model, request: GenerateRequest, emit: Emit, began: float
+    ) -> Summary:
+        ids = await self._encode(model, request)
+        new = _room(model, len(ids), request.max_tokens)
+        answer = Answer(
+            ids, model, request, emit, began, at_context=len(ids) + new == model.context
+        )
+        talk = _Talk(model, request, ids, new, answer)
+        try:
+            await self._start(talk)
+            await answer.prepare()
+            while not await self._converse(talk):
+                await self._give_way(talk)
+            return answer.summary()
+        finally:
+            await self._leave(talk)
+
+    async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
+        if request.messages is None and request.prompt is None:
+            raise SessionError("bad-request", "expected a prompt or messages")
+        if request.raw:
+            ids = await model.text.encode(request.prompt or "")
+        elif request.messages is not None:
+            ids = await model.text.encode_chat(request.messages)
+        else:
+            ids = await model.text.encode_chat([Message("user", request.prompt or "")])
+        if not ids:
+            raise SessionError("bad-request", "the prompt is empty")
+        return ids
+
+    # Choosing and opening a chain.
+
+    async def _start(self, talk: _Talk) -> None:
+        """Open a chain unless one is open already."""
+        while talk.run is None:
+            run = await self._some_run(talk)
+            try:
+                await self._open(talk, run, run.peers)
+            except Refused:
+                if len(talk.refused) >= OPEN_ATTEMPTS:
+                    raise _told(talk, talk.refused[next(reversed(talk.refused))]) from None
+        await talk.answer.begin(talk.run.route)
+
+    async def _some_run(self, talk: _Talk) -> Run:
+        """Return `_next_run`. If the members form no chain, look for more members first."""
+        version = self._directory.version
+        try:
+            return self._next_run(talk, talk.lost)
+        except NoRoute:
+            if not await self._seek(talk.model.root):
+                raise
+        with trio.move_on_after(SEEK_TIME):
+            while True:
+                with suppress(NoRoute):
+                    return self._next_run(talk, talk.lost)
+                version = await self._directory.changed(version)
+        return self._next_run(talk, talk.lost)
+
+    def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
+        """Create a session over the best chain for the remaining tokens. Raises NoRoute."""
+        session = self._host.entropy(SESSION_BYTES)
+        new = talk.new - talk.answer.made
+        without = {*talk.refused, *without}
+        members = {
+            peer: record
+            for peer, record in self._directory.members().items()
+            if peer not in without and not self._courier.is_quiet(peer)
+        }
+        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
+        try:
+            try:
+                route = self._route(talk, linked, new, session)
+            except NoRoute:  # a new link takes a moment, so members with a link come first
+                route = self._route(talk, members, new, session)
+        except NoRoute:
+            for error in talk.refused.values():  # the last chain's refusal is more informative
+                raise _told(talk, error) from None
+            raise
+        return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
+
+    def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
+        return find_route(
+            members,
+            talk.model.root,
+            talk.model.layers,
+            len(talk.ids) + new,
+            answer=new,
+            own=self._courier.peer,
+            session=session,
+            avoid=self._chains.avoided(),
+        )
+
+    async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
+        """Open a run, its `fresh` stages first. Only when these are open, close the previous run
+        and open the stages that both runs share. Raises Refused."""
+        before, began = talk.run, self._host.now()
+        self._runs[run.session] = run, talk.model
+        try:
+            await self._chains.open(run, talk.model, talk.request.sampling, fresh)
+            if before is not None and before.has_gone_on(began):
+                return  # the quiet stage is back in time
+            await self._leave(talk)
+            rest = set(run.peers) - set(fresh)
+            await self._chains.open(run, talk.model, talk.request.sampling, rest)
+            run.heard_at = self._host.now()
+            talk.run = run
+        except Refused as refusal:
+            talk.refused[refusal.peer] = refusal.error
+            raise
+        finally:
+            if talk.run is not run:
+                await self._close(run)
+
+    async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
+        """Continue over another chain without the quiet stages. Return False if there is no such
+        chain, or if the quiet stage has come back."""
+        most = len(talk.refused) + OPEN_ATTEMPTS
+        for without in self._suspects(before, error):
+            while len(talk.refused) < most:
+                try:
+                    run = self._next_run(talk, {*talk.lost, *without})
+                except (NoRoute, SessionError):
+                    break
+                try:
+                    await self._open(talk, run, set(run.peers) - set(before.peers))
+                except Refused:
+                    if talk.run is not None:
+                        continue
+                    await self._start(talk)
+                    return True
+                if talk.run is run:
+                    await talk.answer.begin(run.route)
+                return talk.run is run
+        return False
+
+    def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:
+        """Yield sets of peers to leave out, the most likely cause first. If a stage has lost its
+        neighbour, the stage itself may be the unreachable one, so leaving out either will do."""
+        lost: set[str] = {error.peer} if error is not None else set()
+        parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
+        lost |= run.missed
+        yield lost
+        yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
+
+    async def _give_way(self, talk: _Talk) -> None:
+        """While interactive requests have priority, close the chain. Then open a new one."""
+        turn = talk.request.turn
+        if turn is not None and turn.is_over():
+            await self._leave(talk)
+            await turn.come()
+            talk.refused.clear()
+            await self._start(talk)
+
+    async def _leave(self, talk: _Talk) -> None:
+        run, talk.run = talk.run, None
+        if run is not None:
+            await self._close(run)
+
+    async def _close(self, run: Run) -> None:
+        try:
+            await self._chains.close(run)
+        finally:
+            del self._runs[run.session]
+
+    # The conversation with the chain.
+
+    async def _converse(self, talk: _Talk) -> bool:
+        """Feed the prompt, a few spans ahead of the head's progress, and receive the tokens. Return
+        False if another chain has taken over, or if the job must yield."""
+        run = talk.run
+        assert run is not None
+        spans = _spans(run, talk.model.hidden)
+        try:
+            for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+                self._feed(run, spans)
+            while True:
+                items = await self._hear(run)
+                tokens = [item for item in items if isinstance(item, Arrived)]
+                if tokens and await talk.answer.add(tokens):
+                    return True
+                for item in items:
+                    if isinstance(item, SessionError):
+                        raise item
+                    if isinstance(item, Progress):
+                        self._feed(run, spans)
+                if talk.request.turn is not None and talk.request.turn.is_over():
+                    return False
+                if not items and await self._move(talk, run):
+                    return False
+        except StageLost as error:
+            if error.by is None:
+                talk.lost.add(PeerId(error.peer))
+            if not await self._move(talk, run, error):
+                raise
+            return False
+
+    async def _hear(self, run: Run) -> list[Arrived | Progress | SessionError]:
+        """Return the received items, or nothing if the chain is stalled and one stage is quiet."""
+        while True:
+            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
+            items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
+            if items:
+                return items
+            now = self._host.now()
+            if now >= run.heard_at + TOKEN_TIMEOUT:
+                raise SessionError("silent", f"no stage said anything for {TOKEN_TIMEOUT:g} s")
+            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
+            if quiet and run.is_stalled(now):
+                return []
+
+    def _feed(self, run: Run, spans: Iterator[SpanMessage]) -> None:
+        if (span := next(spans, None)) is None:
+            return
+        payload = pack_tokens(run.ids[span.start : span.start + span.count])
+        try:
+            self._courier.post(run.peers[0], "session.span", span.header(), payload)
+        except LinkClosed as error:
+            raise _lost(run, run.peers[0], error.message) from None
+
+    # Messages from stages.
+
+    def _find(self, call: Call, session: SessionId, epoch: int, *, head: bool) -> tuple[Run, Model]:
+        if session not in self._runs:
+            raise SessionError("unknown-session", "no such session is open here")
+        run, model = self._runs[session]
+        run.check(call.peer, epoch, head=head)
+        return run, model
+
+    def _on_token(self, call: Call) -> Reply | Refusal:
+        try:
+            token = Token.parse(call.header)
+            run, model = self._find(call, token.session, token.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_token(token, model.vocabulary, self._host.now())
+        return Reply()
+
+    def _on_progress(self, call: Call) -> Reply | Refusal:
+        try:
+            progress = Progress.parse(call.header)
+            run, _ = self._find(call, progress.session, progress.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_progress(progress, self._host.now())
+        return Reply()
+
+    def _on_quiet(self, call: Call) -> Reply | Refusal:
+        try:
+            said = Quiet.parse(call.header)
+            run, _ = self._find(call, said.session, said.epoch, head=False)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_quiet(call.peer, said.peer, quiet=said.quiet)
+        return Reply()
+
+    def _on_failed(self, call: Call) -> Reply | Refusal:
+        try:
+            failed = Failed.parse(call.header)
+            run, _ = self._find(call, failed.session, failed.epoch, head=False)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        stage = run.describe(run.peers.index(call.peer))
+        if failed.lost in run.peers:
+            run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
+        elif failed.code == "shard-gone":  # another replica may hold the same layers
+            run.fail(_lost(run, call.peer, failed.message))
+        else:
+            run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
+        return Reply()
+
+    def _waits_for(self, peer: PeerId) -> bool:
+        return any(peer in run.peers for run, _ in self._runs.values())
+
+    def _link_quiet(self, link: Link) -> None:
+        for run, _ in self._runs.values():
+            if link.peer in run.peers:
+                run.look()
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        for run, _ in self._runs.values():
+            if link.peer in run.peers:
+                run.fail(_lost(run, link.peer, f"the link ended: {code}"))
+
+
+def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
+    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
+
+
+def _told(talk: _Talk, refusal: SessionError) -> SessionError:
+    """Return a stage's refusal. If the stage lacks memory, add a hint for the client."""
+    if refusal.code != "no-memory":
+        return refusal
+    prompt, new = len(talk.ids), talk.new - talk.answer.made
+    hint = (
+        f"the prompt has {prompt} tokens and the answer up to {new}: shorten it, set a smaller "
+        "`--max-tokens`, or try again when other answers have ended"
+    )
+    return SessionError(refusal.code, refusal.message, hint=hint)
+
+
+def _room(model: Model, prompt: int, wanted: int | None) -> int:
+    """Return how many tokens may be generated. Raises PromptTooLong if the context leaves none."""
+    if prompt >= model.context:
+        raise PromptTooLong(prompt, model.context)
+    if wanted is not None and wanted < 1:
+        raise SessionError("bad-request", f"cannot generate {wanted} tokens")
+    return min(wanted or MAX_NEW_TOKENS, model.context - prompt)
+
+
+def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
+    """Yield the prompt in spans of bounded bytes. A token is requested only after the last one."""
+    step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
+    for first in range(run.start, run.prompt, step):
+        count = min(step, run.prompt - first)
+        last = first + count == run.prompt
+        yield SpanMessage(run.session, None, run.epoch, first, count, last)

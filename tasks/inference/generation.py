@@ -1,0 +1,360 @@
+"""State of one generation at its gateway: request, session, tokens, text and figures."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import trio
+
+from ...transport.identity import PeerId
+from ..defaults import EMIT_PACE, STALLED
+from ..engine.interface import Sampling, SessionId
+from ..errors import SessionError
+from ..text.process import Detokenizer, Message, TextDelta, TextInfo
+from .routing import Hop
+from .session import Progress, Token
+
+Reason = Literal["stop", "length", "context"]
+"""Why an answer ended: the model or a stop string, the limit of the request, the full context."""
+
+
+class Text(Protocol):
+    """Interface of a model's text process, as far as the gateway needs it."""
+
+    @property
+    def info(self) -> TextInfo: ...
+
+    async def encode(self, text: str) -> list[int]: ...
+
+    async def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
+
+    async def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can answer; `context` and `vocabulary` in tokens, `hidden` in values."""
+
+    root: str
+    name: str
+    layers: int
+    hidden: int
+    context: int
+    vocabulary: int
+    text: Text
+
+
+class Turn(Protocol):
+    """Tells when a request without a waiting user, such as a job, may compute."""
+
+    def is_over(self) -> bool:
+        """Whether an interactive request now has priority."""
+        ...
+
+    async def come(self) -> None:
+        """Wait until no interactive request has priority."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A client's request, with either `prompt` or `messages`. `raw` skips the chat template. The
+    request for a `job` has a `turn`. When the turn ends, the request closes its chain, and in its
+    next turn it continues after the last token."""
+
+    model: str
+    prompt: str | None = None
+    messages: tuple[Message, ...] | None = None
+    raw: bool = False
+    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    job: str = ""  # the job's id
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The chain that answers, in layer order."""
+
+    stages: tuple[Hop, ...]
+
+
+GatewayEvent = Routed | TextDelta
+Emit = Callable[[GatewayEvent], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a generation ended. `hop_ms`: milliseconds per token and hop that were not computing."""
+
+    reason: Reason
+    prompt_tokens: int
+    tokens: int
+    ttft_s: float
+    tokens_per_s: float
+    hop_ms: float
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    token: Token
+    at: float  # seconds, when the message arrived
+
+
+class Run:
+    """One session at its gateway, which keeps all token ids even if stages are lost.
+
+    Tokens that an earlier chain generated are part of this session's prompt.
+    """
+
+    def __init__(
+        self,
+        session: SessionId,
+        route: Sequence[Hop],
+        ids: list[int],
+        new: int,
+        now: float,
+        *,
+        job: str = "",
+    ) -> None:
+        self.session = session
+        self.job = job
+        self.route = tuple(route)
+        self.ids = ids  # prompt and generated
+        self.new = new  # tokens to generate at most
+        self.prompt = len(ids)
+        self.start = self.prompt - 1  # the first position to compute
+        self.epoch = 1
+        self.heard_at = now  # when the chain last sent a message
+        self._quiet: set[tuple[PeerId, PeerId]] = set()  # a stage, and the neighbour it lost
+        self._looking = False
+        self._expected = len(ids)
+        self._progress = 0
+        self._final = False
+        self._broken = False
+        self._ended = trio.Event()  # set by the final token or an error
+        self._next_at = 0.0  # when tokens are next converted to text
+        # Unbounded, but receive() admits at most `new` tokens and one progress per position. None
+        # is queued at most once. It carries no news and only makes the reader check quiet stages.
+        self._send, self._inbox = trio.open_memory_channel[
+            Arrived | Progress | SessionError | None
+        ](math.inf)
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        return tuple(hop.peer for hop in self.route)
+
+    def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
+        """Raise SessionError unless the sender may send this message in this epoch."""
+        if sender not in self.peers or (head and sender != self.peers[-1]):
+            raise SessionError("not-yours", "only another stage may send this message")
+        if epoch != self.epoch:
+            raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
+
+    def take_token(self, token: Token, vocabulary: int, now: float) -> None:
+        """Accept the head's next token. Any other position than the next one ends the session.
+
+        Messages after the final token are ignored.
+        """
+        if self._final:
+            return
+        if token.position != self._expected or token.token >= vocabulary:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid token"))
+            return
+        self._expected += 1
+        left = self.prompt + self.new - self._expected
+        if left < 0 or (left == 0 and not token.final):
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} exceeded the token limit"))
+            return
+        if token.final:
+            self._final = True
+            self._ended.set()
+        self.heard_at = now
+        self._put(Arrived(token, now))
+
+    def take_progress(self, progress: Progress, now: float) -> None:
+        if not self._progress < progress.position < self.prompt:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
+            return
+        self._progress = progress.position
+        self.heard_at = now
+        self._put(progress)
+
+    def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
+        """Record that a stage has lost its neighbour, or hears it again."""
+        if peer not in self.peers or sender == peer:
+            return
+        if quiet:
+            self._quiet.add((sender, peer))
+            self.look()
+        else:
+            self._quiet.discard((sender, peer))
+
+    @property
+    def missed(self) -> frozenset[PeerId]:
+        """Stages that a neighbour in the chain does not hear."""
+        return frozenset(peer for _, peer in self._quiet)
+
+    @property
+    def parted(self) -> frozenset[PeerId]:
+        """Stages that lost a neighbour, and these neighbours. Either may be at fault."""
+        return frozenset(peer for pair in self._quiet for peer in pair)
+
+    def has_gone_on(self, since: float) -> bool:
+        """Whether the chain has sent a message since then and has not failed."""
+        return self.heard_at > since and not self._broken
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether the chain has been silent for STALLED seconds, too long for one that recovers."""
+        return now >= self.heard_at + STALLED
+
+    def look(self) -> None:
+        """Make `heard` return, perhaps without items."""
+        if not self._looking:
+            self._looking = True
+            self._put(None)
+
+    def fail(self, error: SessionError) -> None:
+        """End the session with this error. Later errors are ignored."""
+        if not self._broken:
+            self._put(error)
+            self._broken = True
+            self._ended.set()
+
+    async def heard(self, timeout: float) -> list[Arrived | Progress | SessionError]:
+        """Return the received items in order. An error is always the last item. Return nothing
+        after `timeout` seconds, or when `look` was called.
+
+        Tokens of a fast model are collected for EMIT_PACE seconds, except the first and the last.
+        A person sees no difference, and converting each token costs more than computing it.
+        """
+        items: list[Arrived | Progress | SessionError | None] = []
+        with trio.move_on_after(timeout):
+            items.append(await self._inbox.receive())
+        if items and isinstance(items[0], Arrived):
+            if self._next_at > trio.current_time():
+                with trio.move_on_at(self._next_at):
+                    await self._ended.wait()
+            self._next_at = trio.current_time() + EMIT_PACE
+        with suppress(trio.WouldBlock):
+            while True:
+                items.append(self._inbox.receive_nowait())
+        self._looking = False
+        return [item for item in items if item is not None]
+
+    def _put(self, item: Arrived | Progress | SessionError | None) -> None:
+        if not self._broken:
+            self._send.send_nowait(item)
+
+    def describe(self, index: int) -> str:
+        """Return a description of a stage for a person: its position, peer and layers."""
+        hop = self.route[index]
+        place = self.route.index(hop) + 1
+        layers = f"layers {hop.parts.start}:{hop.parts.stop}"
+        return f"stage {place} of {len(self.route)} ({hop.peer}, {layers})"
+
+
+class Answer:
+    """Converts tokens to text and computes the figures of the summary. `ids` starts as the prompt
+    and grows with each token. `at_context`: the last allowed token fills the context."""
+
+    def __init__(
+        self,
+        ids: list[int],
+        model: Model,
+        request: GenerateRequest,
+        emit: Emit,
+        began: float,
+        *,
+        at_context: bool = False,
+    ) -> None:
+        self._ids = ids
+        self._prompt = len(ids)
+        self._hops = 1
+        self._model = model
+        self._stop = request.stop
+        self._emit = emit
+        self._began = began
+        self._text: list[str] = []
+        self._times: list[float] = []
+        self._computing = 0.0  # seconds the stages computed, after the first token
+        self._between = 0.0  # seconds spent on changing from one chain to the next
+        self._moved = False
+        self._reason: Reason = "context" if at_context else "length"
+
+    async def prepare(self) -> None:
+        self._detokenizer = await self._model.text.detokenizer(self._stop)
+
+    @property
+    def made(self) -> int:
+        """Number of tokens generated so far."""
+        return len(self._ids) - self._prompt
+
+    async def begin(self, route: Sequence[Hop]) -> None:
+        """Announce the chain that starts the answer or continues it."""
+        self._hops = len(route)
+        self._moved = bool(self._times)
+        await self._emit(Routed(tuple(route)))
+
+    async def add(self, arrived: Sequence[Arrived]) -> bool:
+        """Take tokens. Return whether the last one was among them.
+
+        Tokens that arrived together are converted together. If the request has stop strings, they
+        are converted one at a time, so that no token after the stop string counts.
+        """
+        step = 1 if self._stop else len(arrived)
+        for first in range(0, len(arrived), step):
+            if await self._add(arrived[first : first + step]):
+                return True
+        return False
+
+    async def _add(self, arrived: Sequence[Arrived]) -> bool:
+        last, fresh = False, list[int]()
+        for item in arrived:
+            self._measure(item)
+            self._ids.append(item.token.token)
+            last = item.token.final
+            if item.token.token in self._model.text.info.stop_ids:
+                self._reason, last = "stop", True
+                break
+            fresh.append(item.token.token)
+        delta = await self._detokenizer.push(*fresh)
+        await self._write(delta.text)
+        if delta.stopped:
+            self._reason = "stop"
+        elif last:
+            await self._write(await self._detokenizer.finish())
+        return last or delta.stopped
+
+    def _measure(self, arrived: Arrived) -> None:
+        if self._moved:
+            self._between += arrived.at - self._times[-1]
+            self._moved = False
+        elif self._times:
+            self._computing += arrived.token.seconds
+        self._times.append(arrived.at)
+
+    async def _write(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            await self._emit(TextDelta(text, False))
+
+    def summary(self) -> Summary:
+        took = self._times[-1] - self._times[0]
+        further = len(self._times) - 1
+        on_the_way = max(0.0, took - self._computing - self._between)
+        return Summary(
+            reason=self._reason,
+            prompt_tokens=self._prompt,
+            tokens=len(self._times),
+            ttft_s=self._times[0] - self._began,
+            tokens_per_s=further / took if took > 0 else 0.0,
+            hop_ms=1e3 * on_the_way / (further * self._hops) if further else 0.0,
+            text="".join(self._text),
+            token_ids=tuple(self._ids[self._prompt :]),
+        )

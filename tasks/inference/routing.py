@@ -1,0 +1,163 @@
+"""Chooses the chain of shards that answers a request. Pure functions.
+
+Every stage runs its whole published shard, as the engine's spans do. So shards must join exactly
+where one ends and the next begins, and no chain enters a shard in its middle.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from ...state.membership.record import MemberRecord, ShardRecord
+from ...transport.identity import PeerId
+from ..engine.families import DTYPE_BYTES
+from ..engine.interface import Parts
+from ..errors import NoRoute
+from ..placement.holes import holes_of, missing_sentence
+
+Members = Mapping[PeerId, MemberRecord]
+# Number of hops to avoid, of hops, and of hops on other nodes; then a random order by session.
+_Cost = tuple[int, int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One stage of a chain: its peer, and the shard that it runs."""
+
+    peer: PeerId
+    parts: Parts
+    dtype: str
+
+
+def find_route(
+    members: Members,
+    root: str,
+    layers: int,
+    tokens: int,
+    *,
+    own: PeerId | None = None,
+    session: bytes = b"",
+    avoid: Collection[PeerId] = (),
+    answer: int = 0,
+) -> tuple[Hop, ...]:
+    """Return the chain with the fewest hops whose stages have KV for `tokens` positions, of which
+    `answer` are for tokens still to be generated.
+
+    Chains with fewer peers to `avoid` are preferred, even if they are longer. Ties go to `own`,
+    then to an order that depends on `session`, so that sessions spread over replicas. All stages
+    compute in one dtype. Raises NoRoute, which says what is missing.
+    """
+    chain = _best_chain(members, root, layers, tokens, own, session, avoid)
+    if chain is None:
+        raise _no_route(members, root, layers, tokens, answer)
+    return chain
+
+
+def largest_room(members: Members, root: str, layers: int) -> int | None:
+    """Return how many positions, of prompt and answer together, the chain with the most free KV
+    can hold, or None if no chain covers the model."""
+    sizes = sorted({shard.kv_tokens_free for record in members.values() for shard in record.shards
+                    if shard.root == root})  # fmt: skip
+    fitting = bisect_left(
+        sizes, True, key=lambda size: not _best_chain(members, root, layers, size)
+    )
+    return sizes[fitting - 1] if fitting else None
+
+
+def _best_chain(
+    members: Members,
+    root: str,
+    layers: int,
+    tokens: int,
+    own: PeerId | None = None,
+    session: bytes = b"",
+    avoid: Collection[PeerId] = (),
+) -> tuple[Hop, ...] | None:
+    shards = list(_shards(members, root, layers, tokens))
+    chains = [
+        chain
+        for dtype in sorted({hop.dtype for hop in shards})
+        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, own, session, avoid))
+    ]
+    return min(chains, key=lambda chain: chain[0])[1] if chains else None
+
+
+def _shards(members: Members, root: str, layers: int, tokens: int) -> Iterator[Hop]:
+    for peer, record in members.items():
+        for shard in record.shards:
+            fits = shard.stop <= layers and shard.kv_tokens_free >= tokens
+            if shard.root == root and fits and shard.dtype in DTYPE_BYTES:
+                yield Hop(peer, _parts(shard), shard.dtype)
+
+
+def _parts(shard: ShardRecord) -> Parts:
+    return Parts(shard.embedding, shard.start, shard.stop, shard.head)
+
+
+def _chain(
+    hops: list[Hop], layers: int, own: PeerId | None, session: bytes, avoid: Collection[PeerId]
+) -> tuple[_Cost, tuple[Hop, ...]] | None:
+    """Return the cheapest chain by shortest path over layer boundaries, as every hop moves forward.
+
+    The first hop must have the embedding, and the last the head.
+    """
+    best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, 0, b""), ())}
+    finished: list[tuple[_Cost, tuple[Hop, ...]]] = []
+    for hop in sorted(hops, key=lambda hop: (hop.parts.start, hop.parts.stop)):
+        before = best.get(hop.parts.start)
+        if before is None or (hop.parts.start == 0 and not hop.parts.embedding):
+            continue
+        if any(earlier.peer == hop.peer for earlier in before[1]):
+            continue  # a peer may occur only once in a chain
+        (avoided, count, others, order), chain = before
+        cost = (
+            avoided + (hop.peer in avoid),
+            count + 1,
+            others + (hop.peer != own),
+            order + _order(session, hop.peer),
+        )
+        if hop.parts.stop == layers:
+            if hop.parts.head:
+                finished.append((cost, (*chain, hop)))
+        elif hop.parts.stop not in best or cost < best[hop.parts.stop][0]:
+            best[hop.parts.stop] = (cost, (*chain, hop))
+    return min(finished, key=lambda found: found[0], default=None)
+
+
+def _order(session: bytes, peer: PeerId) -> bytes:
+    return hashlib.sha256(session + peer.encode()).digest()[:8]
+
+
+def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int) -> NoRoute:
+    holes = holes_of(members, root, layers)
+    if not holes:
+        return _too_small(largest_room(members, root, layers), tokens - answer, answer)
+    return NoRoute(
+        missing_sentence(members, root, layers, holes),
+        hint="start a node for them: `shoal node --model NAME`, with `--memory SIZE` to offer more",
+    )
+
+
+def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
+    """Return the error for a request that fits no chain although all layers are served."""
+    if room is None:
+        return NoRoute(
+            "every layer is served, but no shards join into a chain",
+            hint="`shoal peers` shows which node serves which layers; start one more",
+        )
+    if room <= 1:
+        return NoRoute(
+            "every layer is served, but the memory of the nodes is full of other requests",
+            hint="try again in a moment; `shoal peers` shows the room of each node",
+        )
+    spare, most = room - answer, room - 1
+    largest = f"{spare} tokens" if spare > 0 else f"{most} tokens, with `--max-tokens 1`"
+    shorter = f"`--max-tokens {room - prompt}` fits beside this prompt" if room > prompt else (
+        f"shorten the prompt; with its answer (`--max-tokens N`) it may take {room} tokens"
+    )  # fmt: skip
+    return NoRoute(
+        f"no chain of nodes has room for a prompt of {prompt} tokens and an answer of up to "
+        f"{answer}: the largest prompt that fits now has {largest}",
+        hint=shorter,
+    )

@@ -1,0 +1,521 @@
+"""The serving side of a session: passes inputs from a link to the engine, and results onward.
+
+Spec: docs/spec/session.md. Handlers of spans and fed tokens are plain functions, so that a frame's
+payload goes to the engine in the call in which it arrived, unread and uncopied.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+from trio import TaskStatus
+
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Call, Refusal, Reply
+from ...transport.link.link import Link
+from ..defaults import (
+    CLOSED_REMEMBERED,
+    KV_SHARE,
+    SENT_BYTES,
+    SESSION_IDLE,
+    SESSION_WAITED,
+    SESSIONS_PER_GATEWAY,
+    SESSIONS_PER_STAGE,
+    SPANS_WAITING,
+)
+from ..engine.errors import EngineError
+from ..engine.interface import (
+    Engine,
+    EngineEvent,
+    FailedEvent,
+    HiddenEvent,
+    SessionId,
+    Span,
+    TokenEvent,
+)
+from ..errors import SessionError
+from ..placement.decodespeed import DecodeSpeed
+from ..placement.shard import Held
+from ..usage.metering import Meter, Use
+from .courier import Courier
+from .sentlog import SentBudget, SentLog
+from .session import (
+    Close,
+    Failed,
+    Feed,
+    Open,
+    Progress,
+    Quiet,
+    SpanMessage,
+    Token,
+    unpack_tokens,
+)
+
+Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    open: Open
+    gateway: PeerId
+    use: Use  # the usage entry that the session counts towards
+    engine_id: SessionId
+    log: SentLog
+    heard: float  # when the last message arrived
+    made: int = 0  # tokens sampled here
+    asked: bool = False  # whether a token was requested; later inputs are not prompt
+    waiting: int = 0  # spans that the engine has not answered yet
+    # Computing seconds before this stage and whether a token is requested, by the span's end.
+    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        return self.gateway, self.open.session
+
+    @property
+    def single(self) -> bool:
+        return len(self.open.stages) == 1
+
+    @property
+    def previous(self) -> PeerId:
+        return self.open.stages[self.open.index - 1] if self.open.index else self.gateway
+
+    @property
+    def next(self) -> PeerId:
+        """The next stage, or the first stage after the head."""
+        return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
+
+
+@dataclass(slots=True)
+class _Freeing:
+    engine_id: SessionId
+    done: trio.Event
+
+
+def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
+    def handler(call: Call) -> Reply | Refusal:
+        try:
+            return work(call)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+
+    return handler
+
+
+class Stage:
+    """Runs sessions of all gateways on this node's engine.
+
+    Without an engine (no torch) it holds no shard and refuses every open.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        courier: Courier,
+        engine: Engine | None,
+        *,
+        sent_bytes: int = SENT_BYTES,
+        idle: float = SESSION_IDLE,
+    ) -> None:
+        self._host = host
+        self._courier = courier
+        self._engine_or_none = engine
+        self._idle = idle
+        self._held: Held | None = None
+        self.speed = DecodeSpeed()
+        """Decoding speed of the served shard."""
+        self.meter = Meter(courier.peer)
+        self._sessions: dict[Name, _Session] = {}
+        self._closed: OrderedDict[Name, None] = OrderedDict()
+        self._budget = SentBudget(sent_bytes)
+        self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
+        courier.on_link_lost(self._link_lost)
+        courier.hold_links(self._computes_for)
+        courier.watch_links(self._waits_for)
+        courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
+        courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
+        courier.handle("session.open", self._on_open)
+        courier.handle("session.close", self._on_close)
+        courier.handle("session.span", _coded(self._on_span))
+        courier.handle("session.feed", _coded(self._on_feed))
+
+    @property
+    def _engine(self) -> Engine:
+        assert self._engine_or_none is not None  # no session opens without a shard held
+        return self._engine_or_none
+
+    @property
+    def sessions(self) -> int:
+        """Number of open sessions."""
+        return len(self._sessions)
+
+    @property
+    def waited_for(self) -> int:
+        """Number of interactive sessions that compute here, or did within SESSION_WAITED seconds.
+        Idle open sessions do not count: they cost nothing, and would block all jobs here."""
+        lately = self._host.now() - SESSION_WAITED
+        return sum(
+            not session.open.idle and (session.waiting > 0 or session.heard >= lately)
+            for session in self._sessions.values()
+        )
+
+    def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
+        """Return the log of what a session sent to the next stage, for replay."""
+        found = self._sessions.get((gateway, session))
+        return found.log if found else None
+
+    def serve(self, held: Held) -> None:
+        """Accept sessions for the shard that the engine now holds. Older sessions have failed."""
+        self.withdraw()
+        self._held = held
+        self.speed = DecodeSpeed()
+
+    def withdraw(self) -> None:
+        """End all sessions with `shard-gone`, because the engine holds no shard now."""
+        self._held = None
+        for session in list(self._sessions.values()):
+            self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
+
+    def _computes_for(self, peer: PeerId) -> bool:
+        """Whether a peer is a gateway with sessions here. It may sleep and continue later."""
+        return any(session.gateway == peer for session in self._sessions.values())
+
+    def _waits_for(self, peer: PeerId) -> bool:
+        """Return whether a peer is a neighbour in a chain. Only the link shows its silence."""
+        return any(
+            peer in (session.gateway, session.previous, session.next)
+            for session in self._sessions.values()
+        )
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        """End the sessions of a lost gateway, and report sessions whose chain is broken."""
+        for session in list(self._sessions.values()):
+            if session.gateway == link.peer:
+                self._drop(session)
+            elif link.peer in (session.previous, session.next):
+                self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
+
+    def _tell(self, peer: PeerId, *, quiet: bool) -> None:
+        """Tell the gateways of chains in which the peer is a neighbour. Only a gateway can choose
+        another chain."""
+        for session in self._sessions.values():
+            if peer != session.gateway and peer in (session.previous, session.next):
+                order = session.open
+                message = Quiet(order.session, order.epoch, peer, quiet)
+                with suppress(LinkClosed):  # the gateway is lost too
+                    self._courier.post(
+                        session.gateway,
+                        "session.quiet",
+                        message.header(),
+                        priority=Priority.CONTROL,
+                    )
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Free closed sessions and end idle ones, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._free)
+            task_status.started()
+            while True:
+                await trio.sleep(self._idle / 10)
+                self._sweep()
+
+    def _sweep(self) -> None:
+        for session in list(self._sessions.values()):
+            if session.heard < self._host.now() - self._idle:
+                self._fail(session, "idle", f"no message for {self._idle:g} s")
+
+    async def _free(self) -> None:
+        async for item in self._to_free:
+            await self._engine.close(item.engine_id)
+            item.done.set()
+
+    # Opening and closing.
+
+    async def _on_open(self, call: Call) -> Reply | Refusal:
+        try:
+            message = Open.parse(call.header)
+            self._check_shard(message)
+            for step in (-1, 1):
+                other = message.stages[(message.index + step) % len(message.stages)]
+                await self._courier.meet(other)
+            session = self._admit(call.peer, message)
+            return await self._open(session)
+        except (SessionError, EngineError) as error:
+            return Refusal(error.code, error.message)
+
+    def _admit(self, gateway: PeerId, message: Open) -> _Session:
+        self._check_shard(message)
+        self._check_room(gateway, message)
+        session = _Session(
+            open=message,
+            gateway=gateway,
+            use=Use(gateway, message.root, message.job),
+            engine_id=self._host.entropy(16),  # two gateways may use the same session id
+            log=SentLog(self._budget),
+            heard=self._host.now(),
+        )
+        for peer in (session.gateway, session.previous, session.next):
+            if not self._courier.reaches(peer):
+                raise SessionError("unreachable", f"this stage has no link to {peer}")
+        self._sessions[session.name] = session
+        return session
+
+    def _check_shard(self, message: Open) -> None:
+        held = self._held
+        if held is None or (held.root, held.parts, held.dtype) != (
+            message.root,
+            message.parts,
+            message.dtype,
+        ):
+            raise SessionError("no-shard", "this stage does not hold that shard")
+        if message.stages[message.index] != self._courier.peer:
+            raise SessionError("bad-message", "`index` is not this stage's place")
+        last = message.index == len(message.stages) - 1
+        if message.parts.embedding != (message.index == 0) or message.parts.head != last:
+            raise SessionError("bad-message", "the shard does not match its position in the chain")
+        if message.tokens > held.context:
+            raise SessionError("bad-message", f"`tokens` exceeds the context of {held.context}")
+
+    def _check_room(self, gateway: PeerId, message: Open) -> None:
+        name = gateway, message.session
+        if message.idle and self.waited_for:
+            raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
+        if name in self._sessions:
+            raise SessionError("session-open", "the session is open already")
+        if name in self._closed:
+            raise SessionError("session-closed", "the session was closed")
+        own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
+        mine = gateway == self._courier.peer  # the owner may use all of it
+        held = len(self._sessions) + self._to_free.statistics().current_buffer_used
+        if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
+            raise SessionError("too-many-sessions", "this stage has reached its session limit")
+        room = self.room_for(gateway)
+        if message.tokens > room:
+            raise SessionError(
+                "no-memory",
+                f"room for {room} tokens of prompt and answer now, {message.tokens} are asked for",
+            )
+
+    def room_for(self, gateway: PeerId) -> int:
+        """Return how many positions one more session of this gateway may reserve now."""
+        if self._held is None:
+            return 0
+        kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
+        room = kv_tokens - sum(item.open.tokens for item in sessions)
+        own = [item.open.tokens for item in sessions if item.gateway == gateway]
+        if own and gateway != self._courier.peer:  # the first session may take all that is free
+            room = min(room, int(kv_tokens * KV_SHARE) - sum(own))
+        return max(room, 0)
+
+    async def _open(self, session: _Session) -> Reply:
+        def on_event(event: EngineEvent) -> None:
+            self._on_event(session, event)
+
+        opened = False
+        try:
+            cached = await self._engine.open(session.engine_id, session.open.tokens, on_event)
+            opened = session.name in self._sessions
+        finally:
+            if not opened:  # refused, cancelled, or closed in the meantime
+                self._drop(session)
+        if not opened:
+            raise SessionError("session-closed", "the session was closed")
+        self.meter.opened(session.use)
+        return Reply({"cached": cached})
+
+    async def _on_close(self, call: Call) -> Reply | Refusal:
+        try:
+            name = call.peer, Close.parse(call.header).session
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        self._closed[name] = None
+        if len(self._closed) > CLOSED_REMEMBERED:
+            self._closed.popitem(last=False)
+        if session := self._sessions.get(name):
+            await self._drop(session).wait()
+        return Reply()
+
+    def _drop(self, session: _Session) -> trio.Event:
+        """Forget a session and free its KV. The returned event is set when it is freed."""
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+            session.log.drop()
+            self._engine.cancel(session.engine_id)
+        done = trio.Event()
+        self._freeing.send_nowait(_Freeing(session.engine_id, done))
+        return done
+
+    def _fail(
+        self, session: _Session, code: str, message: str, *, lost: PeerId | None = None
+    ) -> None:
+        self._drop(session)
+        failed = Failed(session.open.session, session.open.epoch, code, message, lost)
+        try:
+            self._courier.post(
+                session.gateway, "session.failed", failed.header(), priority=Priority.CONTROL
+            )
+        except LinkClosed:
+            return  # the gateway is lost too
+
+    # Incoming spans.
+
+    def _on_span(self, call: Call) -> Reply | Refusal:
+        message = SpanMessage.parse(call.header)
+        session = self._find(call.peer, message.gateway, message.session, message.epoch)
+        if call.peer != session.previous:
+            raise SessionError("not-yours", "spans come from the stage before")
+        if message.start + message.count > session.open.tokens:
+            raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
+        held = self._current()
+        if session.open.index == 0:
+            tokens = unpack_tokens(call.payload, message.count)
+            self._submit(session, message, tokens=_known(tokens, held))
+        elif len(call.payload) != message.count * held.token_bytes:
+            raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
+        else:
+            self._submit(session, message, hidden=call.payload)
+        return Reply()
+
+    def _on_feed(self, call: Call) -> Reply | Refusal:
+        message = Feed.parse(call.header)
+        session = self._find(call.peer, message.gateway, message.session, message.epoch)
+        if session.open.index != 0 or session.single or call.peer != session.open.stages[-1]:
+            raise SessionError("not-yours", "tokens are fed by the head to the first stage")
+        if message.position >= session.open.tokens:
+            raise SessionError("bad-message", "the position is beyond the session's `tokens`")
+        span = SpanMessage(message.session, None, message.epoch, message.position, 1, True)
+        self._submit(session, span, tokens=_known((message.token,), self._current()))
+        return Reply()
+
+    def _find(
+        self, sender: PeerId, gateway: PeerId | None, name: SessionId, epoch: int
+    ) -> _Session:
+        session = self._sessions.get((gateway or sender, name))
+        if session is None:
+            raise SessionError("unknown-session", "no such session is open here")
+        if epoch != session.open.epoch:
+            raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
+        return session
+
+    def _current(self) -> Held:
+        assert self._held is not None  # no session outlives the shard
+        return self._held
+
+    def _submit(
+        self,
+        session: _Session,
+        message: SpanMessage,
+        *,
+        tokens: tuple[int, ...] | None = None,
+        hidden: bytes | memoryview | None = None,
+    ) -> None:
+        session.heard = self._host.now()
+        if session.waiting >= SPANS_WAITING:  # the engine's queue uses this process's memory
+            self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
+            return
+        session.waiting += 1
+        self.meter.read(session.use, 0 if session.asked else message.count)
+        session.asked = session.asked or message.token
+        order, head = session.open, session.open.parts.head
+        session.spans[message.start + message.count] = message.seconds, message.token
+        span = Span(
+            session=session.engine_id,
+            epoch=order.epoch,
+            start=message.start,
+            count=message.count,
+            tokens=tokens,
+            hidden=hidden,
+            want="token" if head and message.token else "hidden",
+            sampling=order.sampling,
+            steps=order.steps if session.single and message.token else 1,
+            stop_ids=order.stop_ids,
+        )
+        try:
+            self._engine.submit(span)
+        except EngineError as error:
+            self._fail(session, error.code, error.message)
+
+    # Outgoing events.
+
+    def _on_event(self, session: _Session, event: EngineEvent) -> None:
+        if self._sessions.get(session.name) is not session:
+            return  # the session was closed in the meantime
+        try:
+            match event:
+                case HiddenEvent():
+                    session.waiting -= 1
+                    self._pass_on(session, event)
+                case TokenEvent():
+                    session.waiting -= event.final or not session.single
+                    self._pass_token(session, event)
+                case FailedEvent():
+                    self._fail(session, event.code, event.message)
+        except LinkClosed as error:
+            self._fail(session, "stage-lost", error.message, lost=session.next)
+        except CallRefused as error:  # the message is too large for the lane
+            self._fail(session, error.code, error.message)
+
+    def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
+        order, end = session.open, event.start + event.count
+        before, token = session.spans.pop(end, (0.0, False))
+        self.meter.made(session.use, tokens=token, seconds=event.seconds)
+        if event.count == 1:
+            self.speed.note(event.seconds)
+        if order.parts.head:
+            progress = Progress(order.session, order.epoch, end)
+            self._courier.post(session.gateway, "session.progress", progress.header())
+            return
+        session.log.append(order.epoch, event.start, event.count, event.data)
+        span = SpanMessage(
+            session=order.session,
+            gateway=session.gateway,
+            epoch=order.epoch,
+            start=event.start,
+            count=event.count,
+            token=token,
+            seconds=before + event.seconds,
+        )
+        self._courier.post(session.next, "session.span", span.header(), event.data)
+
+    def _pass_token(self, session: _Session, event: TokenEvent) -> None:
+        order = session.open
+        before, _ = session.spans.pop(event.position, (0.0, False))
+        if session.made:  # the first token's time is that of the prompt
+            self.speed.note(event.seconds)
+        session.made += 1
+        self.meter.made(session.use, tokens=1, seconds=event.seconds)
+        session.heard = self._host.now()
+        final = event.final if session.single else self._is_final(session, event)
+        if not final and not session.single:  # the first stage continues before the gateway is told
+            feed = Feed(order.session, session.gateway, order.epoch, event.position, event.token)
+            self._courier.post(session.next, "session.feed", feed.header())
+        token = Token(
+            session=order.session,
+            epoch=order.epoch,
+            position=event.position,
+            token=event.token,
+            logprob=max(event.logprob, -1e9),
+            final=final,
+            seconds=before + event.seconds,
+        )
+        self._courier.post(session.gateway, "session.token", token.header())
+
+    @staticmethod
+    def _is_final(session: _Session, event: TokenEvent) -> bool:
+        order = session.open
+        return (
+            event.token in order.stop_ids
+            or session.made >= order.steps
+            or event.position >= order.tokens
+        )
+
+
+def _known(tokens: tuple[int, ...], held: Held) -> tuple[int, ...]:
+    if max(tokens) >= held.vocabulary:
+        raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")
+    return tokens

@@ -1,0 +1,207 @@
+"""Counts the replicas of each layer of a model and picks the range that one more node should take.
+
+Neighbouring layers with the same replicas form one segment, so the work grows with the number of
+shard ends and not with layers. All layers of a model take the same memory (`engine/families.py`).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ...state.membership.record import ShardRecord
+from ..defaults import KV_TOKENS_LEAST
+from ..engine.families import Architecture, kv_token_bytes, weight_bytes
+from ..engine.interface import DType, Parts
+
+Span = tuple[int, int]
+"""Layers start:stop, stop exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Memory in bytes of any range of one model's layers, with KV for one short session."""
+
+    layers: int
+    layer: int
+    first: int  # added if the range begins with layer 0
+    last: int  # added if the range ends with the last layer
+    everything: int
+
+    @classmethod
+    def of(cls, arch: Architecture, dtype: DType) -> "Sizes":
+        """Compute the sizes. Tied weights of a model's two ends are counted once."""
+        tokens = min(arch.context, KV_TOKENS_LEAST)
+        inner = weight_bytes(arch, Parts(False, 0, 1, False), dtype)
+        layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
+        first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
+        last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)
+        both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # tied weights count once
+        return cls(arch.layers, layer, first, last, arch.layers * layer + both)
+
+    def of_span(self, start: int, stop: int) -> int:
+        """Return the bytes of start:stop, with the embedding and the head if it includes them."""
+        if start == 0 and stop == self.layers:
+            return self.everything
+        ends = self.first * (start == 0) + self.last * (stop == self.layers)
+        return self.layer * (stop - start) + ends
+
+    def reach(self, start: int, most: int, memory: int) -> int:
+        """Return the largest stop up to `most` such that start:stop fits, or `start` if none."""
+        stop = start + (memory - self.first * (start == 0)) // self.layer
+        if stop >= self.layers and self.of_span(start, self.layers) > memory:
+            stop = self.layers - 1
+        return max(start, min(stop, most))
+
+    def reach_back(self, stop: int, least: int, memory: int) -> int:
+        """Return the smallest start from `least` such that start:stop fits, or `stop` if none."""
+        start = stop - (memory - self.last * (stop == self.layers)) // self.layer
+        if start <= 0 and self.of_span(0, stop) > memory:
+            start = 1
+        return min(stop, max(start, least))
+
+
+class Coverage:
+    """Segments of one model with their replica counts. `steps` counts the work done."""
+
+    def __init__(self, layers: int, shards: Iterable[ShardRecord]) -> None:
+        """Count layer 0 only with the embedding, and the last layer only with the head."""
+        self.layers = layers
+        self.steps = 0
+        ends: Counter[int] = Counter()  # change of the replica count at this layer
+        cuts = {0, layers}
+        for shard in shards:
+            if shard.stop > layers:
+                continue
+            cuts |= {shard.start, shard.stop}
+            start = shard.start + (shard.start == 0 and not shard.embedding)
+            stop = shard.stop - (shard.stop == layers and not shard.head)
+            if start < stop:
+                ends[start] += 1
+                ends[stop] -= 1
+        self._edges = sorted(cuts | ends.keys())  # the start of each segment, and the last end
+        self._cut = [edge in cuts for edge in self._edges]  # whether a chain can join shards there
+        self._counts = list(accumulate(ends[edge] for edge in self._edges[:-1]))
+
+    @classmethod
+    def of_spans(cls, layers: int, spans: Iterable[Span]) -> "Coverage":
+        """Create the coverage of shards that include the embedding and head of their ends."""
+        shards = (ShardRecord("", a == 0, a, b, b == layers, "", 0) for a, b in spans)
+        return cls(layers, shards)
+
+    def lacks(self, start: int, stop: int) -> bool:
+        """Whether no shard has any layer of start:stop."""
+        return any(first <= start and stop <= last for first, last in self.holes())
+
+    def replicas(self) -> list[int]:
+        """Return the number of shards that have each layer."""
+        found: list[int] = []
+        for segment, count in enumerate(self._counts):
+            found += [count] * (self._edges[segment + 1] - self._edges[segment])
+        return found
+
+    def holes(self) -> list[Span]:
+        """Return the ranges that no shard has, in order."""
+        found: list[Span] = []
+        for segment, count in enumerate(self._counts):
+            if count:
+                continue
+            start, stop = self._edges[segment], self._edges[segment + 1]
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, stop))
+        return found
+
+    def add(self, start: int, stop: int) -> None:
+        """Count one more shard with start:stop, and with the embedding and head of its ends."""
+        first, last = self._edge(start), self._edge(stop)
+        for segment in range(first, last):
+            self._counts[segment] += 1
+
+    def _edge(self, layer: int) -> int:
+        """Return the index of the edge at a layer, and make that edge a cut."""
+        at = bisect_left(self._edges, layer)
+        if self._edges[at] != layer:
+            self._edges.insert(at, layer)
+            self._cut.insert(at, True)
+            self._counts.insert(at, self._counts[at - 1])
+        self._cut[at] = True
+        return at
+
+    def choose(self, sizes: Sizes, memory: int, turn: int = 0) -> Span | None:
+        """Return the range to take within `memory` bytes, or None if not one layer fits.
+
+        If the whole model fits, take it. Otherwise fill as much as possible of a hole. If there is
+        no hole, take the aligned range whose layers have the fewest replicas. `turn` selects the
+        next of these choices.
+        """
+        self.steps += len(self._edges)
+        if sizes.everything <= memory:
+            return 0, self.layers
+        spans = self._in_holes(sizes, memory)
+        if spans:
+            return _picked([((span[0] - span[1], span[0]), span) for span in spans], turn)
+        choices = self._weighed(self._aligned(sizes, memory))
+        if not choices:
+            self.steps += self.layers
+            choices = self._weighed(self._loose(sizes, memory))
+        if not choices:
+            return None
+        return _picked([((count, a - b, a), (a, b)) for count, (a, b) in choices], turn)
+
+    def _in_holes(self, sizes: Sizes, memory: int) -> list[Span]:
+        """Return the ranges that fit at the start or the end of each hole, because a range in the
+        middle would split it. Return ranges inside a hole only if none of these fits."""
+        holes = self.holes()
+        ends = [(start, sizes.reach(start, stop, memory)) for start, stop in holes]
+        ends += [(sizes.reach_back(stop, start, memory), stop) for start, stop in holes]
+        if found := [(start, stop) for start, stop in ends if start < stop]:
+            return found
+        self.steps += sum(stop - start for start, stop in holes)
+        inner = (
+            (start, sizes.reach(start, stop, memory))
+            for first, stop in holes
+            for start in range(first, stop)
+        )
+        return [(start, stop) for start, stop in inner if start < stop]
+
+    def _aligned(self, sizes: Sizes, memory: int) -> Iterator[Span]:
+        """Yield the longest range from each cut to a later cut. A shorter one is never better."""
+        cuts = [edge for edge, cut in zip(self._edges, self._cut, strict=True) if cut]
+        for start in cuts[:-1]:
+            stop = cuts[bisect_right(cuts, sizes.reach(start, self.layers, memory)) - 1]
+            if start < stop:
+                yield start, stop
+
+    def _loose(self, sizes: Sizes, memory: int) -> Iterator[Span]:
+        """Yield the longest range that fits from each layer."""
+        for start in range(self.layers):
+            stop = sizes.reach(start, self.layers, memory)
+            if start < stop:
+                yield start, stop
+
+    def _weighed(self, spans: Iterable[Span]) -> list[tuple[int, Span]]:
+        """Return the minimum replica count of each span. Span ends must not decrease."""
+        found: list[tuple[int, Span]] = []
+        edges, counts = self._edges, self._counts
+        waiting: deque[int] = deque()  # segments with increasing counts, for a sliding minimum
+        segment = 0
+        for start, stop in spans:
+            while segment < len(counts) and edges[segment] < stop:
+                while waiting and counts[waiting[-1]] >= counts[segment]:
+                    waiting.pop()
+                waiting.append(segment)
+                segment += 1
+            while edges[waiting[0] + 1] <= start:
+                waiting.popleft()
+            found.append((counts[waiting[0]], (start, stop)))
+        return found
+
+
+def _picked(ranked: list[tuple[tuple[int, ...], Span]], turn: int) -> Span:
+    """Return the span with the lowest rank, or the one that follows by `turn` ranks."""
+    if not turn:
+        return min(ranked)[1]
+    chosen = sorted(set(ranked))
+    return chosen[turn % len(chosen)][1]

@@ -1,0 +1,200 @@
+"""Decides which model a node serves unasked: one that its owner trusts, or that many peers want.
+
+Any peer may name any model and create any number of members that name it. So a model counts by the
+number of networks in which this node is linked with members that want it, or by the word of peers
+that the owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ...state.membership.record import MemberRecord, Rank, ShardRecord
+from ...transport import naming
+from ...transport.identity import PeerId
+from ..defaults import DEMAND_NETWORKS
+from .holes import Members, replicas
+from .plan import has_chain
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """Evidence beyond the members' own word."""
+
+    named: frozenset[str] = frozenset()
+    """Roots that have a name here: the owner added or downloaded them, or served them."""
+    embedded: str = ""
+    """The root of the model that every node ships with."""
+    trusted: Mapping[PeerId, str] = field(default_factory=dict)
+    """Peers that the owner trusts to say what is needed, and the relation of each to this node."""
+    networks: Mapping[PeerId, str] = field(default_factory=dict)
+    """The network in which this node is linked with each peer."""
+    asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
+    """Roots that peers have jobs for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that members name."""
+
+    root: str
+    name: str
+    layers: int
+    networks: int
+    """Number of networks with members that want the model."""
+    why: str
+    """The reason to serve it, or "" if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to serve, why, and whether that is final or another model may turn out to be needed."""
+
+    root: str
+    why: str
+    settled: bool
+
+
+def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | None:
+    """Choose, among the models that there is a reason to serve, the one whose weakest layer has
+    the fewest replicas, then the one that is wanted in most networks, then by root.
+
+    Layers that members are about to serve count. The embedded model is used only if there is no
+    other model, but a node that has already had it serves it again if no other node does.
+    """
+    found = candidates(members, own, backing)
+    others = {peer: _as_aimed(record) for peer, record in members.items() if peer != own}
+    wanted = [each for each in found if each.why and each.root != backing.embedded]
+    if wanted:
+        weakest = {
+            each.root: min(replicas(others, each.root, each.layers)) for each in found if each.why
+        }
+        wanted += [each for each in found if each.why and not weakest[each.root]]
+        best = min(
+            wanted,
+            key=lambda each: (
+                weakest[each.root],
+                each.root == backing.embedded,
+                -each.networks,
+                each.root,
+            ),
+        )
+        return Choice(best.root, best.why, True)
+    if any(each.root == backing.embedded for each in found):
+        return Choice(backing.embedded, "every node ships with it", len(found) == 1)
+    return None
+
+
+def choose_other(
+    members: Members, own: PeerId, root: str, backing: Backing, unfit: Collection[str] = ()
+) -> Choice | None:
+    """Choose a model that no chain of members serves, for a node whose own model (`root`) the
+    other members can serve without it. If several nodes could move, only one does at a time: first
+    those with chunks of the other model, then by the lower peer id."""
+    others = {peer: record for peer, record in members.items() if peer != own}
+    found = [each for each in candidates(members, own, backing) if each.root not in unfit]
+    here = next((each for each in found if each.root == root), None)
+    for each in sorted(found, key=lambda each: (-each.networks, each.root)):
+        if here is None or each.root == root or not each.why:
+            continue
+
+        def goes_first(peer: PeerId, other: str = each.root) -> tuple[bool, PeerId]:
+            return other not in members[peer].holdings, peer
+
+        later = {peer for peer in others if goes_first(peer) > goes_first(own)}
+        gone = {peer: record for peer, record in others.items() if peer not in later}
+        if _is_served(others, root, here.layers, staying=later) and not _is_served(
+            others, each.root, each.layers, coming=gone
+        ):
+            return Choice(each.root, each.why, True)
+    return None
+
+
+def _is_served(
+    others: Members,
+    root: str,
+    layers: int,
+    *,
+    staying: Collection[PeerId] = (),
+    coming: Collection[PeerId] = (),
+) -> bool:
+    """Return whether a chain of the other members serves a model, or will. Members that claim
+    layers of another model count only if they are `staying`. Members that claim layers of this one
+    count only if they are `coming`."""
+    spans = []
+    for peer, record in others.items():
+        aim = record.aim
+        if aim is None or (aim.root != root and aim.rank <= Rank.CLAIMS and peer in staying):
+            spans += [(shard.start, shard.stop) for shard in record.shards if shard.root == root]
+        elif aim.root == root and (aim.rank > Rank.CLAIMS or peer in coming):
+            spans.append((aim.start, aim.stop))
+    return has_chain(layers, spans)
+
+
+def _as_aimed(record: MemberRecord) -> MemberRecord:
+    """Return the record as if the member already served what it claims."""
+    aim = record.aim
+    if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
+        return record
+    shard = ShardRecord(aim.root, aim.start == 0, aim.start, aim.stop, True, "", 0)
+    return replace(record, shards=(*record.shards, shard))
+
+
+def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:
+    """Return all models that members name, ordered by root."""
+    standing = {root: set(peers) for root, peers in backing.asked.items()}
+    said: dict[str, dict[_Words, set[str]]] = {}
+    for peer, record in members.items():
+        trusted = "" if peer == own or peer in backing.trusted else None
+        network = trusted if trusted is not None else backing.networks.get(peer)
+        for model in record.models:
+            if model.layers:
+                words = said.setdefault(model.root, {}).setdefault(
+                    (model.layers, model.name), set()
+                )
+                words |= {network} if network is not None else set()
+        for root in _stood_for(record):
+            standing.setdefault(root, set()).add(peer)
+    return [
+        _candidate(root, said[root], standing.get(root, set()) - {own}, backing)
+        for root in sorted(said)
+    ]
+
+
+_Words = tuple[int, str]
+"""The number of layers of a model, and its name."""
+
+
+def _candidate(
+    root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
+) -> Candidate:
+    """Create a candidate. `said`: networks of the members that state each description; "" stands
+    for the trusted ones."""
+    layers, name = min(said, key=lambda words: ("" not in said[words], -len(said[words]), words))
+    networks = {backing.networks[peer] for peer in standing if peer in backing.networks}
+    trusted = min(standing & backing.trusted.keys(), default=None)
+    why = ""
+    if root in backing.named:
+        why = "it has a name on this node"
+    elif trusted is not None:
+        why = f"{trusted}, {backing.trusted[trusted]}, names or serves it"
+    elif len(networks) >= DEMAND_NETWORKS:
+        why = f"members in {len(networks)} networks name, serve or ask for it"
+    return Candidate(root, naming.shown(name), layers, len(networks), why)
+
+
+def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
+    """Return a sentence that says why no model is served, and what would change that."""
+    found = [each for each in candidates(members, own, backing) if not each.why]
+    if not found:
+        return "no model is known yet; `shoal model add FOLDER` adds one"
+    best = min(found, key=lambda each: (-each.networks, each.root))
+    return (
+        f"`{best.name}` is wanted in {best.networks} of the {DEMAND_NETWORKS} networks that it "
+        f"takes to serve a model unasked; `shoal node --model {best.name}` serves it"
+    )
+
+
+def _stood_for(record: MemberRecord) -> Iterator[str]:
+    """Yield the roots that a member serves or names."""
+    yield from (model.root for model in record.models)
+    yield from (shard.root for shard in record.shards)

@@ -1,0 +1,124 @@
+"""Counts replicas of layers and describes what is missing. Pure functions over members.
+
+The embedding belongs to layer 0 and the head to the last layer. `plan.py` decides which layers a
+node takes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...state.membership.record import MemberRecord, ModelName, ShardRecord
+from ...transport import naming
+from ...transport.identity import PeerId
+from ..defaults import KV_TOKENS_LEAST, NAMED_NODES
+from ..engine.families import Architecture, kv_token_bytes, weight_bytes
+from ..engine.interface import DType, Parts
+from ..errors import NoFit
+from .coverage import Coverage, Sizes
+
+Members = Mapping[PeerId, MemberRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Layers start:stop that no node serves."""
+
+    start: int
+    stop: int  # exclusive
+
+
+def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
+    """Return `nodes` even contiguous ranges (start, stop); `nodes` must not exceed `layers`."""
+    if not 1 <= nodes <= layers:
+        raise ValueError(f"{layers} layers cannot be split over {nodes} nodes")
+    cuts = [layers * number // nodes for number in range(nodes + 1)]
+    return list(pairwise(cuts))
+
+
+def parts_of(start: int, stop: int, layers: int) -> Parts:
+    """Return the shard of a layer range, with the embedding and the head if it includes them."""
+    return Parts(start == 0, start, stop, stop == layers)
+
+
+def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Return a shard's memory: its weights, and KV for one short session (KV_TOKENS_LEAST)."""
+    kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
+    return weight_bytes(arch, parts, dtype) + kv
+
+
+def replicas(members: Members, root: str, layers: int) -> list[int]:
+    """Return how many members serve each layer. Layer 0 counts only with the embedding, the last
+    only with the head."""
+    return Coverage(layers, _shards(members, root)).replicas()
+
+
+def holes_of(members: Members, root: str, layers: int) -> list[Hole]:
+    """Return the ranges that no node serves, in order."""
+    return [Hole(*span) for span in Coverage(layers, _shards(members, root)).holes()]
+
+
+def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[Hole]) -> str:
+    """Return a sentence with the unserved layers, the memory they take and each node's offer."""
+    ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
+    model = _named(members, root)
+    name = f"`{naming.shown(model.name)}`" if model else f"model {root[:16]}"
+    sentence = f"layers {ranges} of {name} ({layers} layers) are served by no node that answers"
+    if model:
+        count = sum(hole.stop - hole.start for hole in holes)
+        sentence += f": they take about {_size(model.weight_bytes * count // layers)} of memory"
+    offers = _offers(members, root)
+    return f"{sentence}; {offers}" if offers else f"{sentence}; no node is known"
+
+
+def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
+    for record in members.values():
+        for shard in record.shards:
+            if shard.root == root:
+                yield shard
+
+
+def no_fit(sizes: Sizes, memory: int) -> NoFit:
+    """Return the error for a node where not one layer fits in `memory` bytes."""
+    smallest = min(
+        sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
+    )
+    return NoFit(
+        f"not one of the model's {sizes.layers} layers fits: the smallest shard takes "
+        f"{_size(smallest)} of memory, all of it {_size(sizes.everything)}, "
+        f"and this node offers {_size(memory)}",
+        hint=f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`",
+    )
+
+
+def _named(members: Members, root: str) -> ModelName | None:
+    names = (model for record in members.values() for model in record.models if model.root == root)
+    return min(names, key=lambda model: model.name, default=None)
+
+
+def _offers(members: Members, root: str) -> str:
+    """Return what each node offers, starting with those that could help most."""
+    ranked = sorted(
+        members.values(),
+        key=lambda record: (not record.capacity.engine, -record.capacity.memory_bytes, record.peer),
+    )
+    texts = [f"{record.peer} {_offer(record, root)}" for record in ranked[:NAMED_NODES]]
+    if len(ranked) > NAMED_NODES:
+        texts.append(f"{len(ranked) - NAMED_NODES} more nodes are known")
+    return ", ".join(texts)
+
+
+def _offer(record: MemberRecord, root: str) -> str:
+    if not record.capacity.engine:
+        return "has no engine"
+    offer = f"offers {_size(record.capacity.memory_bytes)}"
+    for shard in record.shards:
+        what = "layers" if shard.root == root else "another model's layers"
+        return f"{offer} and serves {what} {shard.start}:{shard.stop}"
+    return f"{offer} and serves nothing yet"
+
+
+def _size(count: int) -> str:
+    if count >= 2**30:
+        return f"{count / 2**30:.1f} GiB"
+    return f"{-(-count // 2**20)} MiB"

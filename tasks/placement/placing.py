@@ -1,0 +1,130 @@
+"""Decides when a node takes and changes its layers of one model. Sans-I/O: takes facts and a
+time, and returns a step.
+
+A node claims layers before it loads them. It looks again when other nodes have had time to publish
+a claim on the same layers, and the plan then gives them to only one node. A node that holds layers
+moves only after the reason has lasted for a while. Why: docs/adr/0032-standing-placement.md.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ...state.membership.record import Aim, MemberRecord, Rank
+from ...transport.identity import PeerId
+from ..defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, PLACES, SPREAD_SETTLE
+from .coverage import Sizes, Span
+from .plan import Place, has_chain, plan
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Decision of one look at the facts."""
+
+    span: Span | None
+    """None if not one layer fits."""
+    rank: Rank
+    load: bool = False
+    """Whether the node is to load the span now."""
+    wake: float = inf
+    """When to look again if there is no news."""
+
+
+class Placing:
+    """Layers of one node in one model. `jitter` (0 to 1) spreads nodes with the same reason."""
+
+    def __init__(self, own: PeerId, memory: int, jitter: float = 0.0) -> None:
+        self._own = own
+        self._memory = memory
+        self._jitter = jitter * MOVE_JITTER
+        self._held: Span | None = None
+        self._claim: Span | None = None
+        self._claimed_at = 0.0
+        self._reason_since: float | None = None
+
+    @property
+    def rank(self) -> Rank:
+        if self._claim is not None:
+            return Rank.CLAIMS
+        return Rank.SEEKS if self._held is None else Rank.HOLDS
+
+    def look(self, now: float, sizes: Sizes, others: Sequence[Place]) -> Step:
+        """Decide from the others' places. After a step with `load`, the node holds the span."""
+        own = Place(self._own, self._memory, self._claim or self._held, self.rank)
+        planned = plan(sizes, (*others, own))
+        target = planned.spans.get(self._own, own.span)
+        if target is None:
+            return Step(None, Rank.SEEKS)
+        if target == self._held or self._is_filled(sizes, others):
+            target = self._held
+            self._claim = self._reason_since = None
+            return Step(target, Rank.HOLDS)
+        if target == self._claim:
+            return self._confirm(now, target)
+        if self._claim is None and self._held is not None:
+            due = self._settled(now, complete=planned.complete)
+            if now < due:
+                return Step(self._held, Rank.HOLDS, wake=due)
+        if not others or target == (0, sizes.layers):
+            return self._load(target)
+        self._claim, self._claimed_at = target, now
+        return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
+
+    def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
+        """Return whether another node has removed the reason for this claim."""
+        if self._claim is None or self._held is None:
+            return False
+        held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
+        return has_chain(sizes.layers, (self._held, *held))
+
+    def hold(self, span: Span) -> None:
+        """Hold this span without a claim, for example after a move that failed."""
+        self._held, self._claim, self._reason_since = span, None, None
+
+    def _settled(self, now: float, *, complete: bool) -> float:
+        """Return when the reason to move will have lasted long enough."""
+        if self._reason_since is None:
+            self._reason_since = now
+        return self._reason_since + self._jitter + (MOVE_SETTLE if complete else SPREAD_SETTLE)
+
+    def _confirm(self, now: float, span: Span) -> Step:
+        due = self._claimed_at + CLAIM_WAIT
+        return self._load(span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
+
+    def _load(self, span: Span) -> Step:
+        self.hold(span)
+        return Step(span, Rank.HOLDS, load=True)
+
+
+class Facts:
+    """Reader of the members' records: the places in one model that count."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
+
+    def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
+        """Return the other nodes' places. Ignore a member that has claimed layers for CLAIM_TIME
+        without serving them. A member that serves without an aim does not move."""
+        found, unserved = [], dict[PeerId, tuple[Aim, float]]()
+        for record in members:
+            if record.peer == own or not record.capacity.engine:
+                continue
+            aim = record.aim
+            spans = [(s.start, s.stop) for s in record.shards if s.root == self.root]
+            memory = record.capacity.memory_bytes
+            if aim is None:
+                found += [Place(record.peer, memory, span, Rank.FIXED) for span in spans[:1]]
+                continue
+            if aim.root != self.root:
+                continue
+            span = (aim.start, aim.stop) if aim.start < aim.stop else None
+            if span is not None and span not in spans:
+                since = self._unserved.get(record.peer, (aim, now))
+                unserved[record.peer] = since if since[0] == aim else (aim, now)
+                if now - unserved[record.peer][1] >= CLAIM_TIME:
+                    continue
+            found.append(Place(record.peer, memory, span, aim.rank))
+        self._unserved = unserved
+        found.sort(key=lambda place: (-place.rank, place.peer))
+        return found[:PLACES]

@@ -1,0 +1,272 @@
+"""Plans the layers of all nodes of one model. Pure functions over shared facts.
+
+A session runs through whole shards that join exactly, so the plan needs a chain of shards, and not
+only a replica of each layer. All nodes compute the same plan from the same facts, and each executes
+its own part (`placing.py`). Why: docs/adr/0032-standing-placement.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...state.membership.record import Rank
+from ...transport.identity import PeerId
+from ..defaults import AHEAD_STEPS, PLAN_DROPS
+from .coverage import Coverage, Sizes, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node that takes part in one model, and the layers that it holds or claims."""
+
+    peer: PeerId
+    memory: int  # bytes offered
+    span: Span | None
+    rank: Rank
+
+    @property
+    def movable(self) -> bool:
+        return self.rank is not Rank.FIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The span of each node on which at least one layer fits."""
+
+    spans: Mapping[PeerId, Span]
+    complete: bool
+    """Whether a chain of them covers all layers."""
+
+
+def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
+    """Plan the layers of all nodes.
+
+    A node that can hold everything does. Where a chain exists, no node moves. Where one is
+    possible, the plan keeps as many spans as it can and fills the gaps with nodes that seek layers
+    first, spares next and others last. Where none is possible, seeking and spare nodes fill what
+    they can.
+    """
+    found = {place.peer: place.span for place in places if _is_placed(sizes, place)}
+    seeking = [place for place in sorted(places, key=_order) if place.peer not in found]
+    for place in seeking:
+        if sizes.everything <= place.memory:
+            found[place.peer] = (0, sizes.layers)
+    placed = [
+        Place(place.peer, place.memory, found[place.peer], place.rank)
+        for place in sorted(places, key=_order)
+        if place.peer in found
+    ]
+    seeking = [place for place in seeking if place.peer not in found]
+    targets = {peer: span for peer, span in found.items() if span is not None}
+    if not has_chain(sizes.layers, targets.values()):
+        targets |= _mended(sizes, placed, seeking)
+    complete = has_chain(sizes.layers, targets.values())
+    left = [place for place in seeking if place.peer not in targets]
+    return Plan(targets | _spread(sizes, targets.values(), left), complete)
+
+
+def has_chain(layers: int, spans: Iterable[Span]) -> bool:
+    """Return whether spans that join exactly lead from the first layer to the last."""
+    reached = {0}
+    for start, stop in sorted(spans):
+        if start in reached:
+            reached.add(stop)
+    return layers in reached
+
+
+def _is_placed(sizes: Sizes, place: Place) -> bool:
+    return place.span is not None and 0 <= place.span[0] < place.span[1] <= sizes.layers
+
+
+def _order(place: Place) -> tuple[int, int, PeerId]:
+    """Sort key: nodes that lose nothing by moving first, then those with the most memory."""
+    return place.rank, -place.memory, place.peer
+
+
+def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> dict[PeerId, Span]:
+    """Give seeking nodes the missing layers, or else those with the fewest replicas. Beyond a limit
+    on the work, each node takes the next of the remaining choices."""
+    coverage, found = Coverage.of_spans(sizes.layers, spans), dict[PeerId, Span]()
+    turn = 0
+    for place in seeking:
+        busy = coverage.steps > AHEAD_STEPS
+        turn += busy
+        span = coverage.choose(sizes, place.memory, turn=turn)
+        if span is not None:
+            found[place.peer] = span
+            if not busy:
+                coverage.add(*span)
+    return found
+
+
+def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
+    """Return the spans of the nodes that should move or start because there is no chain."""
+    kept = _disjoint(placed)
+    movable = [place for place in (*seeking, *placed) if place.movable]
+    fixed = [place for place in kept if not place.movable]
+    if _filled(sizes, fixed, movable) is None:
+        return _partly(sizes, kept, movable)
+    for _ in range(PLAN_DROPS):
+        names = {place.peer for place in kept}
+        found = _filled(sizes, kept, [place for place in movable if place.peer not in names])
+        if found is not None:
+            return found
+        loose = [place for place in kept if place.movable]
+        if not loose:
+            break
+        kept.remove(max(loose, key=lambda place: (_waste(sizes, place), -place.rank, place.peer)))
+    return _filled(sizes, fixed, movable) or {}
+
+
+def _disjoint(placed: Sequence[Place]) -> list[Place]:
+    """Choose nodes whose spans do not overlap and together have the most layers. Ties go to the
+    higher rank."""
+    Found = tuple[int, int, int, tuple[Place, ...]]
+    best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # by the last layer considered
+    for place in sorted(placed, key=lambda place: (_span(place)[::-1], -place.rank, place.peer)):
+        start, stop = _span(place)
+        before = next(found for end, found in reversed(best) if end <= start)
+        with_it = (
+            before[0] + stop - start,
+            before[1] + place.rank * (stop - start),
+            before[2] - 1,
+            (*before[3], place),
+        )
+        if with_it[:3] > best[-1][1][:3]:
+            best.append((stop, with_it))
+    return list(best[-1][1][3])
+
+
+def _span(place: Place) -> Span:
+    assert place.span is not None
+    return place.span
+
+
+def _waste(sizes: Sizes, place: Place) -> int:
+    """Return how many more layers a node could hold than it does."""
+    start, stop = _span(place)
+    return _room(sizes, place, first=start == 0, last=stop == sizes.layers) - (stop - start)
+
+
+def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
+    """Return how many layers a node can hold, optionally with the embedding or the head, up to
+    all of them."""
+    if first and last:
+        return sizes.layers if place.memory >= sizes.everything else 0
+    free = place.memory - first * sizes.first - last * sizes.last
+    return max(0, min(free // sizes.layer, sizes.layers - 1))
+
+
+def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
+    """Return the ranges between spans that are in order and do not overlap, the largest first."""
+    ends = [0, *(end for place in kept for end in _span(place)), layers]
+    gaps = [(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if a < b]
+    return sorted(gaps, key=lambda gap: (gap[0] - gap[1], gap))
+
+
+def _filled(
+    sizes: Sizes, kept: Sequence[Place], free: Sequence[Place]
+) -> dict[PeerId, Span] | None:
+    """Return the spans with which free nodes fill all gaps, or None if they cannot."""
+    pool, found = sorted(free, key=_order), dict[PeerId, Span]()
+    for gap in _gaps(sizes.layers, kept):
+        joined = _joined(sizes, gap, [place for place in pool if place.peer not in found])
+        if not joined:
+            return None
+        found |= joined
+    return found
+
+
+def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span]:
+    """Return spans of a few nodes that fill a gap exactly, if possible without nodes that hold
+    layers. Return nothing if all nodes together are too small."""
+    free = [place for place in pool if place.rank < Rank.HOLDS]
+    return dict(_row(sizes, gap, free) or _row(sizes, gap, pool))
+
+
+def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, Span]]:
+    """Choose nodes for a gap: the smallest one that can fill it alone, or else the first ones of
+    the pool that suffice, without those that turn out to be unnecessary."""
+    size = gap[1] - gap[0]
+    alone = [
+        (place.rank, room, place.peer)
+        for place in pool
+        if (room := _room(sizes, place, first=gap[0] == 0, last=gap[1] == sizes.layers)) >= size
+    ]
+    if alone:
+        return [(min(alone)[2], gap)]
+    chosen: list[Place] = []
+    total, row = 0, list[tuple[PeerId, Span]]()
+    for place in pool:
+        if room := _room(sizes, place):
+            chosen.append(place)
+            total += room
+        if total >= size and (row := _lined_up(sizes, gap, chosen)):
+            break
+    for place in chosen[::-1] if row else ():
+        if (without := total - _room(sizes, place)) >= size:
+            fewer = [each for each in chosen if each is not place]
+            if shorter := _lined_up(sizes, gap, fewer):
+                chosen, row, total = fewer, shorter, without
+    return row
+
+
+def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
+    """Give each of these nodes a span, in a row over the gap. Return nothing if they are too small.
+
+    The embedding and the head go to the nodes where they cost the fewest layers.
+    """
+    (start, stop), count = gap, len(nodes)
+    if stop - start < count:
+        return []
+    row = sorted(nodes, key=lambda place: (place.span or gap[::-1], place.peer))
+    ends = [start == 0, stop == sizes.layers]
+    if count == 1:
+        room = _room(sizes, row[0], first=ends[0], last=ends[1])
+        return [(row[0].peer, gap)] if room >= stop - start else []
+    rooms = [_room(sizes, place) for place in row]
+    at_ends = _best_ends(
+        [_room(sizes, place, first=ends[0]) for place in row],
+        [_room(sizes, place, last=ends[1]) for place in row],
+        rooms,
+    )
+    if at_ends is None:
+        return []
+    begin, end = at_ends
+    order = [begin, *(n for n in range(count) if n not in at_ends), end]
+    rooms[begin] = _room(sizes, row[begin], first=ends[0])
+    rooms[end] = _room(sizes, row[end], last=ends[1])
+    if sum(rooms) < stop - start or not all(rooms):
+        return []
+    found, at = [], start
+    for left, number in zip(range(count - 1, -1, -1), order, strict=True):
+        until = min(at + rooms[number], stop - left)
+        found.append((row[number].peer, (at, until)))
+        at = until
+    return found
+
+
+def _best_ends(
+    first: Sequence[int], last: Sequence[int], inner: Sequence[int]
+) -> tuple[int, int] | None:
+    """Choose the two nodes of a row that lose the fewest layers at its ends. Ties: outermost."""
+    numbers = range(len(inner))
+    begins = sorted((n for n in numbers if first[n]), key=lambda n: (inner[n] - first[n], n))[:2]
+    ends = sorted((n for n in numbers if last[n]), key=lambda n: (inner[n] - last[n], -n))[:2]
+    pairs = [(a, b) for a in begins for b in ends if a != b]
+    cost = {(a, b): inner[a] - first[a] + inner[b] - last[b] for a, b in pairs}
+    return min(pairs, key=lambda pair: (cost[pair], pair[0], -pair[1]), default=None)
+
+
+def _partly(sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]) -> dict[PeerId, Span]:
+    """Fill parts of gaps that are too large for the seeking and spare nodes."""
+    names = {place.peer for place in kept}
+    coverage = Coverage.of_spans(sizes.layers, map(_span, kept))
+    found: dict[PeerId, Span] = {}
+    for place in sorted(movable, key=_order):
+        if place.peer in names or coverage.steps > AHEAD_STEPS or not coverage.holes():
+            continue
+        span = coverage.choose(sizes, place.memory)
+        if span is not None and coverage.lacks(*span):
+            coverage.add(*span)
+            found[place.peer] = span
+    return found

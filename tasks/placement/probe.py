@@ -1,0 +1,120 @@
+"""Measures the hardware of this machine: cores, memory, flop/s and bytes/s.
+
+The figures only compare machines. They come from a float32 matrix product and a copy larger than
+most caches, the fastest of a few rounds each, about 0.3 s in all. They are stored in the data
+folder, and measured again only if the machine has changed.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...state.membership.record import Capacity
+from ...transport.errors import HostError
+from ...transport.host.seam import Host, Machine
+from ..defaults import (
+    MEMORY_SHARE,
+    PROBE_COPY_BYTES,
+    PROBE_FILE,
+    PROBE_FILE_BYTES,
+    PROBE_MATRIX,
+    PROBE_ROUNDS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Measured flop/s (float32) and bytes/s (read and written) of all cores together."""
+
+    flops: float
+    bandwidth: float
+
+
+async def probe(host: Host, folder: Path, *, memory: int | None = None) -> Capacity:
+    """Return this machine's capacity. `memory` is the owner's offer in bytes (None: half of the
+    available memory). `folder` stores the measured speed."""
+    machine = host.machine()
+    offered = int(machine.memory_available * MEMORY_SHARE) if memory is None else memory
+    speed = await _speed(host, folder / PROBE_FILE, machine)
+    return Capacity(
+        cores=machine.cores,
+        memory_bytes=min(offered, machine.memory_total),
+        engine=find_spec("torch") is not None,
+        flops=speed.flops,
+        bandwidth=speed.bandwidth,
+    )
+
+
+async def _speed(host: Host, path: Path, machine: Machine) -> Speed:
+    known = await host.offload(_read, host, path, _fingerprint(machine))
+    if known is not None:
+        return known
+    speed = await measure(host)
+    await host.offload(keep_speed, host, path.parent, speed)
+    return speed
+
+
+def keep_speed(host: Host, folder: Path, speed: Speed) -> None:
+    """Store a measured speed, which `probe` then uses. Blocking."""
+    found = {
+        "machine": _fingerprint(host.machine()),
+        "flops": speed.flops,
+        "bandwidth": speed.bandwidth,
+    }
+    host.files.write(folder / PROBE_FILE, json.dumps(found).encode())
+
+
+def _fingerprint(machine: Machine) -> str:
+    return f"{machine.system} {machine.architecture} {machine.cores} {machine.memory_total}"
+
+
+def _read(host: Host, path: Path, fingerprint: str) -> Speed | None:
+    """Return the stored speed if it is undamaged and belongs to this machine."""
+    try:
+        found = json.loads(host.files.read(path, limit=PROBE_FILE_BYTES))
+        if found["machine"] != fingerprint:
+            return None
+        speed = Speed(float(found["flops"]), float(found["bandwidth"]))
+    except (OSError, HostError, ValueError, TypeError, KeyError):
+        return None
+    good = all(math.isfinite(value) and value > 0 for value in (speed.flops, speed.bandwidth))
+    return speed if good else None
+
+
+async def measure(host: Host) -> Speed:
+    """Run the measurements, which take less than 0.5 s."""
+    multiply, copy = await host.offload(_workloads)
+    return Speed(
+        flops=2 * PROBE_MATRIX**3 / await _fastest(host, multiply),
+        bandwidth=2 * PROBE_COPY_BYTES / await _fastest(host, copy),
+    )
+
+
+async def _fastest(host: Host, work: Callable[[], None]) -> float:
+    """Return the seconds of the fastest round. The first, which touches the memory, is ignored."""
+    seconds = []
+    for _ in range(PROBE_ROUNDS + 1):
+        before = host.now()
+        await host.offload(work)
+        seconds.append(host.now() - before)
+    return max(min(seconds[1:]), 1e-9)
+
+
+def _workloads() -> tuple[Callable[[], None], Callable[[], None]]:
+    import numpy  # imported late, so that a start with a stored speed does not wait for it
+
+    matrix = numpy.ones((PROBE_MATRIX, PROBE_MATRIX), numpy.float32)
+    product = numpy.empty_like(matrix)
+    source = numpy.ones(PROBE_COPY_BYTES // 4, numpy.float32)
+    target = numpy.empty_like(source)
+
+    def multiply() -> None:
+        numpy.matmul(matrix, matrix, out=product)
+
+    def copy() -> None:
+        numpy.copyto(target, source)
+
+    return multiply, copy

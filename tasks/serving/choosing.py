@@ -1,0 +1,108 @@
+"""Chooses which model this node serves: the owner's, or one that the swarm needs. Also decides when
+the node may leave its model for another one."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from ...dht.errors import ModelError
+from ...dht.names import Meaning
+from ...state.directory import Directory
+from ...transport.host.seam import Host
+from ..defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
+from ..inference.models import Find
+from ..placement.demand import Backing, Choice, choose_model, choose_other, waiting_sentence
+
+
+class Choosing:
+    """Model choice of one node. `model` is the name that the owner gave, if any. `say` receives
+    progress sentences for a person."""
+
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        model: str | None,
+        *,
+        backing: Callable[[], Backing],
+        find: Find,
+        say: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._directory = directory
+        self._model = model
+        self._backing = backing
+        self._find = find
+        self._say = say
+        self._unfit = set[str]()
+        self.meant: Meaning | None = None
+        """The owner's model, once its name is resolved."""
+
+    async def model(self) -> Choice:
+        """Return the owner's model, or else wait for one that is needed. Raises ModelError."""
+        if self._model is not None:
+            meant = await self._named_model(self._model)
+            return Choice(meant.root, "its owner named it", True)
+        began = self._host.now()
+        while True:
+            version = self._directory.version
+            choice = await self._wanted()
+            waited = self._host.now() - began
+            if choice is not None and (choice.settled or waited >= DEMAND_TIME):
+                return choice
+            with trio.move_on_after(DEMAND_TIME if choice is not None else DEMAND_LOOK[1]):
+                await self._directory.changed(version)
+            await trio.sleep(DEMAND_LOOK[0])
+
+    async def other_model(self, root: str) -> Choice | None:
+        """Return another model that needs this node, if the others serve its own model."""
+        if self._model is not None:
+            return None
+        members, own = self._directory.members(), self._directory.own().peer
+        unfit = frozenset(self._unfit)
+        return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
+
+    def does_not_fit(self, root: str) -> None:
+        """Exclude a model of which not even one layer fits on this node."""
+        self._unfit.add(root)
+
+    async def _wanted(self) -> Choice | None:
+        """Choose from what is known now. It takes time until what unknown peers name counts."""
+        members, own = self._directory.members(), self._directory.own().peer
+        backing = self._backing()
+        choice = await self._host.offload(choose_model, members, own, backing)
+        if choice is None:
+            self._say(await self._host.offload(waiting_sentence, members, own, backing))
+        elif not choice.settled:
+            self._say("finding out which models members want")
+        return choice
+
+    async def _named_model(self, name: str) -> Meaning:
+        """Resolve the owner's name. Raises ModelError if no node knows it within MODEL_PATIENCE."""
+        with trio.move_on_after(MODEL_PATIENCE):
+            while True:
+                version = self._directory.version
+                try:
+                    self.meant = await self._find(name)
+                    return self.meant
+                except ModelError as error:
+                    if error.code != "unknown-model":
+                        raise
+                    self._say(f"{error.message}; waiting for a node that has it")
+                with trio.move_on_after(RESOLVE_PAUSE):
+                    await self._directory.changed(version)
+        self.meant = await self._find(name)
+        return self.meant
+
+    async def learn(self) -> None:
+        """Resolve the owner's model on a node without an engine, which still does jobs for it."""
+        name = self._model
+        while name is not None and self.meant is None:
+            version = self._directory.version
+            with suppress(ModelError):
+                self.meant = await self._find(name)
+                return
+            await trio.sleep(RESOLVE_PAUSE)
+            with trio.move_on_after(SERVE_RETRY[1]):
+                await self._directory.changed(version)

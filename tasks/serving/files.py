@@ -1,0 +1,118 @@
+"""Files of the shard that this node serves: its chunks on disk, and the name of its model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...dht.content.library import Library
+from ...dht.content.manifest import Manifest
+from ...dht.exchange.exchange import Exchange
+from ...dht.names import Meaning
+from ...state.defaults import MODELS
+from ...state.directory import Directory
+from ...state.membership.record import ModelName
+from ...transport import naming
+from ...transport.host.seam import Host
+from ..engine.families import Architecture
+from ..engine.interface import DType, Parts
+from ..errors import ServingError
+from ..inference.models import Restore, holders
+from ..placement.coverage import Sizes, Span
+from ..placement.holes import parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One shard of one model, to be served."""
+
+    manifest: Manifest
+    arch: Architecture
+    parts: Parts
+    dtype: DType
+
+    @property
+    def root(self) -> str:
+        return self.manifest.root
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes.of(self.arch, self.dtype)
+
+    @property
+    def span(self) -> Span:
+        return self.parts.start, self.parts.stop
+
+    def at(self, span: Span) -> "Plan":
+        """Return the same model with other layers."""
+        return replace(self, parts=parts_of(*span, self.arch.layers))
+
+
+class ShardFiles:
+    """Fetches and drops chunks for one node. `restore` brings chunks back from this machine."""
+
+    def __init__(
+        self,
+        host: Host,
+        library: Library,
+        exchange: Exchange,
+        directory: Directory,
+        restore: Restore,
+    ) -> None:
+        self._host = host
+        self._library = library
+        self._exchange = exchange
+        self._directory = directory
+        self._restore = restore
+
+    async def fetch(
+        self, plan: Plan, progress: Callable[[int, int], None], *, named: bool, asked: bool
+    ) -> None:
+        """Fetch missing chunks. `named`: the owner named the model. `asked`: it may exceed the
+        default disk limit. `progress` gets the bytes done and the total. Raises ModelError."""
+        root, digests = plan.root, await self._digests(plan)
+        await self._restore(root, digests)
+        if named:
+            self._library.usage.note_asked(root)
+        await self._exchange.fetch(
+            root, digests, lambda: holders(root, self._directory), progress, asked=asked
+        )
+        if root not in (holdings := self._directory.own().holdings):
+            self._directory.publish(holdings=(*holdings, root))
+
+    async def drop_damaged(self, plan: Plan, description: str) -> None:
+        """Delete damaged chunks so that they are fetched again. Raises ServingError if there were
+        any."""
+        digests = await self._digests(plan)
+        dropped = await self._host.offload(self._library.store.drop_damaged, digests)
+        if dropped:
+            what = "1 chunk was" if dropped == 1 else f"{dropped} chunks were"
+            raise ServingError(
+                "damaged-chunks",
+                f"{what} damaged on this disk, of {description}; fetching again",
+                hint="if it happens again, look at the disk and at the memory of this machine",
+            )
+
+    async def keep_name(self, root: str, meant: Meaning | None) -> None:
+        """Store the name of the served model here too, so that it outlives the node that it came
+        from. `meant` is the name that the owner gave."""
+        names = self._library.names()
+        given = [model for r in self._directory.members().values() for model in r.models]
+        fine = (model for model in given if model.root == root and not naming.problem(model.name))
+        model = next(fine, _meant_name(root, meant))
+        own = self._directory.own().models
+        if model is None or root in names.values() or model.name in names or len(own) >= MODELS:
+            return
+        await self._library.set_name(model.name, root)
+        self._directory.publish(models=(*own, model))
+
+    async def _digests(self, plan: Plan) -> list[str]:
+        parts = plan.parts
+        return await self._host.offload(
+            plan.manifest.digests_of, parts.embedding, parts.start, parts.stop, parts.head
+        )
+
+
+def _meant_name(root: str, meant: Meaning | None) -> ModelName | None:
+    """Return the owner's name for a model that no member names."""
+    if meant is None or meant.root != root or not (meant.name and meant.layers):
+        return None
+    return ModelName(meant.name, root, meant.layers, meant.size)

@@ -1,0 +1,422 @@
+"""Serves a shard: chooses, fetches, loads and publishes it, and again after an engine crash."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NoReturn, Protocol
+
+import trio
+from trio import TaskStatus
+
+from ...dht.content.library import Library
+from ...dht.errors import model_mishap
+from ...dht.exchange.exchange import Exchange
+from ...dht.names import Meaning
+from ...state.directory import Directory
+from ...state.membership.record import Rank, ShardRecord
+from ...transport import naming
+from ...transport.errors import ShoalError
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ..defaults import DEMAND_TIME, SERVE_RETRY
+from ..engine.errors import EngineError
+from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
+from ..engine.interface import Engine
+from ..errors import ServingError
+from ..inference.models import Find, Restore, manifest_of, no_other_copy, resolve
+from ..inference.stage import Stage
+from ..placement.coverage import Span
+from ..placement.demand import Backing
+from ..placement.holes import no_fit, parts_of
+from ..placement.shard import DTypeSetting, choose_dtype, held_of, shard_of
+from .choosing import Choosing
+from .files import Plan, ShardFiles
+from .standing import Standing
+
+Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
+
+NO_TORCH = "torch is not installed: this node holds no layers"
+# Codes of an engine that read a damaged chunk. Other faults of a model have the same codes.
+DAMAGE = ("digest-mismatch", "bad-tensor")
+
+
+class RestartingEngine(Engine, Protocol):
+    """An engine that may lose its state and restart."""
+
+    def on_restart(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the engine is back, without a shard."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """The owner's settings; None lets the node decide. `memory`: bytes for weights and KV."""
+
+    memory: int
+    model: str | None = None
+    layers: tuple[int, int] | None = None
+    dtype: DTypeSetting = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    phase: Phase
+    text: str
+    done: int = 0  # bytes fetched, of `total`
+    total: int = 0
+    hint: str | None = None  # what the owner can do about it, if known
+
+
+class Serving:
+    """Serves one shard on one engine. Without an engine the node is still a member.
+
+    `no_engine` is then the reason why it has none. `find` resolves a model name beyond what this
+    node and its members know. `backing` is the evidence for models that the owner did not name.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        engine: RestartingEngine | None,
+        stage: Stage,
+        library: Library,
+        exchange: Exchange,
+        directory: Directory,
+        settings: ServingSettings,
+        *,
+        backing: Callable[[], Backing],
+        no_engine: str = NO_TORCH,
+        restore: Restore = no_other_copy,
+        find: Find | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self._host = host
+        self._files = ShardFiles(host, library, exchange, directory, restore)
+        self._standing = Standing(host, directory, settings.memory)
+        self._choosing = Choosing(
+            host,
+            directory,
+            settings.model,
+            backing=backing,
+            find=find or self._find_near,
+            say=lambda text: self._say("choosing", text),
+        )
+        self._engine = engine
+        self._stage = stage
+        self._library = library
+        self._exchange = exchange
+        self._directory = directory
+        self._guard = guard or Guard()
+        self._settings = settings
+        self._backing = backing
+        self._why = ""
+        self.loaded_bytes = 0
+        """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
+        self._plan: Plan | None = None
+        self._restarted = trio.Event()
+        self._barred: str | None = None
+        self._bar_changed = trio.Event()
+        self._news = trio.Event()
+        self._state = _State("choosing", "choosing what to serve")
+        if engine is None:
+            self._state = _State("no-engine", no_engine)
+        else:
+            engine.on_restart(self._on_restart)
+
+    @property
+    def _state(self) -> _State:
+        return self._told
+
+    @_state.setter
+    def _state(self, state: _State) -> None:
+        self._told = state
+        self._news.set()
+        self._news = trio.Event()
+
+    async def changed(self) -> None:
+        """Wait until `status` changes."""
+        await self._news.wait()
+
+    @property
+    def phase(self) -> Phase:
+        return self._state.phase
+
+    @property
+    def sentence(self) -> str:
+        """A sentence for a person about the current activity."""
+        return self._state.text
+
+    def is_for(self, root: str) -> bool:
+        """Whether the owner named this model, or this node has chosen it."""
+        plan, meant = self._plan, self._choosing.meant
+        return root in (plan and plan.manifest.root, meant and meant.root)
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields for `shoal status`: phase, a sentence and the bytes fetched. The shard
+        is in the member record."""
+        state = self._state
+        return {
+            "phase": state.phase,
+            "text": state.text,
+            "hint": state.hint,
+            "why": self._why or None,
+            "done_bytes": state.done,
+            "total_bytes": state.total,
+        }
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+        """Serve until cancelled. A failure is shown by `status` and retried later."""
+        task_status.started()
+        if self._engine is None:
+            await self._choosing.learn()
+            await trio.sleep_forever()
+        pause, longest = SERVE_RETRY
+        while True:
+            await self._until_allowed()
+            try:
+                if await self._serve_while_allowed(self._engine):
+                    pause = SERVE_RETRY[0]
+            except ShoalError as error:
+                self._plan = None
+                self._standing.say(None)
+                self._withdraw()
+                self._state = _State("failed", error.message, hint=error.hint)
+                version = self._directory.version
+                await trio.sleep(SERVE_RETRY[0])  # frequent changes must not cause constant retries
+                with trio.move_on_after(pause):
+                    await self._directory.changed(version)
+                pause = min(2 * pause, longest)
+
+    def bar(self, why: str | None) -> None:
+        """Stop serving for this reason, or allow it again if the reason is None."""
+        if why != self._barred:
+            self._barred = why
+            self._bar_changed.set()
+            self._bar_changed = trio.Event()
+
+    async def _until_allowed(self) -> None:
+        while self._barred is not None:
+            self._standing.say(None)
+            self._withdraw()
+            self._say("barred", self._barred)
+            await self._bar_changed.wait()
+
+    async def _serve_while_allowed(self, engine: RestartingEngine) -> bool:
+        """Run `_serve` until it ends or is barred. Return whether it was not barred."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
+            try:
+                with self._guard.around("a model", instead=model_mishap):
+                    await self._serve(engine)
+            except ShoalError as error:
+                failure: ShoalError | None = error
+            else:
+                failure = None
+            nursery.cancel_scope.cancel()
+        if self._barred is None and failure is not None:
+            raise failure
+        return self._barred is None
+
+    async def _cancel_when_barred(self, scope: trio.CancelScope) -> None:
+        while self._barred is None:
+            await self._bar_changed.wait()
+        scope.cancel()
+
+    async def _serve(self, engine: RestartingEngine) -> None:
+        """Serve until the engine has restarted. Raises ShoalError if serving fails."""
+        if self._plan is None:
+            self._plan = await self._choose()
+        plan = self._plan
+        self._hold(plan)
+        await self._fetch(plan)
+        self._restarted = trio.Event()
+        try:
+            await self._load(engine, plan)
+        except EngineError as error:
+            if error.code in DAMAGE:
+                await self._files.drop_damaged(plan, self._describe(plan))
+            raise
+        await self._until_changed(plan)
+        self._withdraw()
+
+    # Choosing.
+
+    async def _choose(self) -> Plan:
+        choice = await self._choosing.model()
+        self._why = f"{self._name(choice.root)}: {choice.why}"
+        return await self._place(choice.root)
+
+    async def _find_near(self, name: str) -> Meaning:
+        await trio.lowlevel.checkpoint()
+        return Meaning("", resolve(name, self._library, self._directory))
+
+    def _fixed(self, arch: Architecture) -> Span | None:
+        """Return the layers that the owner named. Raises ServingError."""
+        if self._settings.layers is None:
+            return None
+        start, stop = self._settings.layers
+        if not 0 <= start < stop <= arch.layers:
+            raise ServingError(
+                "bad-layers",
+                f"`--layers {start}:{stop}` is no range of this model's {arch.layers} layers",
+                hint=f"use 0:{arch.layers} for all of them",
+            )
+        return start, stop
+
+    async def _place(self, root: str) -> Plan:
+        """Choose layers of a model from what the other nodes have of it. Raises ShoalError."""
+        self._say("choosing", f"reading the manifest of {self._name(root)}")
+        plan = await self._read(root)
+        if (fixed := self._fixed(plan.arch)) is not None:
+            return plan.at(fixed)
+        self._say("choosing", f"finding out which layers of {self._name(root)} are needed")
+        self._standing.take_up(root, plan.sizes)
+        span = await self._standing.next_span()
+        if span is None:
+            raise no_fit(plan.sizes, self._settings.memory)
+        return plan.at(span)
+
+    async def _read(self, root: str) -> Plan:
+        """Return a plan for a model, before its layers are chosen."""
+        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        arch = architecture(manifest.config)
+        dtype = choose_dtype(manifest, self._settings.dtype)
+        return Plan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
+
+    # Changing.
+
+    async def _until_changed(self, plan: Plan) -> None:
+        """Wait until the engine has restarted, or replacement layers are fetched."""
+        async with trio.open_nursery() as nursery:
+            if self._settings.layers is None:
+                nursery.start_soon(self._change, plan, nursery.cancel_scope)
+            await self._restarted.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _change(self, plan: Plan, loaded: trio.CancelScope) -> None:
+        """Fetch the next layers to serve while the loaded ones are still served."""
+        while True:
+            try:
+                with self._guard.around("a model", instead=model_mishap):
+                    following = await self._next(plan)
+                    await self._fetch(following)
+            except ShoalError as error:
+                self._hold(plan)
+                self._state = _State("serving", f"{error.message}; still {self._serves(plan)}")
+                await trio.sleep(SERVE_RETRY[1])
+            else:
+                self._plan = following
+                loaded.cancel()
+                return
+
+    async def _next(self, plan: Plan) -> Plan:
+        """Wait for other layers of the same model, or for another model."""
+        while True:
+            with trio.move_on_after(DEMAND_TIME):
+                span = await self._standing.next_span()
+                return plan if span is None else plan.at(span)
+            if (other := await self._other_model(plan)) is not None:
+                return other
+
+    async def _other_model(self, plan: Plan) -> Plan | None:
+        """Return layers of another model if that needs this node more than its own model, which
+        other nodes can serve."""
+        choice = await self._choosing.other_model(plan.root)
+        if choice is None:
+            return None
+        other = await self._read(choice.root)
+        span = await self._standing.claim_other(other.root, other.sizes)
+        if span is None:
+            self._choosing.does_not_fit(other.root)
+            return None
+        again = await self._choosing.other_model(plan.root)
+        if again is None or again.root != other.root:
+            self._hold(plan)
+            return None
+        self._why = f"{self._name(other.root)}: {choice.why}"
+        self._hold(other.at(span))
+        return other.at(span)
+
+    def _hold(self, plan: Plan) -> None:
+        """Publish that this node holds these layers, and plan from there."""
+        rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
+        self._standing.hold(plan.root, plan.sizes, plan.span, rank)
+
+    # Fetching and loading.
+
+    async def _fetch(self, plan: Plan) -> None:
+        self._say("fetching", f"fetching {self._describe(plan)}")
+
+        def progress(done: int, total: int) -> None:
+            self._state = replace(self._state, done=done, total=total)
+
+        named = self._settings.model is not None
+        asked = named or plan.root == self._backing().embedded
+        await self._files.fetch(plan, progress, named=named, asked=asked)
+        await self._files.keep_name(plan.root, self._choosing.meant)
+
+    async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
+        self._say("loading", f"loading {self._describe(plan)}")
+        shard = await self._host.offload(  # a name and a path per chunk: almost 1 s for 140 GB
+            shard_of,
+            plan.manifest,
+            plan.arch,
+            plan.parts,
+            plan.dtype,
+            self._settings.memory,
+            self._library.store.path,
+        )
+        weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
+        self.loaded_bytes = weights + shard.kv_bytes
+        await engine.load(shard)
+        self._stage.serve(held_of(shard, plan.arch))
+        tokens = shard.kv_bytes // _kv_token_bytes(plan)
+        self._publish(plan, tokens)
+        self._state = _State("serving", self._serves(plan))
+
+    def _publish(self, plan: Plan, tokens: int) -> None:
+        parts = plan.parts
+        record = ShardRecord(
+            root=plan.manifest.root,
+            embedding=parts.embedding,
+            start=parts.start,
+            stop=parts.stop,
+            head=parts.head,
+            dtype=plan.dtype,
+            kv_tokens_free=tokens,
+        )
+        self._directory.publish(shards=(record,))
+
+    def _withdraw(self) -> None:
+        self.loaded_bytes = 0
+        self._stage.withdraw()
+        if self._directory.own().shards:
+            self._directory.publish(shards=())
+
+    def leave(self) -> None:
+        """Take no more layers and withdraw the current ones, because this node is stopping."""
+        self._standing.leave()
+
+    def _on_restart(self) -> None:
+        self._restarted.set()
+
+    # Sentences for a person.
+
+    def _say(self, phase: Phase, text: str) -> None:
+        self._state = _State(phase, text)
+
+    def _serves(self, plan: Plan) -> str:
+        return f"serving {self._describe(plan)}"
+
+    def _describe(self, plan: Plan) -> str:
+        parts = plan.parts
+        return f"layers {parts.start}:{parts.stop} of {self._name(plan.manifest.root)}"
+
+    def _name(self, root: str) -> str:
+        names = {other: name for name, other in self._library.names().items()}
+        for record in self._directory.members().values():
+            names |= {model.root: model.name for model in record.models if model.root not in names}
+        return naming.shown(names.get(root, root[:12]))
+
+
+def _kv_token_bytes(plan: Plan) -> int:
+    return kv_token_bytes(plan.arch, plan.parts.start, plan.parts.stop, plan.dtype)

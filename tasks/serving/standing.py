@@ -1,0 +1,102 @@
+"""Runs `Placing`: feeds it the directory and publishes this node's aim.
+
+The aim is part of the node's record and is published before the layers are loaded, so other nodes
+see it within a second. Shards are facts of feeds, which arrive later.
+"""
+
+from math import inf
+from typing import Final
+
+import trio
+
+from ...state.directory import Directory
+from ...state.membership.record import Aim, Rank
+from ...transport.host.seam import Host
+from ..defaults import CLAIM_WAIT, PLACE_LOOK
+from ..placement.coverage import Sizes, Span
+from ..placement.placing import Facts, Placing, Step
+from ..placement.plan import Place, plan
+
+_JITTERS: Final = 256
+
+
+class Standing:
+    """Place of one node in one model at a time."""
+
+    def __init__(self, host: Host, directory: Directory, memory: int) -> None:
+        self._host = host
+        self._directory = directory
+        self._memory = memory
+        self._jitter: float | None = None
+        self._facts: Facts | None = None
+        self._seen: list[Place] | None = None
+        self._idle: Step | None = None  # the last step, if only news can change it
+        self._silent = False
+
+    def take_up(self, root: str, sizes: Sizes) -> None:
+        """Start with a model of which the node has no layers yet."""
+        if self._jitter is None:
+            self._jitter = self._host.entropy(1)[0] / _JITTERS
+        self._facts, self._sizes = Facts(root), sizes
+        self._placing = Placing(self._directory.own().peer, self._memory, self._jitter)
+        self._seen = None
+
+    async def next_span(self) -> Span | None:
+        """Wait until this node should load layers that it does not hold, and return them. Return
+        None if none of them fits.
+
+        Decides at once and then after each change of the directory.
+        """
+        while True:
+            version = self._directory.version
+            step = await self._look()
+            if step.load or step.span is None:
+                return step.span
+            pause = PLACE_LOOK[step.rank >= Rank.HOLDS]
+            with trio.move_on_after(max(0.0, step.wake - self._host.now())):
+                await self._directory.changed(version)
+                await trio.sleep(pause)
+
+    async def _look(self) -> Step:
+        assert self._facts is not None
+        now, members = self._host.now(), self._directory.members()
+        others = self._facts.places(members.values(), self._directory.own().peer, now)
+        if others == self._seen and self._idle is not None:
+            return self._idle
+        with trio.CancelScope(shield=True):  # a cancelled decision to load would be lost
+            step = await self._host.offload(self._placing.look, now, self._sizes, others)
+        if step.span is not None:
+            self.say(Aim(self._facts.root, *step.span, step.rank))
+        self._seen = others
+        self._idle = None if step.load or step.wake < inf else step
+        return step
+
+    async def claim_other(self, root: str, sizes: Sizes) -> Span | None:
+        """Claim layers of another model and wait for competing claims. Return None if none fits."""
+        now, own = self._host.now(), self._directory.own().peer
+        others = Facts(root).places(self._directory.members().values(), own, now)
+        seeking = Place(own, self._memory, None, Rank.SEEKS)
+        planned = await self._host.offload(plan, sizes, (*others, seeking))
+        span = planned.spans.get(own)
+        if span is not None:
+            self.say(Aim(root, *span, Rank.CLAIMS))
+            await trio.sleep(CLAIM_WAIT)
+        return span
+
+    def hold(self, root: str, sizes: Sizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
+        """Hold these layers of this model from now on."""
+        if self._facts is None or self._facts.root != root:
+            self.take_up(root, sizes)
+        self._placing.hold(span)
+        self._seen = None
+        self.say(Aim(root, *span, rank))
+
+    def say(self, aim: Aim | None) -> None:
+        """Publish what this node holds or claims."""
+        if not self._silent and self._directory.own().aim != aim:
+            self._directory.publish(aim=aim)
+
+    def leave(self) -> None:
+        """Withdraw the aim and publish no other, because this node is stopping."""
+        self.say(None)
+        self._silent = True

@@ -1,0 +1,78 @@
+"""Output of `shoal doctor`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.cli.commands.doctor import report
+from shoal.cli.main import invoke
+
+from ..conftest import DOCTOR
+
+
+def test_a_report_for_a_person() -> None:
+    assert list(report(DOCTOR, 60)) == [
+        "reachable: through 1 relay",
+        "",
+        "findings",
+        "  the router 192.168.1.1 maps no ports (UPnP: no answer)",
+        "    → enable UPnP or NAT-PMP in the router",
+        "  1 relay will carry what cannot come directly",
+        "",
+        "strategies to reach other nodes",
+        "  the local network  works",
+        "  relays             not known yet",
+        "",
+        "measured 1 min ago with the help of 2 nodes; `shoal doctor",
+        "--again` measures again",
+    ]
+
+
+def test_long_sentences_are_wrapped_under_their_start() -> None:
+    finding = {"code": "x", "sentence": "word " * 30, "hint": "deed " * 30}
+    lines = list(report({**DOCTOR, "findings": [finding]}, 40))
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[4].startswith("  word") and any(line.startswith("      deed") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("links", "observers", "measured", "words"),
+    [
+        (0, 0, None, "not measured yet: there are no links"),
+        (2, 0, None, "not measured yet: no node was asked"),
+        (2, 1, 3.0, "measured 3 s ago with the help of 1 node;"),
+        (2, 0, 3.0, "measured 3 s ago with the help of no other node;"),
+    ],
+)
+def test_line_about_the_measurement(
+    links: int, observers: int, measured: float | None, words: str
+) -> None:
+    answer = {**DOCTOR, "links": links, "observers": observers, "measured_s": measured}
+    assert words in " ".join(report(answer, 100))
+
+
+@pytest.mark.parametrize("code", ["loopback", "offline"])
+def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
+    answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
+    assert list(report(answer, 80)) == ["reachable: through 1 relay"]
+
+
+def test_progress_note_goes_to_standard_error(
+    fake_daemon: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    async def doctor(request: dict[str, Any], emit: Any) -> Any:
+        asked.append(request.get("again"))
+        await emit({"event": "measuring"})
+        await emit({"event": "of a later version"})
+        return DOCTOR
+
+    with fake_daemon({"doctor": doctor}):
+        assert invoke(["doctor", "--again", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert invoke(["doctor"]) == 0
+    assert json.loads(out) == DOCTOR
+    assert err.startswith("measuring with the help of other nodes") and err.count("\n") == 1
+    assert asked == [True, False]

@@ -1,0 +1,81 @@
+"""kvsearch: how much of a chain a provider has, in few requests."""
+
+from collections.abc import Callable
+
+import pytest
+
+from shoal.dht import defaults
+from shoal.dht.kv.search import PROOF, SHORT, PrefixSearch, answer
+
+from ..chains import chain, forked
+
+CHAIN = chain(512)
+
+
+def honest(names: tuple[bytes, ...]) -> Callable[[bytes], bytes]:
+    """Return an honest provider of these blocks."""
+    known = {name[:SHORT]: name for name in names}
+
+    def answered(question: bytes) -> bytes:
+        shorts = [question[at : at + SHORT] for at in range(0, len(question), SHORT)]
+        return answer(question, [known.get(short) for short in shorts])
+
+    return answered
+
+
+def ask(search: PrefixSearch, provider: Callable[[bytes], bytes]) -> bool:
+    while not search.done:
+        question = search.question()
+        assert 0 < len(question) <= defaults.KV_ASKED * SHORT
+        if not search.answered(provider(question)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("held", [*range(0, 513, 7), 1, 63, 64, 65, 511, 512])
+def test_at_most_two_requests_find_a_prefix_of_512_blocks(held: int) -> None:
+    search = PrefixSearch(CHAIN.names, 512)
+    assert ask(search, honest(CHAIN.names[:held]))
+    assert search.held == held and search.rounds <= 2
+
+
+def test_other_blocks_of_a_provider_do_not_count() -> None:
+    other = forked(CHAIN, 100, 300, seed=5)
+    search = PrefixSearch(CHAIN.names, 400)
+    assert ask(search, honest(other.names))
+    assert search.held == 100
+
+
+def test_three_requests_for_the_longest_chain() -> None:
+    names = [n.to_bytes(32, "little") for n in range(1, defaults.KV_CHAIN + 1)]
+    names = [name[:SHORT] + name[:PROOF] + name for name in names]
+    for held in (0, 1, 4095, 4096, 100_003, defaults.KV_CHAIN - 1, defaults.KV_CHAIN):
+        search = PrefixSearch(names, len(names))
+        assert ask(search, honest(tuple(names[:held])))
+        assert search.held == held and search.rounds <= 3
+
+
+def test_no_more_is_requested_than_was_claimed() -> None:
+    search = PrefixSearch(CHAIN.names, 10)
+    assert len(search.question()) == 10 * SHORT
+    assert ask(search, honest(CHAIN.names))
+    assert (search.held, search.rounds) == (10, 1)
+    assert ask(beyond := PrefixSearch(CHAIN.names, 10_000), honest(CHAIN.names))
+    assert beyond.held == 512
+
+
+LIES: list[Callable[[bytes], bytes]] = [
+    lambda question: b"",
+    lambda question: bytes(len(question) - 1),
+    lambda question: bytes(len(question) + 8),
+    lambda question: question,  # it received the starts of names and does not know the rest
+    lambda question: b"\1" * len(question),
+    lambda question: bytes(PROOF) + honest(CHAIN.names)(question)[PROOF:],  # not a prefix
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_is_detected(lie: Callable[[bytes], bytes]) -> None:
+    search = PrefixSearch(CHAIN.names, 512)
+    assert not ask(search, lie)
+    assert search.rounds == 0

@@ -1,0 +1,32 @@
+"""The log of a running node."""
+
+from dataclasses import replace
+
+from shoal.node.daemon.journal import Journal, Standing
+from shoal.state.views.usage import Count
+from shoal.transport.identity import Identity
+
+PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 10)]
+
+
+def test_log_lines_for_peers_answers_and_work_for_others() -> None:
+    journal = Journal()
+    assert journal.lines(Standing()) == []
+    some = Standing(frozenset(PEERS[:1]))
+    assert journal.lines(some) == [f"joined: …{PEERS[0][-12:]}; 1 other node now"]
+    more = Standing(frozenset(PEERS[1:3]), 2, 30, Count(1, 9, 12))
+    short = sorted(PEERS[1:3])
+    assert journal.lines(more) == [
+        f"joined: …{short[0][-12:]}, …{short[1][-12:]}; 2 other nodes now",
+        f"lost: …{PEERS[0][-12:]}; 2 other nodes now",
+        "answered 2 prompts, 30 tokens",
+        "served 1 session, 12 tokens to others",
+    ]
+    assert journal.lines(more) == []
+    assert journal.lines(replace(more, answers=3, tokens=31)) == ["answered 1 prompt, 1 tokens"]
+
+
+def test_many_peers_give_one_short_line() -> None:
+    journal = Journal()
+    (line,) = journal.lines(Standing(frozenset(PEERS)))
+    assert line.endswith(" and 6 more; 9 other nodes now") and len(line) < 100

@@ -1,0 +1,61 @@
+"""Remembered members: stored, kept by an empty view, and a failing disk is reported."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.health import Health
+from shoal.node.settings.config import DataFolder
+from shoal.node.swarm.remembering import Remembering
+from shoal.transport.address import Address
+from shoal.transport.host.real import RealHost
+from shoal.transport.identity import Identity
+
+pytestmark = pytest.mark.trio
+PEER = Identity.from_seed(b"p" * 32).peer
+PLACE = Address("127.0.0.1", 4001, PEER)
+
+
+class Swarm:
+    """Replaces the directory and the endpoint; has one member, which is linked or not."""
+
+    def __init__(self, *, there: bool = True, linked: bool = True) -> None:
+        self.there = there
+        self.linked = linked
+
+    def members(self) -> dict[str, Any]:
+        return {PEER: SimpleNamespace(addresses=(str(PLACE),))} if self.there else {}
+
+    def link(self, peer: str) -> Any:
+        status = SimpleNamespace(address=("127.0.0.1", 4001))
+        return SimpleNamespace(status=status) if self.linked else None
+
+
+def remembering(data: Path, swarm: Swarm, health: Health) -> Remembering:
+    parts = cast(Any, swarm)
+    return Remembering(RealHost(), DataFolder(data), parts, parts, health)
+
+
+async def test_linked_members_are_known_at_the_next_start(tmp_path: Path) -> None:
+    assert await remembering(tmp_path, Swarm(), Health()).write()
+    assert await remembering(tmp_path, Swarm(), Health()).known() == [PLACE]
+
+
+@pytest.mark.parametrize("nobody", [Swarm(there=False), Swarm(linked=False)])
+async def test_empty_view_keeps_the_remembered_members(tmp_path: Path, nobody: Swarm) -> None:
+    await remembering(tmp_path, Swarm(), Health()).write()
+    later = remembering(tmp_path, nobody, Health())
+    assert not await later.write()
+    assert await later.known() == [PLACE]
+
+
+async def test_failed_write_is_a_condition_until_one_succeeds(tmp_path: Path) -> None:
+    health = Health()
+    kept = remembering(tmp_path / "gone", Swarm(), health)
+    assert await kept.write()
+    assert [condition.name for condition in health.conditions()] == ["disk"]
+    (tmp_path / "gone").mkdir()
+    assert await kept.write()
+    assert not health.conditions()

@@ -1,0 +1,64 @@
+"""One signature covers the nonces of many askers."""
+
+from hashlib import sha256
+
+import pytest
+
+from shoal.state import defaults
+from shoal.state.membership.gathering import Gathering, climb, tree
+from shoal.transport.identity import PeerId
+
+
+def numbers(count: int) -> list[bytes]:
+    return [sha256(f"{n}".encode()).digest() for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 100, defaults.GATHERED])
+def test_a_short_path_leads_from_each_nonce_to_the_root(count: int) -> None:
+    found = numbers(count)
+    top, paths = tree(found)
+    assert [climb(number, path) for number, path in zip(found, paths, strict=True)] == [top] * count
+    assert max(map(len, paths)) <= (count - 1).bit_length()
+    other = numbers(count + 1)[-1]
+    assert all(climb(other, path) != top for path in paths)
+
+
+def test_the_longest_path_is_accepted() -> None:
+    assert (defaults.GATHERED - 1).bit_length() <= defaults.PATH
+
+
+def test_a_single_nonce_is_signed_itself() -> None:
+    assert tree(numbers(1)) == (numbers(1)[0], [[]])
+
+
+def test_questions_are_gathered_for_a_moment() -> None:
+    gathering, (one, two) = Gathering(), numbers(2)
+    first = gathering.add(one, [PeerId("a")], 10.0)
+    second = gathering.add(two, [PeerId("b"), PeerId("a")], 10.3)
+    assert first and second and first[0] is second[0] and (first[1], second[1]) == (0, 1)
+    assert gathering.due == 10.0 + defaults.GATHER_S
+    assert gathering.take(10.4) is None
+    assert gathering.take(gathering.due) is first[0]
+    assert set(first[0].peers) == {"a", "b"}
+    assert first[0].close() == climb(one, first[0].paths[0]) == climb(two, first[0].paths[1])
+    assert gathering.take(1e9) is None, "nothing waits"
+
+
+def test_batches_are_rate_limited_and_answered_in_time() -> None:
+    gathering, lots, longest, now = Gathering(), 0, 0.0, 0.0
+    asked: float | None = None
+    while now < 100.0:
+        if gathering.add(bytes(32), [], now) and asked is None:
+            asked = now
+        if gathering.take(now) and asked is not None:
+            lots, longest, asked = lots + 1, max(longest, now - asked), None
+        now += 0.05
+    burst, rate = defaults.GATHERINGS
+    assert burst + 90 * rate - 1 <= lots <= burst + 100 * rate
+    assert longest + defaults.PROVE_S < defaults.ANSWER_S
+
+
+def test_one_batch_is_bounded() -> None:
+    gathering = Gathering()
+    added = [gathering.add(number, [], 0.0) for number in numbers(defaults.GATHERED + 5)]
+    assert sum(one is None for one in added) == 5

@@ -1,0 +1,439 @@
+"""Members without a link to every node: reports, proofs, doubts and lies about them."""
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+from trio.testing import MockClock
+
+from shoal.state import defaults
+from shoal.state.membership import probing
+from shoal.state.membership.liveness import Liveness
+from shoal.state.membership.messages import read_gather
+from shoal.state.membership.roster import Roster
+from shoal.transport.identity import PeerId
+from shoal.transport.lane.frame import Priority
+from shoal.transport.link.calls import Call, Refusal, Reply
+from tests.bombs import SMALL_BOMBS
+from tests.state.fake_net import FakeNet, FakeNode
+
+NONCE = bytes(defaults.NONCE_BYTES)
+
+
+@pytest.fixture
+async def net(nursery: trio.Nursery) -> FakeNet:
+    return FakeNet(nursery)
+
+
+async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> list[FakeNode]:
+    """Return hubs that are linked with all nodes, and leaves that are linked only with the hubs."""
+    nodes = [FakeNode(net, number, links=0) for number in range(1, hubs + leaves + 1)]
+    for number, node in enumerate(nodes):
+        net.nursery.start_soon(node.run, *nodes[: min(number, hubs)])
+    await trio.sleep(settle)
+    return nodes
+
+
+def silence(node: FakeNode, quiet: bool = True) -> None:
+    """Stop a node's machine: no peer is told, and calls to it wait."""
+    node.scope.cancel()
+    for place in [place for place, each in node.net.at.items() if each.peer == node.peer]:
+        del node.net.at[place]  # nor does it answer dials
+    for other in node.net.by_peer.values():
+        for peer, link in other.all_links.items():
+            if node.peer in (peer, other.peer):
+                link.connected = False
+
+
+def notice(node: FakeNode, by: FakeNode) -> None:
+    """Let `by` notice that its link to `node` has no path."""
+    link: Any = by.endpoint.all_links[node.peer]
+    for callback in by.endpoint.doubt:
+        callback(link, True)
+
+
+def give_up(node: FakeNode, by: FakeNode) -> None:
+    """Let `by` notice that it has received nothing from `node` for too long."""
+    link: Any = by.endpoint.all_links[node.peer]
+    link.quiet = True
+    for callback in by.endpoint.quiet:
+        callback(link)
+
+
+@pytest.mark.trio
+async def test_a_node_with_few_links_lists_all_members(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 8)
+    everybody = {node.peer for node in nodes}
+    for node in nodes[2:]:
+        assert set(node.endpoint.all_links) == {nodes[0].peer, nodes[1].peer}
+        assert node.members == everybody
+
+
+@pytest.mark.trio
+async def test_a_dead_member_soon_disappears_at_all_nodes(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 6)
+    dead = nodes[-1]
+    silence(dead)
+    for hub in nodes[:2]:
+        notice(dead, by=hub)
+    await trio.sleep(defaults.TELL_S + defaults.CHECK_S + 0.2)
+    assert all(dead.peer not in node.members for node in nodes[2:-1])
+    assert all(dead.peer in hub.members for hub in nodes[:2])  # their own links decide
+    for hub in nodes[:2]:
+        give_up(dead, by=hub)
+        assert dead.peer not in hub.members
+
+
+@pytest.mark.trio
+async def test_a_single_failed_link_makes_no_member_dead(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """One hub cannot reach a leaf. The other can, and delivers the proof."""
+    nodes = await star(net, 2, 4)
+    leaf, hub = nodes[-1], nodes[0]
+    for one, other in ((hub, leaf), (leaf, hub)):
+        one.endpoint.all_links[other.peer].connected = False
+        notice(other, by=one)
+    await trio.sleep(0.5)
+    give_up(leaf, by=hub)
+    assert leaf.peer in hub.members
+    for _ in range(200):
+        await trio.sleep(0.1)
+        assert all(leaf.peer in node.members for node in nodes[:-1])
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("checked", [True, False])
+async def test_a_liar_makes_no_member_dead(
+    checked: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub that is the witness of a leaf for all reports again and again that the leaf is
+    dead."""
+    nodes = await star(net, 2, 4)
+    liar, leaf = nodes[0], nodes[-1]
+    if not checked:  # control: rumours are believed
+        withdrawn = Liveness._withdrawn
+
+        def believe(self: Liveness, by: PeerId, peer: PeerId, *more: Any) -> None:
+            withdrawn(self, by, peer, *more)
+            self.failed(peer, trio.current_time())
+
+        monkeypatch.setattr(Liveness, "_withdrawn", believe)
+    out = 0
+    for turn in range(300):
+        for node in nodes[2:-1]:
+            has, lost = ([leaf.peer], []) if turn % 2 else ([], [leaf.peer])
+            link: Any = liar.endpoint.all_links[node.peer]
+            link.post(
+                "live.links", payload=msgpack.packb([False, has, lost]), priority=Priority.CONTROL
+            )
+        await trio.sleep(0.1)
+        out += sum(leaf.peer not in node.members for node in nodes[2:-1])
+    assert (out == 0) == checked
+
+
+def sign_nothing(call: Call) -> Reply:
+    """Answer for all members with invalid signatures."""
+    _, peers = read_gather(call.payload)
+    return Reply(payload=msgpack.packb([[], [bytes(64)] * len(peers)]))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("verified", [True, False])
+async def test_a_liar_keeps_no_dead_member_listed(
+    verified: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub continues to report a link to a dead leaf, and answers for it."""
+    nodes = await star(net, 2, 4)
+    liar, honest, dead = nodes[0], nodes[1], nodes[-1]
+    if not verified:  # control
+        monkeypatch.setattr(probing, "verify", lambda *_: True)
+    silence(dead)
+    liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
+    liar.endpoint.handle("live.gather", sign_nothing)
+    notice(dead, by=honest)
+    await trio.sleep(2)
+    give_up(dead, by=honest)
+    await trio.sleep(60)
+    listing = [dead.peer in node.members for node in nodes[2:-1]]
+    assert not any(listing) if verified else all(listing)
+
+
+@pytest.mark.trio
+async def test_an_old_proof_does_not_count(net: FakeNet, autojump_clock: MockClock) -> None:
+    nodes = await star(net, 2, 3)
+    liar, honest, dead = nodes[0], nodes[1], nodes[-1]
+    old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
+    silence(dead)
+    liar.endpoint.handle("live.find", lambda call: Reply(payload=old))
+    for hub in (liar, honest):
+        notice(dead, by=hub)
+    await trio.sleep(3)
+    assert all(dead.peer not in node.members for node in nodes[2:-1])
+
+
+@pytest.mark.trio
+async def test_no_member_is_lost_while_this_node_stalls(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that ends long after its deadline has no effect."""
+
+    async def outs(stall: float) -> int:
+        monkeypatch.setattr(defaults, "STALL_S", stall)
+        nodes = await star(net, 2, 3)
+        late, leaf = nodes[2], nodes[-1]
+        asked = probing.Probing._ask_around
+        waits = iter([3.0])
+
+        async def slow(self: probing.Probing, peer: PeerId, nonce: bytes) -> bool:
+            wait = next(waits, None) if self.liveness._own == late.peer else None
+            if wait is not None:
+                await trio.sleep(wait)
+                return False
+            return await asked(self, peer, nonce)
+
+        monkeypatch.setattr(probing.Probing, "_ask_around", slow)
+        notice(leaf, by=nodes[0])
+        out = 0
+        for _ in range(60):
+            await trio.sleep(0.1)
+            out += leaf.peer not in late.members
+        monkeypatch.setattr(probing.Probing, "_ask_around", asked)
+        for node in nodes:
+            node.die()
+        return out
+
+    assert await outs(0.5) == 0
+    assert await outs(1e9) > 0  # control
+
+
+@pytest.mark.trio
+async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 3)
+    one, two = nodes[2], nodes[3]
+    nonce = bytes(defaults.NONCE_BYTES)
+    link: Any = nodes[0].endpoint.all_links[one.peer]
+
+    async def asked(further: bool) -> bool:
+        question = msgpack.packb([two.peer, nonce, further])
+        proof = await link._own.net.by_peer[one.peer].serve(nodes[0].peer, "live.find", question)
+        return isinstance(proof, Reply)
+
+    assert await asked(True)
+    assert not await asked(False)
+
+
+@pytest.mark.trio
+async def test_a_helper_does_not_use_a_link_in_doubt(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 3)
+    hub, leaf, gone = nodes[0], nodes[2], nodes[3]
+    silence(gone)
+    notice(gone, by=hub)
+    net.sent.clear()
+    began = trio.current_time()
+    question = msgpack.packb([gone.peer, NONCE, False])
+    answer = await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
+    assert isinstance(answer, Refusal) and trio.current_time() == began
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("method", ["live.links", "live.find", "live.gather", "live.prove"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 5000,
+        b"x" * 300_000,
+        msgpack.packb([True]),
+        msgpack.packb([1, [], []]),
+        msgpack.packb([True, [1], []]),
+        msgpack.packb([True, [], {}]),
+        msgpack.packb(["x", b"short", True]),
+        msgpack.packb([b"short", ["x"]]),
+        msgpack.packb({"a": "b"}),
+        *SMALL_BOMBS.values(),
+    ],
+)
+async def test_malformed_messages_end_the_link(
+    method: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    answer = nodes[0].endpoint.serve(nodes[1].peer, method, payload)
+    if not isinstance(answer, (Reply, Refusal)):
+        answer = await answer
+    assert isinstance(answer, Refusal) and answer.code == "bad-record"
+    assert nodes[0].endpoint.link(nodes[1].peer) is None
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("method", "rate", "payload"),
+    [
+        ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
+        ("live.find", "FINDS", msgpack.packb(["nobody", NONCE, True])),
+        ("live.gather", "QUESTIONS", msgpack.packb([NONCE, ["nobody"]])),
+        ("live.prove", "PROOFS", NONCE),
+    ],
+)
+async def test_a_flood_is_refused(
+    method: str, rate: str, payload: bytes, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    codes: Counter[str] = Counter()
+    for _ in range(1000):
+        answer = nodes[0].endpoint._handlers[method](Call(nodes[1].peer, {}, payload))
+        if not isinstance(answer, (Reply, Refusal)):
+            answer = await answer
+        codes[getattr(answer, "code", "")] += 1
+    assert codes["too-often"] >= 1000 - getattr(defaults, rate)[0] - 1
+    assert len(codes) == 2
+    other = nodes[0].endpoint._handlers[method](Call(nodes[2].peer, {}, payload))
+    if not isinstance(other, (Reply, Refusal)):
+        other = await other
+    assert getattr(other, "code", "") != "too-often"
+
+
+@pytest.mark.trio
+async def test_no_other_peer_is_asked_after_the_proof(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = await star(net, 2, 4)
+    questions: list[str] = []
+    question = probing.Probing._question
+
+    async def count(self: probing.Probing, link: Any, method: str, *args: Any) -> bytes:
+        questions.append(method)
+        return await question(self, link, method, *args)
+
+    monkeypatch.setattr(probing.Probing, "_question", count)
+    assert await nodes[2].directory._probing._ask_around(nodes[-1].peer, NONCE)
+    await trio.sleep(defaults.CHECK_S)
+    assert questions == ["live.find", "live.prove"]
+
+
+def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
+    """Count the calls of these methods from now on, by method, caller and peer."""
+    calls: Counter[tuple[str, PeerId, PeerId]] = Counter()
+    for node in nodes:
+        for method in methods:
+            handler = node.endpoint._handlers[method]
+
+            def count(
+                call: Call, handler: Any = handler, method: str = method, at: PeerId = node.peer
+            ) -> Any:
+                calls[method, call.peer, at] += 1
+                return handler(call)
+
+            node.endpoint.handle(method, count)
+    return calls
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("leaves", [5, 20])
+async def test_a_hub_asks_each_leaf_once_for_all_others(
+    leaves: int, net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """The hub is each leaf's only witness of all others, and all are proved every 10 s."""
+    nodes = await star(net, 1, leaves, settle=60.0)
+    hub, seconds = nodes[0], 120.0
+    calls = counted(nodes, "live.gather", "live.prove", "live.find")
+    everybody = {node.peer for node in nodes}
+    for _ in range(int(seconds)):
+        await trio.sleep(1)
+        assert all(node.members == everybody for node in nodes)
+    most = seconds / defaults.PROVE_AGAIN_S[1] + 1
+    assert not any(method == "live.find" for method, *_ in calls)
+    for leaf in nodes[1:]:
+        assert seconds / 16 <= calls["live.gather", leaf.peer, hub.peer] <= most
+        assert seconds / 16 <= calls["live.prove", hub.peer, leaf.peer] <= most
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("climbed", [True, False])
+async def test_an_old_signature_over_other_nonces_is_no_proof(
+    climbed: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub has an old signature of a dead leaf, and sends it to all peers that ask."""
+    nodes = await star(net, 1, 4)
+    liar, dead = nodes[0], nodes[-1]
+    old = dead.identity.sign(probing.DOMAIN, NONCE)
+    if not climbed:  # control: the asker does not check that its nonce leads to the signed root
+        monkeypatch.setattr(probing, "climb", lambda *_: NONCE)
+    silence(dead)
+
+    def answer(call: Call) -> Reply:
+        _, peers = read_gather(call.payload)
+        proofs = [old if peer == dead.peer else b"" for peer in peers]
+        return Reply(payload=msgpack.packb([[NONCE], proofs]))
+
+    liar.endpoint.handle("live.gather", answer)
+    liar.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
+    await trio.sleep(30)
+    listing = [dead.peer in node.members for node in nodes[1:-1]]
+    assert not any(listing) if climbed else all(listing)
+
+
+@pytest.mark.trio
+async def test_a_member_that_no_other_peer_reaches_is_dialled(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """All peers that are asked stay silent about a live member."""
+    nodes = await star(net, 2, 3, settle=0.0)
+    for hub in nodes[:2]:
+        hub.endpoint.handle("live.find", lambda call: Refusal("no-proof", "no"))
+        hub.endpoint.handle("live.gather", lambda call: Refusal("no-proof", "no"))
+    await trio.sleep(30)
+    assert all(nodes[-1].peer in node.members for node in nodes)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("compared", [True, False])
+async def test_a_machine_that_comes_back_as_another_peer_is_listed_once(
+    compared: bool, net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compared:  # control: earlier publishers of that address are ignored
+        monkeypatch.setattr(Roster, "at", lambda *_: [])
+        monkeypatch.setattr(Roster, "neighbours", lambda *_: [])
+    nodes = await star(net, 2, 4)
+    old = nodes[-1]
+    silence(old)
+    new = FakeNode(net, 50, links=0)
+    new.address, new.endpoint.port = old.address, old.endpoint.port
+    net.at[old.ip, old.endpoint.port] = new.endpoint
+    new.directory.publish(addresses=(str(new.address).replace(old.peer, new.peer),))
+    for hub in nodes[:2]:
+        notice(old, by=hub)
+    net.nursery.start_soon(new.run, *nodes[:2])
+    both = 0
+    for tick in range(100):
+        await trio.sleep(0.05)
+        if tick == 60:
+            for hub in nodes[:2]:
+                give_up(old, by=hub)
+        both += sum({old.peer, new.peer} <= node.members for node in nodes[:-1])
+    assert (both == 0) == compared
+    assert all(new.peer in node.members for node in nodes[:-1])
+
+
+def test_the_addresses_of_one_home_count_as_one_witness() -> None:
+    """A home has at least 256 IPv6 networks. Each peer on the own LAN is one witness."""
+
+    def place(ip: str, peer: str = "someone") -> str:
+        link: Any = SimpleNamespace(peer=peer, status=SimpleNamespace(address=(ip, 1)))
+        return probing._place(link)
+
+    assert place("2600:1:2:3::1") == place("2600:1:2:ff03::1") != place("2600:1:3:3::1")
+    assert place("11.1.2.3") == place("11.1.2.200") != place("11.1.3.3")
+    assert place("192.168.1.2", "one") != place("192.168.1.2", "another")

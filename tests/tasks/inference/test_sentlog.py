@@ -1,0 +1,53 @@
+"""Tests of the log for replay: its order, truncation and budget."""
+
+from shoal.tasks.inference.sentlog import Sent, SentBudget, SentLog
+
+
+def _log(limit: int = 100) -> tuple[SentLog, SentBudget]:
+    budget = SentBudget(limit)
+    return SentLog(budget), budget
+
+
+def test_slices_cover_the_positions_asked_for() -> None:
+    log, _ = _log()
+    log.append(1, 0, 2, b"aabb")
+    log.append(1, 2, 1, b"cc")
+    log.append(1, 3, 1, b"dd")
+    assert log.length == 4
+    assert [sent.data for sent in log.slices(0)] == [b"aabb", b"cc", b"dd"]
+    assert [sent.data for sent in log.slices(1)] == [b"aabb", b"cc", b"dd"]
+    assert log.slices(3) == [Sent(1, 3, 1, b"dd")]
+    assert log.slices(4) == []
+
+
+def test_a_start_below_the_end_truncates() -> None:
+    log, budget = _log()
+    log.append(1, 0, 4, b"aabbccdd")
+    log.append(2, 1, 1, b"xx")
+    assert [(sent.start, sent.count, sent.data) for sent in log.slices(0)] == [
+        (0, 1, b"aa"),
+        (1, 1, b"xx"),
+    ]
+    assert log.bytes == budget.used == 4
+    log.truncate(0)
+    assert log.length == log.bytes == budget.used == 0
+
+
+def test_over_the_budget_the_log_is_dropped_and_the_budget_freed() -> None:
+    log, budget = _log(5)
+    other = SentLog(budget)
+    other.append(1, 0, 1, b"aa")
+    log.append(1, 0, 1, b"aa")
+    log.append(1, 1, 1, b"bb")
+    assert (log.complete, log.bytes, log.slices(0)) == (False, 0, [])
+    assert (other.complete, budget.used) == (True, 2)
+    log.append(1, 2, 1, b"c")  # a log with a hole would be no use
+    assert log.slices(0) == []
+
+
+def test_dropping_twice_frees_once() -> None:
+    log, budget = _log()
+    log.append(1, 0, 1, b"aa")
+    log.drop()
+    log.drop()
+    assert budget.used == 0

@@ -1,0 +1,176 @@
+"""Tests of messages: valid ones survive a round trip, malformed ones are refused."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.errors import BadMessage
+from shoal.tasks.inference.session import (
+    STAGE_CODES,
+    Close,
+    Failed,
+    Feed,
+    Open,
+    Progress,
+    Quiet,
+    SpanMessage,
+    Token,
+    pack_tokens,
+    parse_cached,
+    stage_code,
+    unpack_tokens,
+)
+from shoal.transport.identity import PeerId
+
+SESSION = b"0123456789abcdef"
+PEER = PeerId("12D3KooWexample")
+OPEN = Open(
+    session=SESSION,
+    epoch=1,
+    root="0a" * 32,
+    parts=Parts(True, 0, 4, True),
+    dtype="bfloat16",
+    stages=(PEER,),
+    index=0,
+    tokens=100,
+    steps=10,
+    stop_ids=(2, 3),
+    sampling=Sampling(0.5, 40, 0.9, 2**64 - 1),
+)
+MESSAGES = [
+    OPEN,
+    SpanMessage(SESSION, PEER, 1, 0, 4, True, 0.5),
+    SpanMessage(SESSION, None, 1, 0, 4, False),
+    Feed(SESSION, PEER, 1, 5, 17),
+    Token(SESSION, 1, 5, 17, -0.25, False, 0.001),
+    Progress(SESSION, 1, 256),
+    Failed(SESSION, 1, "gap", "a gap"),
+    Close(SESSION),
+    Failed(SESSION, 1, "stage-lost", "it went", PEER),
+    Quiet(SESSION, 1, PEER, True),
+    replace(OPEN, job="cd" * 32),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_round_trip(message: Any) -> None:
+    assert type(message).parse(message.header()) == message
+
+
+def test_only_the_head_is_told_how_to_sample() -> None:
+    middle = Open(SESSION, 1, "0a" * 32, Parts(False, 1, 2, False), "float32", (PEER,), 0, 9)
+    assert not {"sampling", "stop_ids", "steps"} & set(middle.header())
+
+
+BAD = [
+    (0, "session", b"short"),
+    (0, "session", "0123456789abcdef"),
+    (0, "epoch", 0),
+    (0, "epoch", 2**32),
+    (0, "epoch", True),
+    (0, "epoch", 1.0),
+    (0, "root", "0A" * 32),
+    (0, "root", "0a" * 31),
+    (0, "parts", [True, 0, 4]),
+    (0, "parts", [1, 0, 4, True]),
+    (0, "parts", [True, 4, 0, True]),
+    (0, "parts", [True, 0, 4097, True]),
+    (0, "parts", "abcd"),
+    (0, "dtype", "float16"),
+    (0, "dtype", ["float32"]),
+    (0, "stages", []),
+    (0, "stages", [PEER, PEER]),
+    (0, "stages", [str(number) for number in range(65)]),
+    (0, "stages", [b"bytes"]),
+    (0, "stages", ["x" * 65]),
+    (0, "index", 1),
+    (0, "index", -1),
+    (0, "tokens", 0),
+    (0, "tokens", 2**24 + 1),
+    (0, "steps", 0),
+    (0, "stop_ids", list(range(65))),
+    (0, "stop_ids", [-1]),
+    (0, "sampling", [0.0, 0, 1.0]),
+    (0, "sampling", [float("nan"), 0, 1.0, 0]),
+    (0, "sampling", [-1.0, 0, 1.0, 0]),
+    (0, "sampling", [0.0, 0, 0.0, 0]),
+    (0, "sampling", [0.0, 0, 1.0, 2**64]),
+    (0, "job", "cd" * 31),
+    (0, "job", "CD" * 32),
+    (0, "job", True),
+    (1, "gateway", 5),
+    (1, "gateway", "x" * 65),
+    (1, "start", -1),
+    (1, "start", 2**24),
+    (1, "count", 0),
+    (1, "count", 4097),
+    (1, "token", 1),
+    (1, "seconds", float("inf")),
+    (1, "seconds", -1.0),
+    (1, "seconds", "1"),
+    (3, "position", 2**24),
+    (3, "token", 2**32),
+    (4, "position", -1),
+    (4, "logprob", float("nan")),
+    (4, "logprob", 1.0),
+    (4, "final", 0),
+    (4, "seconds", True),
+    (5, "position", None),
+    (6, "code", "x" * 33),
+    (6, "message", "x" * 301),
+    (7, "session", None),
+    (8, "lost", b"x"),
+    (8, "lost", "x" * 65),
+]
+
+
+@pytest.mark.parametrize(("index", "key", "value"), BAD)
+def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> None:
+    message: Any = MESSAGES[index]
+    with pytest.raises(BadMessage, match=key):
+        type(message).parse({**message.header(), key: value})
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_every_key_is_needed(message: Any) -> None:
+    for key in message.header():
+        if key not in ("gateway", "lost", "job"):
+            rest = {name: value for name, value in message.header().items() if name != key}
+            with pytest.raises(BadMessage, match=key):
+                type(message).parse(rest)
+
+
+def test_a_failure_is_shortened_and_made_printable() -> None:
+    sent = Failed(SESSION, 1, "c" * 50, "\x1b[2J" + "m" * 500).header()
+    assert len(sent["code"]) == 32
+    assert Failed.parse(sent).message.startswith("?[2Jmmm")
+
+
+@pytest.mark.parametrize("code", ["no-route", "NO", "", "\x1b[2J", "gap\n", "prompt-too-long", "é"])
+def test_an_unknown_code_is_replaced(code: str) -> None:
+    header = {**Failed(SESSION, 1, "gap", "a gap").header(), "code": code}
+    assert Failed.parse(header).code == "stage-failed"
+
+
+def test_codes_of_stages_are_plain_words() -> None:
+    plain = re.compile(r"[a-z0-9-]{1,32}")
+    assert all(plain.fullmatch(code) and stage_code(code) == code for code in STAGE_CODES)
+
+
+def test_tokens_are_packed_as_32_bit_numbers() -> None:
+    assert pack_tokens([1, 258]) == b"\x01\0\0\0\x02\x01\0\0"
+    assert unpack_tokens(memoryview(pack_tokens([1, 258])), 2) == (1, 258)
+    with pytest.raises(BadMessage):
+        unpack_tokens(b"\0" * 7, 2)
+    with pytest.raises(BadMessage):
+        unpack_tokens(b"\0" * 12, 2)
+
+
+def test_a_cached_prefix_is_within_the_session() -> None:
+    assert parse_cached({"cached": 3}, 3) == 3
+    for value in (4, -1, None):
+        with pytest.raises(BadMessage):
+            parse_cached({"cached": value}, 3)

@@ -1,0 +1,670 @@
+"""Tests of the stage: spans pass, strangers are refused, nothing is left behind."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
+from shoal.tasks.inference.session import Close, Feed, Open, SpanMessage, pack_tokens
+from shoal.tasks.usage.metering import Use
+from shoal.transport.errors import CallRefused
+from shoal.transport.link.calls import Reply
+from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
+
+SESSION = b"s" * 16
+Body = Callable[[FakeSwarm], Awaitable[None]]
+
+
+async def _run(swarm: FakeSwarm, body: Body) -> None:
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+async def _call(sender: Node, to: Node, method: str, header: dict[str, Any]) -> Reply:
+    return await sender.courier.call(to.peer, method, header, timeout=5)
+
+
+def _post(sender: Node, to: Node, method: str, header: dict[str, Any], payload: bytes) -> None:
+    sender.courier.post(to.peer, method, header, payload)
+
+
+def _open(swarm: FakeSwarm, at: int = 0, **changes: Any) -> Open:
+    stage = swarm.stages[at]
+    assert stage.parts is not None
+    message = Open(
+        session=SESSION,
+        epoch=1,
+        root=ROOT,
+        parts=stage.parts,
+        dtype="float32",
+        stages=tuple(node.peer for node in swarm.stages),
+        index=at,
+        tokens=50,
+        steps=5,
+        stop_ids=(VOCABULARY - 1,),
+    )
+    return replace(message, **changes)
+
+
+async def _open_all(swarm: FakeSwarm, **changes: Any) -> None:
+    for index, node in enumerate(swarm.stages):
+        await _call(swarm.client, node, "session.open", _open(swarm, index, **changes).header())
+
+
+async def _close_all(swarm: FakeSwarm) -> None:
+    for node in swarm.stages:
+        await _call(swarm.client, node, "session.close", Close(SESSION).header())
+    swarm.assert_free()
+
+
+async def _refused(sender: Node, to: Node, method: str, header: dict[str, Any]) -> str:
+    with pytest.raises(CallRefused) as caught:
+        await _call(sender, to, method, header)
+    return caught.value.code
+
+
+async def _settle() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def _span(start: int = 0, count: int = 3, **changes: Any) -> SpanMessage:
+    return replace(SpanMessage(SESSION, None, 1, start, count, True), **changes)
+
+
+@pytest.mark.trio
+async def test_tokens_are_generated_without_the_gateway(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        fed = [post for post in swarm.wire.posts if post[2] == "session.feed"]
+        assert [post[:2] for post in fed] == [(swarm.stages[2].peer, swarm.stages[0].peer)] * 4
+        spans = [post for post in swarm.wire.posts if post[2] == "session.span"]
+        assert [post[0] for post in spans].count(swarm.client.peer) == 1
+        last = spans[-1][3]  # computing time adds up along the chain
+        assert last["seconds"] == pytest.approx(0.002)
+        assert "gateway" in last
+        log = swarm.stages[0].stage.log(swarm.client.peer, SESSION)
+        assert log is not None
+        assert [(sent.start, sent.count) for sent in log.slices(0)][:2] == [(0, 3), (3, 1)]
+        assert swarm.stages[2].stage.log(swarm.client.peer, SESSION).bytes == 0  # type: ignore[union-attr]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+BAD_OPENS: list[tuple[str, dict[str, Any]]] = [
+    ("no-shard", {"root": "cd" * 32}),
+    ("no-shard", {"parts": Parts(True, 0, 3, False)}),
+    ("no-shard", {"dtype": "bfloat16"}),
+    ("bad-message", {"tokens": CONTEXT + 1}),
+    ("bad-message", {"index": 1}),
+    ("bad-message", {"stages": (peer_of(1),)}),  # not the head, yet alone
+    ("bad-message", {"stages": (peer_of(2), peer_of(1), peer_of(3))}),
+    ("unreachable", {"stages": (peer_of(1), peer_of(99), peer_of(3))}),
+]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("code", "changes"), BAD_OPENS)
+async def test_an_open_that_does_not_fit_is_refused(
+    autojump_clock: object, code: str, changes: dict[str, Any]
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        header = _open(swarm, **changes).header()
+        assert await _refused(swarm.client, swarm.stages[0], "session.open", header) == code
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_without_an_engine_every_open_is_refused(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    bare = Node(swarm, 50, None)
+    bare.stage._engine_or_none = None
+
+    async def body(_: FakeSwarm) -> None:
+        header = _open(swarm, stages=(bare.peer,)).header()
+        assert await _refused(swarm.client, bare, "session.open", header) == "no-shard"
+        bare.stage.withdraw()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_open_twice_and_open_after_close_are_refused(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        header = _open(swarm).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "session-open"
+        await _close_all(swarm)
+        assert await _refused(swarm.client, stage, "session.open", header) == "session-closed"
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_close_during_an_open_leaves_nothing_behind(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    stage.engine.opening = trio.Event()
+
+    async def body(_: FakeSwarm) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def opening() -> None:
+                code = await _refused(swarm.client, stage, "session.open", _open(swarm).header())
+                assert code == "session-closed"
+
+            nursery.start_soon(opening)
+            await _settle()
+            await _call(swarm.client, stage, "session.close", Close(SESSION).header())
+            assert stage.engine.opening is not None
+            stage.engine.opening.set()
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_open_with_a_lost_caller_leaves_nothing_behind(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    stage.engine.opening = trio.Event()
+
+    async def body(_: FakeSwarm) -> None:
+        with trio.move_on_after(1):
+            await _call(swarm.client, stage, "session.open", _open(swarm).header())
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def opening(sender: Node, number: int) -> str:
+        header = _open(swarm, session=number.to_bytes(16)).header()
+        try:
+            await _call(sender, stage, "session.open", header)
+        except CallRefused as error:
+            return error.code
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        answers = [await opening(swarm.client, number) for number in range(17)]
+        assert answers == ["open"] * 16 + ["too-many-sessions"]
+        owner = [await opening(stage, number) for number in range(49)]  # its own gateway
+        assert owner == ["open"] * 48 + ["too-many-sessions"]
+        stage.endpoint.lose(swarm.client.peer)
+        stage.engine.kv_tokens = 0
+        await _settle()
+        assert await opening(stage, 99) == "no-memory"
+        assert stage.stage.sessions == 48
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage, other = swarm.stages[0], Node(swarm, 201, None)
+    stage.stage.serve(replace(stage.stage._current(), kv_tokens=4 * CONTEXT))
+    stage.engine.kv_tokens = 4 * CONTEXT
+
+    async def opening(sender: Node, number: int, tokens: int = CONTEXT) -> str:
+        header = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
+        try:
+            await _call(sender, stage, "session.open", header)
+        except CallRefused as error:
+            return error.code
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        greedy = [await opening(swarm.client, number) for number in range(4)]
+        assert greedy == ["open", "open", "no-memory", "no-memory"]
+        assert await opening(swarm.client, 5, 1) == "no-memory"
+        header = _open(swarm, session=(5).to_bytes(16), tokens=1).header()
+        with pytest.raises(CallRefused, match=r"room for 0 tokens .* now, 1 are asked for"):
+            await _call(swarm.client, stage, "session.open", header)
+        assert stage.stage.room_for(swarm.client.peer) == 0
+        assert stage.stage.room_for(other.peer) == 2 * CONTEXT == stage.stage.room_for(stage.peer)
+        assert await opening(other, 6) == "open"
+        await _call(swarm.client, stage, "session.close", Close((0).to_bytes(16)).header())
+        assert await opening(swarm.client, 7) == "open"  # what was closed counts no longer
+        assert await opening(stage, 8, 1) == "open"
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    stage.stage.serve(replace(stage.stage._current(), kv_tokens=CONTEXT))
+    stage.engine.kv_tokens = CONTEXT
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm, tokens=CONTEXT)
+        await _close_all(swarm)
+        for number in range(4):
+            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT // 4).header()
+            await _call(stage, stage, "session.open", header)
+        assert stage.stage.sessions == 4
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_only_the_gateway_closes(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, head = swarm.stages
+        await _call(head, first, "session.close", Close(SESSION).header())
+        assert first.stage.sessions == 1  # head's own session of that name, which is none
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_two_gateways_may_use_one_name(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    other = Node(swarm, 201, None)
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        await _call(other, stage, "session.open", _open(swarm).header())
+        assert len(stage.engine.states) == 2
+        await _call(other, stage, "session.close", Close(SESSION).header())
+        assert stage.stage.log(swarm.client.peer, SESSION) is not None
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+HIDDEN_SPAN = b"\0" * 24
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("sender", "to", "method", "message", "payload", "code"),
+    [
+        # Spans come from the stage before only, tokens from the head only.
+        (2, 0, "session.span", _span(gateway=peer_of(200)), pack_tokens([1] * 3), "not-yours"),
+        (2, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN, "not-yours"),
+        (-1, 1, "session.span", _span(), HIDDEN_SPAN, "not-yours"),
+        (1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
+        (-1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
+        (2, 1, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
+        # A stranger's own session with that name, or another peer's.
+        (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
+        (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
+        # Messages that even the right sender may not send.
+        (-1, 0, "session.span", _span(epoch=2), pack_tokens([1] * 3), "stale-epoch"),
+        (-1, 0, "session.span", _span(start=48), pack_tokens([1] * 3), "bad-message"),
+        (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
+        (-1, 0, "session.span", _span(), pack_tokens([1, 1, VOCABULARY]), "bad-message"),
+        (0, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN + b"\0", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 50, 1), b"", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, VOCABULARY), b"", "bad-message"),
+    ],
+)
+async def test_a_message_from_the_wrong_place_changes_nothing(
+    autojump_clock: object,
+    sender: int,
+    to: int,
+    method: str,
+    message: SpanMessage | Feed,
+    payload: bytes,
+    code: str,
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        _post(swarm.nodes[sender], swarm.stages[to], method, message.header(), payload)
+        await _settle()
+        assert [refusal.code for refusal in swarm.wire.refusals] == [code]
+        assert all(node.engine.spans == [] for node in swarm.stages)
+        assert all(node.stage.sessions == 1 for node in swarm.stages)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: object) -> None:
+    """Counterpart of the test above: nothing else about those messages is wrong."""
+    swarm = FakeSwarm((2, 4, 6))
+    header = _span(gateway=swarm.client.peer, token=False).header()
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, second, head = swarm.stages
+        _post(first, second, "session.span", header, HIDDEN_SPAN)
+        _post(
+            swarm.client, first, "session.span", _span(token=False).header(), pack_tokens([1] * 3)
+        )
+        _post(head, first, "session.feed", Feed(SESSION, swarm.client.peer, 1, 3, 1).header(), b"")
+        await _settle()
+        # Only the client refuses: it is no gateway here and knows no session.
+        assert {refusal.code for refusal in swarm.wire.refusals} == {"unknown-session"}
+        assert [len(node.engine.spans) for node in swarm.stages] == [6, 7, 7]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+def _failures(swarm: FakeSwarm) -> list[str]:
+    return [post[3]["code"] for post in swarm.wire.posts if post[2] == "session.failed"]
+
+
+@pytest.mark.trio
+async def test_an_engine_failure_is_reported_and_frees(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        swarm.stages[1].engine.fail_at = 3
+        _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        assert _failures(swarm) == ["gap"]
+        assert swarm.stages[1].stage.sessions == 0
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_span_the_engine_refuses_is_reported(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        swarm.stages[0].engine.refuse_spans = True
+        _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        assert _failures(swarm) == ["bad-span"]
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_shard_taken_away_fails_its_sessions(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        swarm.stages[0].stage.withdraw()
+        await _settle()
+        assert _failures(swarm) == ["shard-gone"]
+        swarm.assert_free()
+        header = _open(swarm, session=b"t" * 16).header()
+        code = await _refused(swarm.client, swarm.stages[0], "session.open", header)
+        assert code == "no-shard"
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_event_after_the_end_is_ignored(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    engine = swarm.stages[0].engine
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        engine.closing = trio.Event()
+        swarm.stages[0].stage.withdraw()
+        await _settle()
+        ((name, state),) = engine.states.items()
+        state.on_event(TokenEvent(name, 1, 3, 1, 0.0, True, 0.0))
+        state.on_event(FailedEvent(name, 1, "gap", "late"))
+        await _settle()
+        assert [post[2] for post in swarm.wire.posts] == ["session.failed"]
+        engine.closing.set()
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_lost_gateway_frees_and_a_lost_neighbour_is_reported(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, second, head = swarm.stages
+        second.endpoint.lose(swarm.client.peer)
+        first.endpoint.lose(peer_of(99))  # not a peer of any session
+        head.endpoint.lose(second.peer)
+        await _settle()
+        assert [node.stage.sessions for node in swarm.stages] == [1, 0, 0]
+        assert _failures(swarm) == ["stage-lost"]
+        assert swarm.wire.posts[-1][3]["lost"] == second.peer
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_quiet_neighbour_is_reported_and_ends_nothing(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, second, head = swarm.stages
+        second.endpoint.hush(swarm.client.peer)  # it may be the gateway that is back
+        first.endpoint.hush(peer_of(99))  # not a peer of any session
+        head.endpoint.hush(second.peer)
+        head.endpoint.hear(second.peer)
+        await _settle()
+        said = [post for post in swarm.wire.posts if post[2] == "session.quiet"]
+        assert [post[:2] for post in said] == [(head.peer, swarm.client.peer)] * 2
+        assert [(post[3]["peer"], post[3]["quiet"]) for post in said] == [
+            (second.peer, True),
+            (second.peer, False),
+        ]
+        assert [node.stage.sessions for node in swarm.stages] == [1, 1, 1]
+        assert _failures(swarm) == []
+        second.endpoint.hear(swarm.client.peer)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_nothing_opens_beside_a_quiet_neighbour(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        first, second = swarm.stages
+        first.endpoint.hush(second.peer)
+        header = _open(swarm).header()
+        assert await _refused(swarm.client, first, "session.open", header) == "unreachable"
+        first.endpoint.hear(second.peer)
+        await _open_all(swarm)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_push_that_finds_no_link_is_reported(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first, head = swarm.stages
+        first.endpoint.cut.add(head.peer)
+        _post(swarm.client, first, "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        assert _failures(swarm) == ["stage-lost"]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_idle_session_is_closed_and_a_busy_one_is_not(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        for start in range(3):
+            await trio.sleep(400)
+            span = _span(start, 1, token=False)
+            _post(swarm.client, stage, "session.span", span.header(), pack_tokens([7]))
+        await _settle()
+        assert stage.stage.sessions == 1
+        await trio.sleep(700)
+        assert _failures(swarm) == ["idle"]
+        swarm.assert_free()
+
+    with trio.fail_after(10_000):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_closed_names_are_remembered_within_a_bound(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        for number in range(4100):
+            await _call(swarm.client, stage, "session.close", Close(number.to_bytes(16)).header())
+        assert len(stage.stage._closed) == 4096
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_sampling_and_stop_ids_reach_the_head_only(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm, sampling=Sampling(1.0, 5, 0.5, 7))  # seed 7 samples the stop id
+        _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        first, head = (node.engine.spans for node in swarm.stages)
+        assert (first[0].sampling, first[0].want) == (Sampling(), "hidden")
+        assert (head[0].sampling.seed, head[0].want, head[0].steps) == (7, "token", 1)
+        tokens = [post[3] for post in swarm.wire.posts if post[2] == "session.token"]
+        assert [(item["token"], item["final"]) for item in tokens] == [(VOCABULARY - 1, True)]
+        assert not [post for post in swarm.wire.posts if post[2] == "session.feed"]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_no_job_begins_beside_an_interactive_session(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        idle = _open(swarm, session=b"i" * 16, job="cd" * 32).header()
+        assert await _refused(swarm.client, stage, "session.open", idle) == "busy"
+        await _close_all(swarm)
+        await _call(swarm.client, stage, "session.open", idle)
+        assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
+        await _open_all(swarm, session=b"t" * 16)  # an interactive session opens beside it
+        assert (stage.stage.sessions, stage.stage.waited_for) == (2, 1)
+        for name in (b"i" * 16, b"t" * 16):
+            await _call(swarm.client, stage, "session.close", Close(name).header())
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_idle_open_session_does_not_block_jobs(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one stranger with an idle session at each node could stop all jobs of a swarm."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        assert stage.stage.waited_for == 1
+        await trio.sleep(10)
+        assert (stage.stage.sessions, stage.stage.waited_for) == (1, 0)
+        idle = _open(swarm, session=b"i" * 16, job="cd" * 32).header()
+        await _call(swarm.client, stage, "session.open", idle)
+        monkeypatch.setattr(stage.engine, "submit", stage.engine.spans.append)  # it takes long
+        _post(swarm.client, stage, "session.span", _span().header(), pack_tokens([7] * 3))
+        await trio.sleep(10)
+        assert stage.stage.waited_for == 1, "it is being computed"
+        for name in (SESSION, b"i" * 16):
+            await _call(swarm.client, stage, "session.close", Close(name).header())
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(6,), (2, 6), (2, 4, 6)])
+async def test_each_stage_counts_what_it_did(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+
+    async def body(_: FakeSwarm) -> None:
+        use = Use(swarm.client.peer, ROOT)
+        await _open_all(swarm)
+        ids = pack_tokens([7] * 2)
+        first = _span(0, 2, token=False).header()
+        _post(swarm.client, swarm.stages[0], "session.span", first, ids)
+        _post(swarm.client, swarm.stages[0], "session.span", _span(2, 2).header(), ids)
+        await _settle()
+        for node in swarm.stages:
+            counts = node.stage.meter.take()
+            assert set(counts) == {use}
+            count = counts[use]
+            assert (count.requests, count.tokens_in, count.tokens_out) == (1, 4, 5)
+            assert count.busy_ms > 0
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_links_of_a_session_do_not_rest(autojump_clock: object) -> None:
+    """The stages wait for each other and for the gateway with nothing open on their links."""
+    swarm = FakeSwarm((2, 4, 6))
+    first, second, last = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        assert second.endpoint.watches(swarm.client.peer)
+        assert second.endpoint.watches(first.peer) and second.endpoint.watches(last.peer)
+        await _close_all(swarm)
+        assert not second.endpoint.watches(first.peer)
+
+    await _run(swarm, body)

@@ -1,0 +1,150 @@
+"""A node claims layers before it loads them, and moves only for a reason that lasts."""
+
+import time
+
+import pytest
+
+from shoal.netsim.daemons.placements import Outcome, Placements
+from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
+from shoal.tasks.defaults import (
+    CLAIM_TIME,
+    CLAIM_WAIT,
+    MOVE_JITTER,
+    MOVE_SETTLE,
+    PLACES,
+    SPREAD_SETTLE,
+)
+from shoal.tasks.placement.coverage import Sizes, Span
+from shoal.tasks.placement.placing import Facts, Placing
+from shoal.tasks.placement.plan import Place
+from shoal.transport.identity import PeerId
+
+ROOT, OTHER = "ab" * 32, "cd" * 32
+OWN, B = PeerId("a"), PeerId("b")
+FIRST = PeerId("0")  # of two nodes that can move, it stays
+SIZES = Sizes(6, 10, 0, 0, 60)
+HOLE_S, MOVES = 30.0, 2
+
+
+def place(span: Span | None, rank: Rank = Rank.HOLDS, peer: PeerId = B) -> Place:
+    return Place(peer, 30, span, rank)
+
+
+def test_a_node_claims_waits_and_loads() -> None:
+    placing = Placing(OWN, 30)
+    first = placing.look(0.0, SIZES, [place(None, Rank.SEEKS)])
+    assert (first.span, first.rank, first.load) == ((0, 3), Rank.CLAIMS, False)
+    assert first.wake == CLAIM_WAIT
+    again = placing.look(CLAIM_WAIT, SIZES, [place((3, 6), Rank.CLAIMS)])
+    assert (again.span, again.rank, again.load) == ((0, 3), Rank.HOLDS, True)
+
+
+def test_of_two_that_claim_the_same_one_takes_other_layers() -> None:
+    claiming = [Placing(OWN, 30), Placing(B, 30)]
+    spans = [each.look(0.0, SIZES, [place((3, 6), peer=PeerId("c"))]).span for each in claiming]
+    assert spans == [(0, 3)] * 2
+    told = [place((0, 3), Rank.CLAIMS, peer) for peer in (B, OWN)]
+    beyond = Sizes(9, 10, 0, 0, 90)
+    found = [
+        each.look(1.0, beyond, [place((3, 6), peer=PeerId("c")), other]).span
+        for each, other in zip(claiming, told, strict=True)
+    ]
+    assert sorted(found) == [(0, 3), (6, 9)]  # type: ignore[type-var]
+
+
+def test_it_does_not_wait_alone_or_if_all_layers_fit() -> None:
+    assert Placing(OWN, 30).look(0.0, SIZES, []).load
+    assert Placing(OWN, 60).look(0.0, SIZES, [place(None, Rank.SEEKS)]).load
+
+
+def held(span: Span, jitter: float = 0.0) -> Placing:
+    placing = Placing(OWN, 30, jitter)
+    placing.hold(span)
+    return placing
+
+
+def test_a_reason_to_move_has_to_last() -> None:
+    placing, dead = held((0, 3), 1.0), [place((0, 3), peer=FIRST)]
+    settle = MOVE_SETTLE + MOVE_JITTER
+    step = placing.look(0.0, SIZES, dead)
+    assert (step.span, step.rank, step.wake) == ((0, 3), Rank.HOLDS, settle)
+    placing.look(settle - 1, SIZES, [*dead, place((3, 6), peer=PeerId("c"))])  # it is back
+    assert placing.look(settle, SIZES, dead).wake == 2 * settle
+    step = placing.look(2 * settle, SIZES, dead)
+    assert (step.span, step.rank, step.load) == ((3, 6), Rank.CLAIMS, False)
+    assert placing.look(2 * settle + CLAIM_WAIT, SIZES, dead).load
+
+
+def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
+    placing = held((0, 3))
+    placing.look(0.0, SIZES, [place((0, 3), peer=FIRST)])
+    assert placing.look(MOVE_SETTLE, SIZES, [place((0, 3), peer=FIRST)]).rank is Rank.CLAIMS
+    step = placing.look(MOVE_SETTLE + 1, SIZES, [place((0, 3), peer=FIRST), place((3, 6))])
+    assert (step.span, step.rank, step.load) == ((0, 3), Rank.HOLDS, False)
+
+
+def test_it_waits_longer_if_not_all_layers_can_be_served() -> None:
+    large = Sizes(12, 10, 0, 0, 120)
+    assert held((0, 3)).look(0.0, large, [place((0, 3), peer=FIRST)]).wake == SPREAD_SETTLE
+
+
+def test_nothing_fits() -> None:
+    assert Placing(OWN, 9).look(0.0, SIZES, []).span is None
+
+
+def record(peer: str, aim: Aim | None, *spans: Span, engine: bool = True) -> MemberRecord:
+    shards = tuple(ShardRecord(ROOT, a == 0, a, b, b == 6, "float32", 1) for a, b in spans)
+    return MemberRecord(
+        PeerId(peer), 1, capacity=Capacity(2, 30, engine, 1, 1), shards=shards, aim=aim
+    )
+
+
+def test_which_members_count() -> None:
+    members = [
+        record("a", Aim(ROOT, 0, 3, Rank.HOLDS)),  # this node
+        record("b", Aim(ROOT, 0, 0, Rank.SEEKS)),
+        record("c", Aim(OTHER, 0, 3, Rank.CLAIMS), (0, 3)),  # about to leave
+        record("d", None, (3, 6)),  # of an earlier version: it does not move
+        record("e", Aim(ROOT, 2, 4, Rank.FIXED), engine=False),
+        record("f", Aim(ROOT, 2, 4, Rank.CLAIMS)),
+        record("g", None),
+    ]
+    found = Facts(ROOT).places(members, OWN, 0.0)
+    assert {each.peer: (each.span, each.rank) for each in found} == {
+        "b": (None, Rank.SEEKS), "d": ((3, 6), Rank.FIXED), "f": ((2, 4), Rank.CLAIMS),
+    }  # fmt: skip
+
+
+def test_a_claim_that_is_never_served_expires() -> None:
+    facts, aim = Facts(ROOT), Aim(ROOT, 0, 3, Rank.HOLDS)
+    assert facts.places([record("b", aim)], OWN, 0.0)
+    assert not facts.places([record("b", aim)], OWN, CLAIM_TIME)
+    assert facts.places([record("b", aim, (0, 3))], OWN, CLAIM_TIME + 1)
+    assert facts.places([record("b", aim)], OWN, CLAIM_TIME + 2), "it loads again"
+
+
+def test_a_flood_of_members_is_bounded() -> None:
+    many = [record(f"m{n}", Aim(ROOT, 0, 0, Rank.SEEKS)) for n in range(PLACES)]
+    found = Facts(ROOT).places([*many, record("x", Aim(ROOT, 0, 3, Rank.HOLDS))], OWN, 0.0)
+    assert len(found) == PLACES and found[0].peer == "x"
+
+
+def check(outcomes: list[Outcome]) -> None:
+    assert max(outcome.hole_s for outcome in outcomes) <= HOLE_S
+    assert max(outcome.moves for outcome in outcomes) <= MOVES
+
+
+def test_swarms_that_start_restart_and_die_fill_their_holes() -> None:
+    check([Placements(seed).run() for seed in range(25)])
+
+
+def test_without_looking_again_holes_stay() -> None:
+    holes = [Placements(seed, standing=False).run().hole_s for seed in range(20)]
+    assert max(holes) > HOLE_S
+
+
+@pytest.mark.ci
+def test_a_thousand_swarms_fill_their_holes() -> None:
+    began = time.process_time()
+    check([Placements(seed).run() for seed in range(1000)])
+    assert time.process_time() - began < 60

@@ -1,0 +1,163 @@
+"""Listener's side of a link: turns an accepted connection or an incoming byte stream into a link.
+
+The first byte of a connection tells its protocol: 0x16 begins a TLS record, so a lane. 0x13 is the
+length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1).
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from .. import defaults
+from ..bytestream import ByteStream, PathKind, TcpByteStream
+from ..errors import DialFailed, TransportError
+from ..guard import Guard
+from ..handshake.certificate import Certificate
+from ..handshake.meeting import Connected, Door, Refused
+from ..handshake.secured import PathLost, SecureStream
+from ..handshake.tls import Tls
+from ..host.seam import Host
+from ..identity import PeerId
+from ..libp2p import Libp2pResponder
+from ..limits import Arrivals, Entry, HalfOpen, Limits
+from ..link.link import Link
+from ..link.links import Links
+from ..networks import path_kind_to
+from ..rates import Bucket, Rate
+
+LANE_BYTE: Final = b"\x16"
+MULTISTREAM_BYTE: Final = b"\x13"
+_GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, TransportError)
+
+Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
+
+
+class Accepting:
+    """Acceptor of connections for one endpoint, which bounds those that are still half open."""
+
+    def __init__(
+        self,
+        host: Host,
+        guard: Guard,
+        certificate: Certificate,
+        door: Door,
+        links: Links,
+        limits: Limits,
+        *,
+        libp2p: Callable[[], Libp2pResponder | None],
+        punched: Callable[[PeerId, str], bool],
+    ) -> None:
+        """`libp2p` returns the responder for libp2p programs, or None. `punched` says whether a
+        peer at an IP address came through a hole that this node punched."""
+        self.firsts: dict[int, Greeter] = {}
+        """Other handlers of connections, by the first byte that they take."""
+        self.half_open = HalfOpen(limits)
+        self._host = host
+        self._guard = guard
+        self._certificate = certificate
+        self._door = door
+        self._links = links
+        self._limits = limits
+        self._libp2p = libp2p
+        self._punched = punched
+        self._arrivals = Arrivals(limits)
+
+    async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        """Accept connections until cancelled. Links run in `nursery`."""
+        rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
+        refusals = Bucket(rate, self._host.now())
+        while True:
+            try:
+                stream = await listener.accept()
+                address = str(stream.socket.getpeername()[0])
+            except OSError:  # no file descriptor is left, or the peer has hung up already
+                await trio.sleep(defaults.ACCEPT_PAUSE_S)
+                continue
+            now = self._host.now()
+            entry = self._let_in(address, now)
+            if entry is None:
+                stream.socket.close()
+                pause = not refusals.take(now)  # a flood of refusals is not cheap
+            else:
+                end = stream.socket.close
+                self._guard.start(nursery, address, self._greet, stream, entry, nursery, end=end)
+                del end
+                pause = self.half_open.count > defaults.ACCEPT_BURST  # nor are handshakes
+            del stream  # a reference would keep it open until the next connection comes
+            if pause:
+                await trio.sleep(defaults.ACCEPT_PAUSE_S)
+
+    def _let_in(self, address: str, now: float) -> Entry | None:
+        """Count a connection as half open, or return None if a bound is reached."""
+        entry = self.half_open.enter(address, now)
+        if entry is not None and not self._arrivals.allow(entry, now):
+            self.half_open.leave(entry)
+            return None
+        return entry
+
+    async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
+        """Turn an accepted connection into a link or a libp2p conversation, or close it."""
+        connected: Connected | None = None
+        first = b""
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                first = await stream.receive_some(defaults.SMALL_READ_BYTES)
+                if first[:1] == LANE_BYTE:
+                    connected = await self._greet_lane(TcpByteStream(stream), first)
+                elif first and first[0] in self.firsts:
+                    await self.firsts[first[0]](first, stream)
+        except _GONE:
+            pass
+        finally:
+            self.half_open.leave(entry)
+            if connected is None and first[:1] != MULTISTREAM_BYTE:
+                stream.socket.close()
+        if connected is not None:
+            path_kind = path_kind_to(connected.secured.address[0])
+            if path_kind is PathKind.DIRECT and self._punched(
+                connected.peer, connected.secured.address[0]
+            ):
+                path_kind = PathKind.PUNCHED
+            self._links.take_up(connected, path_kind, nursery)
+        elif first[:1] == MULTISTREAM_BYTE:
+            await self._serve_libp2p(stream, first)
+
+    async def _greet_lane(self, pipe: ByteStream, first: bytes) -> Connected | None:
+        secured = SecureStream(pipe, Tls(self._certificate, server=True, expect=None), first)
+        await secured.handshake()
+        return await self._receive(secured)
+
+    async def _receive(self, secured: SecureStream) -> Connected | None:
+        """Run the listener's side of the hello. Return None if the peer was refused."""
+        try:
+            return await self._door.receive(secured, self._links.refusal)
+        except Refused as refused:
+            await self._door.refuse(secured, refused.code)
+            return None
+
+    async def join(
+        self, secured: SecureStream, path_kind: PathKind, name: str, nursery: trio.Nursery
+    ) -> Link:
+        """Return the link to the dialling peer over a secured stream. Raises DialFailed."""
+        try:
+            with trio.move_on_after(self._limits.handshake_s):
+                connected = await self._receive(secured)
+                if connected is not None:
+                    self._links.take_up(connected, path_kind, nursery)
+                    while (link := self._links.link(connected.peer)) is None:
+                        await self._links.news.park()
+                    return link
+        except PathLost:
+            secured.close()
+        except BaseException:
+            secured.close()
+            raise
+        raise DialFailed.unreachable(name, "its hello was not acceptable")
+
+    async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
+        libp2p = self._libp2p()
+        if libp2p is None:
+            stream.socket.close()
+        else:
+            await libp2p.serve(stream, first)

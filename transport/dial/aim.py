@@ -1,0 +1,126 @@
+"""Limiter of failed dials to addresses that peers named.
+
+An author can put a stranger's address into its record. Every peer that wants a link to the author
+then dials that address, again and again while it looks for a path. So each node bounds its failed
+dials by target (`punch.budget`): few where no peer has answered this node, more where one has. A
+dial that reaches the expected peer costs nothing. See docs/adr/0026.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import PathKind
+from ..errors import DialFailed
+from ..nat.punch.budget import Budget
+from ..nat.punch.defaults import PunchLimits
+from ..networks import may_dial_port, path_kind_to, plain_ip, targets
+
+
+class Aim:
+    """Limiter of failed dials by target, for one node.
+
+    `now` is the host's clock. In ten minutes `misses` dials may fail at a target where a peer has
+    answered, and `strange` elsewhere. A QUIC dial sends several datagrams of 1,200 bytes, so it
+    counts more at the former and has its own bound, `strange_udp`, at the latter.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        *,
+        misses: int = defaults.AIM_MISSES,
+        strange: int = defaults.AIM_STRANGE,
+        strange_udp: int = defaults.AIM_STRANGE_UDP[0],
+        memory: int = defaults.AIM_TARGETS,
+    ) -> None:
+        limits = replace(PunchLimits(), targets=memory)
+        udp = replace(limits, target_datagrams=strange_udp, window_s=defaults.AIM_STRANGE_UDP[1])
+        self._now = now
+        self._window_s = limits.window_s
+        self._known = Budget(replace(limits, target_datagrams=misses))
+        self._strange = Budget(replace(limits, target_datagrams=strange))
+        self._strange_udp = Budget(udp)
+        self._near_tried: OrderedDict[str, float] = OrderedDict()
+        self._under_way: Counter[tuple[Budget, str]] = Counter()
+        self._answered: OrderedDict[str, None] = OrderedDict()
+        self._given: set[tuple[str, int]] = set()
+
+    def give(self, address: Address) -> None:
+        """Allow any port at an address that the owner named."""
+        self._given.add((address.host, address.port))
+
+    def answered(self, ip: str) -> None:
+        """Note that a peer answered at an IP address, or connected from it."""
+        if plain_ip(ip) is None:
+            return
+        name = targets(ip)[0].name
+        self._near_tried.pop(ip, None)
+        self._answered[name] = None
+        self._answered.move_to_end(name)
+        while len(self._answered) > defaults.AIM_KNOWN:
+            self._answered.popitem(last=False)
+
+    def is_known(self, address: Address) -> bool:
+        """Return whether a peer has answered there, at any port, or the owner named the address."""
+        given = (address.host, address.port) in self._given
+        return given or targets(address.host)[0].name in self._answered
+
+    @contextmanager
+    def at(self, address: Address) -> Iterator[None]:
+        """Context of one dial, which counts as failed if the block raises.
+
+        Host names and loopback addresses do not count, because only the owner can name them. Nor
+        do private addresses where a peer has answered. Raises DialFailed: `forbidden` (a port
+        below 1024 but for 443 that the owner did not name), `too-often`.
+        """
+        if not may_dial_port(address.port) and (address.host, address.port) not in self._given:
+            raise DialFailed("forbidden", f"`{address}`: peers cannot name ports below 1024")
+        ip = plain_ip(address.host)
+        path_kind = PathKind.LOOPBACK if ip is None else path_kind_to(ip)
+        known = self.is_known(address)
+        if ip is None or path_kind is PathKind.LOOPBACK or (path_kind is PathKind.LAN and known):
+            yield
+            return
+        if path_kind is PathKind.LAN and not self._may_knock(ip):
+            raise DialFailed("too-often", f"too many private addresses like `{ip}` did not answer")
+        udp = address.transport == "udp"
+        budget, cost = self._known, defaults.AIM_UDP_COST if udp else 1
+        if not known:
+            budget, cost = self._strange_udp if udp else self._strange, 1
+        yield from self._count(budget, ip, cost, address)
+
+    def _count(self, budget: Budget, ip: str, cost: int, address: Address) -> Iterator[None]:
+        key = budget, targets(ip)[0].name
+        if budget.datagrams_left(ip, self._now()) - self._under_way[key] < cost:
+            raise DialFailed("too-often", f"too many recent dials to `{address}` failed")
+        self._under_way[key] += cost
+        try:
+            yield
+        except BaseException:
+            for _ in range(cost):
+                budget.datagram(ip, self._now())
+            raise
+        else:
+            self.answered(ip)
+        finally:
+            self._under_way[key] -= cost
+            if not self._under_way[key]:
+                del self._under_way[key]
+
+    def _may_knock(self, ip: str) -> bool:
+        """Return whether a private address may be dialled.
+
+        A stranger's records must not make this node scan its own network.
+        """
+        now, tried = self._now(), self._near_tried
+        while tried and next(iter(tried.values())) + self._window_s <= now:
+            tried.popitem(last=False)
+        if ip not in tried and len(tried) >= defaults.AIM_NEAR:
+            return False
+        tried[ip] = now
+        tried.move_to_end(ip)
+        return True

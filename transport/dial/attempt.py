@@ -1,0 +1,187 @@
+"""One connection attempt: dials several addresses of a peer, likelier ones slightly earlier.
+
+The order is that of happy eyeballs (RFC 8305): addresses on the own network and IPv6 first, IP
+versions alternating, 250 ms apart. Relays follow soon after, because a relayed path brings the
+first reply where no address does.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import PathKind
+from ..errors import DialFailed
+from ..guard import mishap_of
+from ..identity import PeerId
+from ..link.link import Link
+from ..networks import path_kind_to
+from .endpoint import Endpoint
+
+
+class Allows(Protocol):
+    """The strategies that are allowed (`ladder.Strategies`)."""
+
+    @property
+    def direct(self) -> bool: ...
+
+    @property
+    def udp(self) -> bool: ...
+
+    @property
+    def relay(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One address of a peer, to be tried after `after` seconds. For a circuit, `others` are further
+    addresses through the same relay."""
+
+    peer: PeerId
+    address: Address
+    path_kind: PathKind
+    after: float
+    others: tuple[Address, ...] = ()
+
+
+def order(
+    addresses: Sequence[Address],
+    peer: PeerId,
+    allows: Allows,
+    linked: Collection[PeerId] = (),
+    own: Sequence[Address] = (),
+) -> list[Attempt]:
+    """Return what to try, and when: at most `defaults.CLIMB_ADDRESSES` addresses, and at most
+    `defaults.CLIMB_CIRCUITS` relays, `linked` ones first. `own` are relays at which this node has
+    a reservation: they may know or find the peer, even if the peer does not name them."""
+    tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
+    udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
+    circuits = [each for each in addresses if each.relay is not None]
+    near = [each for each in tcp if path_kind_to(each.host) is not PathKind.DIRECT]
+    far = [each for each in tcp if path_kind_to(each.host) is PathKind.DIRECT]
+    direct = [*near, *_alternate(far)] if allows.direct else []
+    direct += udp if allows.udp else []
+    direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
+    step, apart = defaults.STAGGER_S, defaults.RELAYS_STAGGER_S
+    found = [
+        Attempt(peer, address, path_kind_to(address.host), index * step)
+        for index, address in enumerate(direct)
+    ]
+    first = step if direct else 0.0
+    if allows.relay:
+        found += [
+            Attempt(peer, address, PathKind.RELAYED, first + index * apart, tuple(others))
+            for index, (address, *others) in enumerate(
+                _by_relay(circuits, linked)[: defaults.CLIMB_CIRCUITS]
+            )
+        ]
+        named = {each.relay.peer for each in circuits if each.relay is not None}
+        ours = [each for each in own if each.peer not in named and each.peer != peer]
+        first = defaults.OWN_RELAYS_S if found else 0.0
+        found += [
+            Attempt(peer, relay.through(peer), PathKind.RELAYED, first + index * apart)
+            for index, relay in enumerate(ours[: defaults.CLIMB_OWN])
+        ]
+    return sorted(found, key=lambda each: each.after)
+
+
+def _alternate(addresses: Sequence[Address]) -> list[Address]:
+    """Alternate IPv6 with IPv4 addresses and names; keep the order within each."""
+    six = [each for each in addresses if ":" in each.host]
+    four = [each for each in addresses if ":" not in each.host]
+    found: list[Address] = []
+    while six or four:
+        found += [pile.pop(0) for pile in (six, four) if pile]
+    return found
+
+
+def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[list[Address]]:
+    """Group addresses by relay, because a second circuit through one relay is a waste. Relays that
+    are linked already come first."""
+    found: dict[PeerId, list[Address]] = {}
+    for each in dict.fromkeys(circuits):
+        if each.relay is not None and each.relay.peer is not None:
+            found.setdefault(each.relay.peer, []).append(each)
+    order = sorted(found, key=lambda relay: relay not in linked)
+    return [found[relay][: defaults.CLIMB_CIRCUITS] for relay in order]
+
+
+class ConnectionAttempt:
+    """A connection attempt to one peer. Tasks that want the link wait for `first`."""
+
+    def __init__(self, peer: PeerId, endpoint: Endpoint) -> None:
+        self.peer = peer
+        self.over = False
+        self._found = False  # an attempt has worked
+        self._endpoint = endpoint
+        self._failures: list[DialFailed] = []
+        self._news = trio.Event()
+        self._scopes: dict[trio.CancelScope, PathKind] = {}
+
+    @property
+    def spent(self) -> bool:
+        """Whether it found a link that has ended since. The attempts left may find no other."""
+        return self._found and self._endpoint.link(self.peer) is None
+
+    async def first(self) -> Link:
+        """Return the link once a path carries it. Raises DialFailed when nothing is left to try."""
+        while True:
+            link = self._endpoint.link(self.peer)
+            if link is not None and link.connected:
+                await trio.lowlevel.checkpoint()
+                return link
+            if self.over:
+                await trio.lowlevel.checkpoint()
+                raise self._failure()
+            await self._news.wait()
+
+    def _failure(self) -> DialFailed:
+        """Return the most informative failure. A refusal by the peer itself comes before a timeout,
+        and that before a reply of another peer at the same address on another network."""
+        if not self._failures:
+            return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
+        ranks = dict.fromkeys(("unreachable", "timeout", "refused", "no-reservation"), 1)
+        ranks |= dict.fromkeys(("self", "wrong-peer"), 2)
+        return min(self._failures, key=lambda error: ranks.get(error.code, 0))
+
+    async def run(
+        self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
+    ) -> None:
+        """Run all attempts to their end. One that succeeds cancels those that cannot do better."""
+        async with trio.open_nursery() as nursery:
+            for attempt in attempts:
+                nursery.start_soon(self._try, attempt, dial)
+
+    async def _try(self, attempt: Attempt, dial: Callable[[Attempt], Awaitable[Link]]) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = attempt.path_kind
+            try:
+                await trio.sleep(attempt.after)
+                place = str(attempt.address)
+                with self._endpoint.guard.around(place, instead=mishap_of(place)):
+                    await dial(attempt)
+            except DialFailed as error:
+                self._failures.append(error)
+            else:
+                self._reached(attempt.path_kind, scope)
+            finally:
+                del self._scopes[scope]
+                self._wake()
+
+    def _reached(self, path_kind: PathKind, mine: trio.CancelScope) -> None:
+        self._found = True
+        for scope, other in self._scopes.items():
+            if scope is not mine and other.rank >= path_kind.rank:
+                scope.cancel()
+
+    def finish(self) -> None:
+        """End this attempt: nothing more is tried."""
+        self.over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()

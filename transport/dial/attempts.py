@@ -1,0 +1,120 @@
+"""All connection attempts of a node, and searches for a new path of a link that has lost all. Each
+peer has at most one attempt at a time, which all tasks that want the link share."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..host.seam import Host
+from ..identity import PeerId
+from ..link.link import Link
+from ..relay.vouch import is_relayed
+from .attempt import Attempt, ConnectionAttempt
+from .endpoint import Endpoint
+from .rescue import pace, times
+from .rounds import Rounds
+
+AddressBook = Callable[[PeerId], Sequence[Address]]
+"""Returns the addresses at which a peer says it can be reached, as far as they are trusted."""
+
+
+class ConnectionAttempts:
+    """Runner of connection attempts. `nursery` is set while the node serves; without it every
+    attempt ends at once.
+
+    `book` returns a peer's addresses. `attempts(peer, addresses, own)` returns what to try, and
+    with `own` through this node's own relays too. `dial` makes one attempt or raises DialFailed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        *,
+        book: AddressBook,
+        attempts: Callable[[PeerId, Sequence[Address], bool], list[Attempt]],
+        dial: Callable[[Attempt], Awaitable[Link]],
+    ) -> None:
+        self.nursery: trio.Nursery | None = None
+        self._host = host
+        self._endpoint = endpoint
+        self._book = book
+        self._attempts = attempts
+        self._dial = dial
+        self._climbs: dict[PeerId, ConnectionAttempt] = {}
+        self._searches: dict[PeerId, Rounds[None]] = {}  # by peer whose link has no path
+
+    def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> ConnectionAttempt:
+        """Return the connection attempt to a peer that is under way, or start a new one."""
+        climb = self._climbs.get(peer)
+        if climb is not None and not climb.over and not climb.spent:
+            return climb
+        climb = self._climbs[peer] = ConnectionAttempt(peer, self._endpoint)
+        if self.nursery is None:
+            climb.finish()
+            return climb
+        guard = self._endpoint.guard
+        guard.start(self.nursery, peer, self._run, climb, addresses, timeout)
+        return climb
+
+    async def _run(
+        self, climb: ConnectionAttempt, addresses: Sequence[Address], timeout: float
+    ) -> None:
+        attempts = self._attempts(climb.peer, addresses, True)
+        try:
+            with trio.move_on_after(timeout):
+                await climb.run(attempts, self._dial)
+        finally:
+            climb.finish()
+            if self._climbs.get(climb.peer) is climb:
+                del self._climbs[climb.peer]
+
+    async def fetch(self, peer: PeerId) -> None:
+        """Try to make a direct link to a peer that another node wants to reach through this one. A
+        relayed path may come first, but not by a relay that would search for the peer in turn."""
+        attempts = self._attempts(peer, self._book(peer), False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ConnectionAttempt(peer, self._endpoint).run, attempts, self._dial)
+            while nursery.child_tasks or self._endpoint.link(peer) is not None:
+                link = self._endpoint.link(peer)
+                if link is not None and link.connected and not is_relayed(link):
+                    break
+                await trio.sleep(defaults.FETCH_LOOK_S)
+            nursery.cancel_scope.cancel()
+
+    async def find(self, link: Link) -> None:
+        """Search for a new path for a link that has lost all its paths, until cancelled."""
+        rounds: Rounds[None] = Rounds(
+            self._host,
+            pause=defaults.FIND_S,
+            every=pace(self._host),
+            times=lambda: times(link, len(self._searches)),
+        )
+        self._searches[link.peer] = rounds
+        try:
+            await rounds.run(lambda: self._look_once(link.peer))
+        finally:
+            if self._searches.get(link.peer) is rounds:
+                del self._searches[link.peer]
+
+    async def _look_once(self, peer: PeerId) -> None:
+        with trio.move_on_after(defaults.CLIMB_S):
+            attempts = self._attempts(peer, self._book(peer), True)
+            await ConnectionAttempt(peer, self._endpoint).run(attempts, self._dial)
+
+    def found(self, peer: PeerId) -> None:
+        """Search for other paths at once if this peer's link has its path back.
+
+        The network is most likely back, too. A path to any other peer does not show that: a node
+        that is cut off from half of the swarm makes new links to the other half all the time.
+        """
+        if peer in self._searches:
+            self.search_again()
+
+    def search_again(self) -> None:
+        """Make all searches for a path try again at once: the network may be back."""
+        self._endpoint.rescue.wake()
+        for search in self._searches.values():
+            search.wake()

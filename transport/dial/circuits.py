@@ -1,0 +1,170 @@
+"""Relayed links: opens circuits to peers through shoal's and libp2p's relays, and takes them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import PathKind
+from ..errors import DialFailed
+from ..identity import PeerId
+from ..libp2p.client import CircuitClient
+from ..libp2p.muxstream import MuxStream
+from ..link.link import Link
+from ..nat.knowledge import Knowledge
+from ..relay.circuit import CircuitByteStream
+from ..relay.client import RelayClient
+from ..relay.vouch import Vouched
+from .endpoint import Endpoint
+
+
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """Opening of one circuit to a peer through one relay, shared by all its dialers."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    waiting: int = 0
+    begun: bool = False
+    result: Link | DialFailed | None = None
+
+
+class Circuits:
+    """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
+
+    Only a few circuits open at once through one relay. An opening that has begun is finished even
+    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it. An
+    opening is cancelled only if another path carries the link by then. `nursery` is set while the
+    node serves.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        relays: RelayClient,
+        foreign: CircuitClient,
+        knowledge: Knowledge,
+        *,
+        link_relay: Callable[[Address, Sequence[Address]], Awaitable[None]],
+        improve: Callable[[Link, bool], None],
+    ) -> None:
+        """`link_relay` links a relay by any of its addresses, or raises DialFailed.
+        `improve(link, at_once)` is called with each relayed link, to make it direct."""
+        self._endpoint = endpoint
+        self._relays = relays
+        self._foreign = foreign
+        self._knowledge = knowledge
+        self._link_relay = link_relay
+        self._improve = improve
+        self.nursery: trio.Nursery | None = None
+        self._openings: dict[tuple[PeerId | None, PeerId], _Opening] = {}
+        self._turns: dict[PeerId | None, trio.Semaphore] = {}
+
+    async def dial(self, relay: Address, peer: PeerId, others: Sequence[Address] = ()) -> Link:
+        """Return a link to a peer through a relay of either kind. `others` are further addresses of
+        the relay. Raises DialFailed."""
+        if self.nursery is None:
+            raise DialFailed("not-running", "the node is not running")
+        key = relay.peer, peer
+        opening = self._openings.get(key)
+        if opening is None:
+            opening = self._openings[key] = _Opening()
+            guard = self._endpoint.guard
+            guard.start(self.nursery, peer, self._run, opening, relay, peer, others)
+        opening.waiting += 1
+        try:
+            await opening.done.wait()
+        finally:
+            opening.waiting -= 1
+            link = self._endpoint.link(peer)
+            carried = link is not None and link.connected
+            if not opening.waiting and (carried or not opening.begun):
+                opening.scope.cancel()
+        if isinstance(opening.result, Link):
+            return opening.result
+        raise opening.result or DialFailed("closed", f"the dial to `{peer}` was cancelled")
+
+    async def _run(
+        self, opening: _Opening, relay: Address, peer: PeerId, others: Sequence[Address]
+    ) -> None:
+        turns = self._turns.setdefault(relay.peer, trio.Semaphore(defaults.OPENINGS_PER_RELAY))
+        try:
+            with opening.scope:
+                async with turns:
+                    opening.begun = True
+                    opening.result = await self._dial(relay, peer, others)
+        except DialFailed as error:
+            opening.result = error
+        finally:
+            del self._openings[relay.peer, peer]
+            if not any(of == relay.peer for of, _ in self._openings):
+                self._turns.pop(relay.peer, None)
+            opening.done.set()
+
+    async def _dial(self, relay: Address, peer: PeerId, others: Sequence[Address]) -> Link:
+        try:
+            await self._link_relay(relay, others)
+            pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
+        except DialFailed as error:
+            if error.code not in ("tls-failed", "unreachable"):
+                raise
+            return await self._dial_foreign(relay, peer)
+        name = f"{peer} through {relay.peer}"
+        try:
+            with trio.fail_after(defaults.CLIMB_S):
+                link = await self._endpoint.join(
+                    pipe, PathKind.RELAYED, expect=peer, server=False, name=name
+                )
+        except DialFailed as error:
+            if pipe.failure is not None:  # the relay's own code says more
+                raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
+            raise error from None
+        except trio.TooSlowError:
+            raise DialFailed("timeout", f"`{name}` did not answer") from None
+        self._knowledge.vouch(peer, pipe.seen, relay.peer)
+        self._improve(link, True)
+        return link
+
+    async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
+        """Dial through a relay that does not speak shoal's protocol, and may be libp2p's."""
+        with trio.move_on_after(defaults.CLIMB_S):
+            with self._endpoint.aim.at(relay):
+                pipe = await self._foreign.dial(relay.through(peer))
+            link = await self._endpoint.join(
+                pipe,
+                PathKind.RELAYED,
+                expect=peer,
+                server=False,
+                name=f"{peer} through {relay.peer}",
+            )
+            self._improve(link, True)
+            return link
+        raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
+
+    async def keep(self, relay: Address) -> None:
+        """Hold a reservation at a libp2p relay, and renew it when lost, until cancelled."""
+        while True:
+            held = any(each.relay == relay for each in self._foreign.addresses())
+            if not held and not self._relays.reachable:
+                guard = self._endpoint.guard.around(str(relay))
+                with guard, suppress(DialFailed), trio.move_on_after(defaults.CLIMB_S):
+                    await self._foreign.reserve(relay)
+            await trio.sleep(defaults.FOREIGN_S)
+
+    async def take(
+        self, pipe: CircuitByteStream, source: PeerId, relay: PeerId, seen: Vouched | None
+    ) -> None:
+        """Accept a circuit through a shoal relay, which vouches for the address of its source."""
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=source, server=True)
+            self._knowledge.vouch(source, seen, relay)
+            self._improve(link, False)
+
+    async def take_foreign(self, pipe: MuxStream) -> None:
+        """Accept a circuit through a libp2p relay, whose word about the source is not trusted."""
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=None, server=True)
+            self._improve(link, False)

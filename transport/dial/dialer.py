@@ -1,0 +1,490 @@
+"""The dialer: finds a path to a peer by all strategies, then keeps improving it.
+
+`Dialer` joins the endpoint and its links, the UDP port, port mapping, discovery on the own network,
+address observations by peers, hole punching and relays. Several strategies are tried at once. The
+first path that works carries the link, and a better one takes over. `PathKind` lists the path kinds
+from best to worst.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import ByteStream, PathKind
+from ..errors import DialFailed, HostError
+from ..handshake.meeting import Connected
+from ..host.datagrams import Datagrams, Place
+from ..host.seam import Host
+from ..identity import PeerId
+from ..libp2p.client import CircuitClient
+from ..link.link import Link
+from ..nat.knowledge import Knowledge
+from ..nat.portmap.mapper import PortMapper
+from ..nat.portmap.mapping import Mapping
+from ..nat.punch.defaults import PunchLimits
+from ..nat.punch.outcome import Outcome
+from ..nat.punch.puncher import Puncher
+from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
+from ..nat.reach.measuring import Mapped
+from ..nat.reach.service import Reach
+from ..nat.vouching import Vouching
+from ..nat.whereabouts import Whereabouts
+from ..networks import path_kind_to
+from ..relay.client import RelayClient
+from ..relay.defaults import RelayLimits
+from ..relay.service import RelayService
+from ..relay.vouch import Vouched, is_relayed, seen_at
+from ..udp.port import UdpPort
+from ..udp.quic import QuicByteStream
+from .attempt import Attempt, order
+from .attempts import AddressBook, ConnectionAttempts
+from .circuits import Circuits
+from .direct import Direct
+from .endpoint import Endpoint
+from .families import Families
+from .improving import Improving
+from .longpaths import LongPaths
+from .neighbourhood import Neighbourhood
+from .networkchange import Network
+from .ports import Places, Ports
+from .webport import WebPort
+
+_DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """The strategies that this node uses. Tests and cautious owners can leave out any."""
+
+    direct: bool = True  # dialling TCP addresses
+    udp: bool = True  # a UDP port at all: dialling, punching and observing over it
+    lan: bool = True  # multicast on the own network
+    mapping: bool = True  # asking the router to map a port
+    punch_tcp: bool = True
+    punch_udp: bool = True
+    prediction: bool = True  # finding the port of a NAT that picks one for each peer
+    relay: bool = True  # using relays; `RelayLimits` says what this node lends as one
+
+
+ALL_STRATEGIES: Final = Strategies()
+
+
+class Dialer:
+    """Dialer of one node. `book` returns peers' addresses. `key` is secret and survives
+    restarts."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        *,
+        strategies: Strategies | None = None,
+        relaying: RelayLimits | None = None,
+        observes: bool = True,
+        web_port: bool = True,
+        key: bytes = b"",
+        book: AddressBook = lambda peer: (),
+        foreign: Sequence[Address] = (),
+    ) -> None:
+        """`web_port`: listen on TCP 443 as well while this node is reachable. `foreign` are libp2p
+        relays at which to hold a reservation."""
+        self.endpoint = endpoint
+        self.strategies = strategies = strategies or Strategies()
+        self.book = book
+        self._host = host
+        self._nursery: trio.Nursery | None = None
+        self._on_change: list[Callable[[], None]] = []
+        self.udp = UdpPort(host, guard=endpoint.guard) if strategies.udp else None
+        self.ports = Ports(endpoint, self.udp)
+        self.direct = Direct(endpoint, self.udp)
+        self.reach = Reach(
+            host,
+            endpoint,
+            self.udp,
+            volunteer=observes,
+            seen_at=self._seen_at,
+            guard=endpoint.guard,
+        )
+        self.mapper = PortMapper(host, key=key, guard=endpoint.guard)
+        self.relays = RelayClient(host, endpoint, reach=self.direct.reach)
+        self.climbs = ConnectionAttempts(
+            host,
+            endpoint,
+            book=lambda peer: self.book(peer),
+            attempts=self._attempts,
+            dial=self._attempt,
+        )
+        self.relaying = RelayService(
+            host, endpoint, relaying or RelayLimits(), fetch=self.climbs.fetch
+        )
+        self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self.web_port = WebPort(endpoint, self.whereabouts) if web_port else None
+        self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
+        self._families = Families(host, endpoint, book)
+        limits = PunchLimits()
+        if not strategies.punch_tcp:
+            limits = replace(limits, tcp_tries=0)
+        if not strategies.prediction:
+            limits = replace(limits, searches=0)
+        self.puncher = Puncher(
+            host,
+            endpoint,
+            self.udp if strategies.punch_udp else None,
+            self.knowledge,
+            self._punched,
+            limits=limits,
+            guard=endpoint.guard,
+            look=lambda peer: self.vouching.ask(peer),
+        )
+        endpoint.punched = self.puncher.opened
+        if endpoint.libp2p is not None:
+            endpoint.relay_for_libp2p(self.relaying.book)
+        self.foreign = CircuitClient(
+            host,
+            endpoint.identity,
+            protocols=endpoint.libp2p.protocols if endpoint.libp2p is not None else dict,
+            port=lambda: endpoint.port,
+            guard=endpoint.guard,
+        )
+        self._foreign_relays = tuple(foreign)
+        self.foreign.on_circuit(
+            lambda pipe, source, relay: self._take_soon(pipe, self.circuits.take_foreign)
+        )
+        self.foreign.on_change(self._changed)
+        self.vouching = Vouching(host, endpoint, self.knowledge)
+        self.direct.is_seen = self.vouching.is_seen
+        self._improving = Improving(self.puncher, endpoint.guard)
+        self.circuits = Circuits(
+            endpoint,
+            self.relays,
+            self.foreign,
+            self.knowledge,
+            link_relay=self._link_relay,
+            improve=self._improve,
+        )
+        endpoint.finder = self.climbs.find
+        endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
+        endpoint.on_observed(self._observed)
+        endpoint.on_path(self._path_found)
+        self.relays.on_change(self._relays_changed)
+        self.relays.on_circuit(lambda pipe, *told: self._take_soon(pipe, self.circuits.take, *told))
+        self.relays.on_seen(self.knowledge.vouch)
+        self.mapper.on_change(self._mapped)
+        if self.udp is not None:
+            self.udp.on_stun(self._stun)
+            self.udp.on_byte_stream(self._udp_came)
+
+    # Used by other components.
+
+    def addresses(self) -> list[Address]:
+        """Return the addresses at which others can reach this node (`Whereabouts.addresses`)."""
+        return [*self.whereabouts.addresses(), *self.foreign.addresses()]
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Register `callback()`, called whenever `addresses` may have changed."""
+        self._on_change.append(callback)
+
+    def outcome(self, peer: PeerId) -> Outcome | None:
+        """Return the outcome of the last attempt to punch through to a peer, or None."""
+        return self.puncher.outcomes.get(peer)
+
+    async def connect(
+        self,
+        peer: PeerId,
+        addresses: Sequence[Address] = (),
+        *,
+        timeout: float,
+        needed: bool = True,
+    ) -> Link:
+        """Return the link to a peer, by whichever address answers first; better paths follow by
+        themselves. Without addresses the book is asked. Upkeep of the network is not `needed`: a
+        relayed path suffices if only a birthday search would find a direct one. Raises
+        DialFailed."""
+        if not needed:
+            link = await self._connect(peer, addresses, timeout)
+        else:
+            with self._improving.needing(peer):
+                link = await self._connect(peer, addresses, timeout)
+                self.need(link)
+        link.keep()
+        return link
+
+    def need(self, link: Link) -> None:
+        """Note that a component uses this link, and try harder for a direct path from now on."""
+        self._improving.need(link)
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
+        """Return the link to a peer for a few questions only. If the link is new it may be ended
+        after them (`Link.brief`). Raises DialFailed."""
+        with self.endpoint.briefly(peer):
+            return await self._connect(peer, addresses, timeout)
+
+    async def _connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Link:
+        with trio.move_on_after(timeout):
+            while True:
+                link = self.endpoint.link(peer)
+                if link is not None and link.connected:
+                    await trio.lowlevel.checkpoint()
+                    return link
+                climb = self.climbs.to(peer, addresses or self.book(peer), timeout)
+                try:
+                    return await climb.first()
+                except DialFailed:
+                    if self.endpoint.link(peer) is None:
+                        raise
+                await trio.sleep(defaults.FIND_S)  # another task searches for its path as well
+        raise DialFailed("timeout", f"`{peer}` did not answer within {timeout:g} s")
+
+    async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
+        """Return the link to the peer at an address of any kind.
+
+        `given` says that the owner named the address. Raises DialFailed.
+        """
+        if given:
+            self.endpoint.aim.give(address)
+        if address.peer is not None:
+            return await self.connect(address.peer, [address], timeout=timeout)
+        if address.transport != "tcp":
+            raise DialFailed("bad-address", f"`{address}` does not name its peer")
+        return await self.endpoint.dial(address, timeout=timeout)
+
+    def network_changed(self) -> None:
+        """React to changed addresses or routers: check every path, and retry what had been given
+        up."""
+        self.mapper.refresh()
+        for link in self.endpoint.links():
+            link.look()
+        self.climbs.search_again()
+        self._improving.hurry()
+
+    # Running.
+
+    async def run(
+        self,
+        listen: str,
+        port: int,
+        *,
+        further: Places = (),
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen and serve until cancelled. Started with the port, the same for TCP and UDP.
+
+        Listening on `0.0.0.0` includes `::` if there is IPv6. Raises AddressInUse and HostError
+        before it has started.
+        """
+        failure: HostError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                number = await self.ports.listen(nursery, listen, port, further)
+            except HostError as error:  # raised below, so that it is not in a group
+                failure = error
+                nursery.cancel_scope.cancel()
+            else:
+                await self._serve(nursery, listen, number, task_status)
+        if failure is not None:
+            raise failure
+
+    async def _serve(
+        self, nursery: trio.Nursery, listen: str, port: int, task_status: trio.TaskStatus[int]
+    ) -> None:
+        self._nursery = self.climbs.nursery = self.circuits.nursery = nursery
+        try:
+            await nursery.start(self.puncher.run)
+            await nursery.start(self.reach.run)
+            nursery.start_soon(self._watch_network)
+            nursery.start_soon(self._watch_reach, listen)
+            if self.udp is not None:
+                nursery.start_soon(LongPaths(self._host, self.endpoint, self.direct.dial_place).run)
+            near = path_kind_to(listen) is PathKind.LOOPBACK  # only this machine can connect
+            if self.strategies.relay:
+                nursery.start_soon(self.relays.run)
+                await nursery.start(self.foreign.run)
+                for relay in self._foreign_relays:
+                    nursery.start_soon(self.circuits.keep, relay)
+            if self.strategies.mapping and not near:
+                nursery.start_soon(self.mapper.run, port, self.udp.port if self.udp else 0)
+            if self.strategies.lan and not near:
+                nursery.start_soon(self.neighbourhood.run, port)
+            task_status.started(port)
+            await trio.sleep_forever()
+        finally:
+            self._nursery = self.climbs.nursery = self.circuits.nursery = None
+
+    async def _watch_network(self) -> None:
+        network = Network(self._host)
+        while True:
+            await trio.sleep(defaults.NETWORK_S)
+            if network.has_changed():
+                self.network_changed()
+            self._improve_relayed()
+
+    async def _watch_reach(self, listen: str) -> None:
+        version = 0
+        while True:
+            shown = self.whereabouts.shown_reachable()
+            if shown is not None:
+                if self.web_port is not None:
+                    await self.web_port.tend(listen, shown)
+                self.relaying.reachable = shown
+            self.relays.everywhere = self.whereabouts.everywhere()
+            self.relays.reachable = self.whereabouts.reachable()
+            self._changed()
+            version = await self.reach.changed(version)
+
+    # Connection attempts.
+
+    def _attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
+        """Return what to try, and when. With `own`, this node's own relays as well."""
+        found = self.knowledge.found_at(peer)
+        linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
+        ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
+        return order(
+            self.whereabouts.dialable(addresses, found),
+            peer,
+            self.strategies,
+            linked,
+            [each for each in ours if each is not None],
+        )
+
+    async def _attempt(self, attempt: Attempt) -> Link:
+        """Dial one address by one strategy. Raises DialFailed."""
+        address = attempt.address
+        if address.relay is not None:
+            others = [each.relay for each in attempt.others if each.relay is not None]
+            return await self.circuits.dial(address.relay, attempt.peer, others)
+        return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
+
+    async def _link_relay(self, relay: Address, others: Sequence[Address]) -> None:
+        """Make a direct link to a relay, by the given addresses or those in the book, and over both
+        IP versions if both ends have both. Raises DialFailed."""
+        if relay.peer is None or self._nursery is None:
+            return
+        link = self.endpoint.link(relay.peer)
+        if link is None or not link.connected:
+            known = [
+                relay,
+                *others,
+                *(each for each in self.book(relay.peer) if each.relay is None),
+            ]
+            await self.climbs.to(relay.peer, known, defaults.CLIMB_S).first()
+        await self._families.meet(relay, self._nursery)
+
+    def _improve(self, link: Link, at_once: bool) -> None:
+        if self._nursery is not None:
+            self._improving.begin(link, self._nursery, at_once=at_once)
+
+    def _improve_relayed(self) -> None:
+        """Improve links that have lost their direct path and use a relay, or that are needed
+        now."""
+        for link in self.endpoint.links():
+            if link.path_kind is PathKind.RELAYED:
+                self._improve(link, self.endpoint.peer < link.peer)
+                self._improving.look(link)
+
+    # Incoming connections and events.
+
+    def _take_soon(
+        self, pipe: ByteStream, take: Callable[..., Awaitable[None]], *told: object
+    ) -> None:
+        if self._nursery is None:
+            pipe.close()
+        else:
+            guard = self.endpoint.guard
+            guard.start(self._nursery, pipe.remote, take, pipe, *told, end=pipe.close)
+
+    async def _join(
+        self, pipe: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool
+    ) -> None:
+        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
+            await self.endpoint.join(pipe, path_kind, expect=expect, server=server)
+            if isinstance(pipe, QuicByteStream):
+                pipe.trust()
+
+    def _punched(self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind) -> None:
+        # TCP that both sides opened settles client and server by itself. Otherwise it was dialled.
+        server = not client and pipe.medium != "tcp"
+        self._take_soon(pipe, self._join, path_kind, peer, server)
+
+    def _udp_came(self, pipe: QuicByteStream) -> None:
+        peer = self.puncher.arrived(pipe)
+        path_kind = path_kind_to(pipe.remote[0])
+        if peer is not None and path_kind is PathKind.DIRECT:
+            path_kind = PathKind.PUNCHED
+        self._take_soon(pipe, self._join, path_kind, peer, True)
+
+    def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
+        if not self.puncher.on_stun(data, source, socket):
+            self.reach.on_stun(data, source, socket)
+
+    async def _dialled_back(self, first: bytes, stream: trio.SocketStream) -> None:
+        name = stream.socket.getpeername()
+        try:
+            while len(first) < _DIALBACK_BYTES:
+                piece = await stream.receive_some(_DIALBACK_BYTES - len(first))
+                if not piece:
+                    return
+                first += piece
+            self.reach.dialback_arrived(first, (str(name[0]), int(name[1])))
+        finally:
+            stream.socket.close()
+
+    def _observed(self, connected: Connected) -> None:
+        secured, place = connected.secured, connected.hello.observed
+        if connected.dialled and secured.medium == "tcp" and place is not None:
+            self.reach.observed_tcp(connected.peer, secured.address[0], place, secured.local_port)
+            if secured.local_port == self.endpoint.port:
+                self.knowledge.observed(place)
+
+    def _path_found(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        self.climbs.found(link.peer)
+        if path_kind is not PathKind.RELAYED:
+            self.puncher.met(link.peer, medium)
+            self._offer_relay(link, medium)
+
+    def _offer_relay(self, link: Link, medium: str) -> None:
+        """Tell the relay client where a peer can relay: a peer that was dialled, at that address; a
+        peer that dialled, only if the book has the address at which it is seen."""
+        known = [each for each in self.book(link.peer) if each.relay is None]
+        ip, port = link.address
+        if not link.identities.dialled:
+            known = [each for each in known if each.host == ip]
+        elif ip and medium == "tcp" and link.identities.port:
+            known.append(Address(ip, link.identities.port, link.peer))
+        elif ip and medium == "udp":
+            known.append(Address(ip, port, link.peer, transport="udp"))
+        self.relays.met([(link.peer, each) for each in known])
+
+    def _mapped(self, mapping: Mapping | None) -> None:
+        self.reach.port_mapped(
+            Mapped()
+            if mapping is None
+            else Mapped(
+                (mapping.address, mapping.tcp_port) if mapping.tcp_port else None,
+                (mapping.address, mapping.udp_port) if mapping.udp_port else None,
+                mapping.address,
+            )
+        )
+        self._changed()
+
+    def _seen_at(self, peer: PeerId) -> list[str]:
+        link = self.endpoint.link(peer)
+        seen = seen_at(link) if link is not None else Vouched("")
+        return [ip for ip in (seen.ip, seen.other) if ip]
+
+    def _relays_changed(self) -> None:
+        for held in self.relays.relays:
+            address = self.relays.address(held.relay)
+            if self._nursery is not None and address is not None:
+                guard, nursery = self.endpoint.guard, self._nursery
+                guard.start(nursery, str(address), self._families.meet, address, nursery)
+        self._changed()
+
+    def _changed(self) -> None:
+        for callback in self._on_change:
+            callback()

@@ -1,0 +1,72 @@
+"""Direct paths: dials a peer's addresses over TCP and QUIC."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import PathKind
+from ..errors import DialFailed
+from ..host.datagrams import Place
+from ..identity import PeerId
+from ..link.link import Link
+from ..networks import may_dial_port, path_kind_to
+from ..udp.port import UdpPort
+from .endpoint import Endpoint
+
+
+class Direct:
+    """Dialer of direct addresses, which bounds failed dials by target (`Endpoint.aim`).
+
+    It dials over QUIC only where a peer has answered or where others see the peer, because QUIC
+    repeats its datagrams to a host that does not answer.
+    """
+
+    def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
+        self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
+        """Returns whether other members see a peer at an IP address (`Vouching.is_seen`)."""
+        self._endpoint = endpoint
+        self._udp = udp
+
+    async def dial(self, address: Address, expect: PeerId | None, *, timeout: float) -> Link:
+        """Return a link with a path to the peer at an address.
+
+        `timeout` seconds bound the dial. Raises DialFailed.
+        """
+        if address.transport == "udp" and not await self._may_send(address, expect):
+            raise DialFailed("not-seen", f"no other member sees the peer at `{address}`")
+        if address.transport != "udp":
+            return await self._endpoint.reach(address, timeout=timeout)
+        with self._endpoint.aim.at(address):
+            return await self._dial_udp(address, expect)
+
+    async def _may_send(self, address: Address, peer: PeerId | None) -> bool:
+        near = path_kind_to(address.host) is not PathKind.DIRECT
+        if near or self._endpoint.aim.is_known(address) or self.is_seen is None or peer is None:
+            return True
+        return await self.is_seen(peer, address.host)
+
+    async def reach(self, address: Address, timeout: float) -> Link:
+        """Dial the peer that an address names, within `timeout` seconds. Raises DialFailed."""
+        with trio.move_on_after(timeout):
+            return await self.dial(address, address.peer, timeout=timeout)
+        raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
+    async def dial_place(self, place: Place, peer: PeerId) -> Link:
+        """Add a path to the UDP port of a peer that is already linked. Raises DialFailed."""
+        if not may_dial_port(place[1]):
+            raise DialFailed("forbidden", f"port {place[1]}: peers cannot name ports below 1024")
+        return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
+
+    async def _dial_udp(self, address: Address, expect: PeerId | None) -> Link:
+        if self._udp is None:
+            raise DialFailed("no-udp", "this node has no UDP port")
+        try:
+            pipe = await self._udp.dial((address.host, address.port), timeout=defaults.CLIMB_S)
+        except OSError as error:
+            raise DialFailed("unreachable", f"`{address}` does not answer: {error}") from None
+        path_kind, name = path_kind_to(address.host), str(address)
+        link = await self._endpoint.join(pipe, path_kind, expect=expect, server=False, name=name)
+        pipe.trust()
+        return link

@@ -1,0 +1,444 @@
+"""A node's TCP port: accepts, dials, exchanges hellos, and keeps one link to each peer.
+
+Byte streams of other kinds than TCP come in by `Endpoint.join` and are treated alike from TLS on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..browser.clear import BrowserSession, Clear
+from ..bytestream import ByteStream, PathKind
+from ..errors import MISHAP, DialFailed, HostError
+from ..guard import Guard, mishap_of
+from ..handshake.certificate import Certificate
+from ..handshake.hello import Admission
+from ..handshake.meeting import Connected, Door
+from ..handshake.secured import SecureStream
+from ..handshake.securing import first_bytes, secure
+from ..host.seam import Host
+from ..identity import Identity, PeerId
+from ..lane.shaper import Shaper
+from ..libp2p import Libp2pResponder
+from ..limits import Limits
+from ..link.calls import Handler
+from ..link.link import Link
+from ..link.links import Links
+from ..link.serving import StreamHandler
+from ..networks import path_kind_to
+from ..relay.book import RelayBook
+from .accepting import MULTISTREAM_BYTE, Accepting, Greeter
+from .aim import Aim
+from .introducing import Introducing
+from .rescue import Finder, Rescue
+from .tcp import connect, resolve
+
+
+class Endpoint:
+    """Listener, dialer and server of one node. Handlers may be registered before or while it runs.
+
+    A peer has at most one live link. Every Endpoint has a new `incarnation`, which tells peers
+    a restarted node from one whose connection broke. `finder` is asked for a path when a link
+    has lost its last one and dialling again does not restore it. `shaper` holds the owner's
+    bandwidth caps; None means none.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        *,
+        admission: Admission,
+        limits: Limits | None = None,
+        libp2p: bool = True,
+        shaper: Shaper | None = None,
+    ) -> None:
+        self.peer = identity.peer
+        self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
+        self.guard = Guard()
+        """Guard around all code that handles one peer. A daemon sets its `report`."""
+        self.guard.hang_up = self._hang_up
+        self.port = 0
+        self.listening: list[tuple[str, int]] = []
+        """IP addresses and ports on which this node listens."""
+        self._host = host
+        self._limits = limits or Limits()
+        self._certificate = Certificate.generate(identity, host)
+        self._door = Door(identity.peer, self.incarnation, admission, self._limits, self.guard)
+        self.aim = Aim(host.now)
+        """Limits dials to addresses that peers named."""
+        self.shaper = shaper
+        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
+        self._links = Links(
+            host, identity.peer, self.incarnation, self._limits, self.rescue, self.guard, shaper
+        )
+        self._accepting = Accepting(
+            host,
+            self.guard,
+            self._certificate,
+            self._door,
+            self._links,
+            self._limits,
+            libp2p=lambda: self.libp2p,
+            punched=lambda peer, ip: self.punched(peer, ip),
+        )
+        self._introducing = Introducing(identity.peer, self._door, self._links)
+        self._nursery: trio.Nursery | None = None
+        self.identity = identity
+        self._published: set[str] = set()
+        self.libp2p: Libp2pResponder | None = None
+        """The responder for libp2p programs, or None."""
+        if libp2p:
+            self.relay_for_libp2p(None)
+        self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
+        """Whether a TCP connection from a peer at an IP address came through a hole we punched."""
+        self._admission_news = trio.lowlevel.ParkingLot()
+        self.on_path(self._has_answered)
+
+    # Registration.
+
+    @property
+    def admission(self) -> Admission:
+        """The rule that decides which peers are let in. It may be replaced at any time; links that
+        are up stay."""
+        return self._door.admission
+
+    @admission.setter
+    def admission(self, admission: Admission) -> None:
+        self._door.admission = admission
+        self._admission_news.unpark_all()
+
+    async def admission_changed(self) -> None:
+        """Wait until `admission` is replaced."""
+        await self._admission_news.park()
+
+    def handle(self, method: str, handler: Handler) -> None:
+        """Answer calls and posts of that name. A plain function runs inline and must not block."""
+        self._links.handlers.add(method, handler)
+
+    def publish(self, method: str) -> None:
+        """Let libp2p programs, which are all strangers, call this method too. Its handler must be
+        registered by then, and must be cheap."""
+        self._published.add(method)
+
+    def relay_for_libp2p(self, book: RelayBook | None) -> None:
+        """Answer libp2p programs from now on, and relay between them within the limits of `book`.
+        Call it before `run`."""
+        self.libp2p = Libp2pResponder(
+            self._host,
+            self.identity,
+            addresses=self._own_addresses,
+            published=self._open_to_strangers,
+            relay=book,
+        )
+
+    def handle_stream(self, method: str, handler: StreamHandler) -> None:
+        """Serve streams of that name, each in a task of its own."""
+        self._links.handlers.streams[method] = handler
+
+    def handle_first_byte(self, byte: int, greeter: Greeter) -> None:
+        """Pass accepted connections that begin with `byte` to `greeter(first bytes, stream)`, which
+        closes the stream. It runs within the bounds of half-open connections."""
+        self._accepting.firsts[byte] = greeter
+
+    def on_link(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)` for every link that comes up, whichever side dialled."""
+        self._links.up.append(callback)
+
+    def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
+        """Register `callback(link, code)`, called once for every link that has ended for good."""
+        self._links.lost.append(callback)
+
+    def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
+        """Register `callback(peer, code, words)` for peers that refuse to let this node in."""
+        self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
+
+    def on_link_kept(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)` for links that a component of this node wants for longer than a
+        few questions, whichever side dialled."""
+        self._links.kept.append(callback)
+
+    @contextmanager
+    def briefly(self, peer: PeerId) -> Iterator[None]:
+        """Context in which a link to this peer is dialled for a few questions only. It is `brief`
+        until a component wants it for longer (`Link.keep`)."""
+        self._links.briefly[peer] += 1
+        try:
+            yield
+        finally:
+            self._links.briefly[peer] -= 1
+            self._links.briefly += Counter()  # drops the entries at zero
+
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)` for links without a path whose peer has been silent for
+        `Limits.quiet_s`. Nothing new should be sent to it until the link is back or lost."""
+        self._links.quiet.append(callback)
+
+    def on_link_back(self, callback: Callable[[Link], None]) -> None:
+        """Register `callback(link)` for quiet links that have a path again."""
+        self._links.back.append(callback)
+
+    def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
+        """Register `callback(link, doubtful)`: true when a link has lost its path, or may have, so
+        that a path is searched for; false when the search has ended and the link goes on."""
+        self._links.doubt.append(callback)
+
+    def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
+        """Register `holder(peer)`, which returns whether a component needs the link to that peer.
+        Such a link is kept without a path for as long as if it had open calls (`Limits.hold_s`)."""
+        self._links.holders.append(holder)
+
+    def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
+        """Keep links from resting (`Link.rest`) while `watcher(peer)` returns true.
+
+        That is for components that wait for a peer with nothing open, and must notice its silence
+        without delay.
+        """
+        self._links.watchers.append(watcher)
+
+    def on_observed(self, callback: Callable[[Connected], None]) -> None:
+        """Register `callback(connected)` for every hello that says where the peer sees this
+        node."""
+        self._door.observers.append(callback)
+
+    def on_path(self, callback: "Callable[[Link, PathKind, str], None]") -> None:
+        """Register `callback(link, way, medium)` for every path that a link gets."""
+        self._links.path.append(callback)
+
+    def link(self, peer: PeerId) -> Link | None:
+        """Return the live link to a peer, or None."""
+        return self._links.link(peer)
+
+    def links(self) -> list[Link]:
+        """Return all live links."""
+        return self._links.all()
+
+    @property
+    def finder(self) -> Finder | None:
+        """The callback that is asked for a path when a link has lost its last one."""
+        return self.rescue.finder
+
+    @finder.setter
+    def finder(self, finder: Finder | None) -> None:
+        self.rescue.finder = finder
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that hellos name; 0 means none."""
+        return self._door.udp_port
+
+    @udp_port.setter
+    def udp_port(self, port: int) -> None:
+        self._door.udp_port = port
+
+    # Running.
+
+    async def run(
+        self,
+        listen: str,
+        port: int,
+        *,
+        further: tuple[tuple[str, int], ...] = (),
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen on an IP address and serve until cancelled. Started with the port.
+
+        `further` are more addresses and ports to listen on if possible (port 0: the same port).
+        Raises AddressInUse and HostError before it has started. When cancelled, it tells every
+        peer (`closed`).
+        """
+        listeners = [await self._host.listen(listen, port)]
+        try:
+            self.port = self._door.port = int(listeners[0].socket.getsockname()[1])
+            self.listening = [(listen, self.port)]
+            for address, other in further:
+                with suppress(HostError):
+                    listeners.append(await self._host.listen(address, other or self.port))
+                    self.listening.append((address, other or self.port))
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._links.tick)
+                nursery.start_soon(self._links.run_alarm)
+                nursery.start_soon(self._links.give_back)
+                for listener in listeners:
+                    nursery.start_soon(self._accepting.accept, listener, nursery)
+                task_status.started(self.port)
+        finally:
+            self._nursery = None
+            self.listening = []
+            for listener in listeners:
+                listener.socket.close()
+
+    async def listen_too(self, address: str, port: int) -> trio.CancelScope:
+        """Listen on a further address and port until the scope is cancelled. Raises HostError."""
+        listener, scope = await self._host.listen(address, port), trio.CancelScope()
+        if self._nursery is None:
+            listener.socket.close()
+            raise HostError("the endpoint is not running")
+        self.listening.append((address, port))
+        self._nursery.start_soon(self._serve_too, listener, (address, port), scope)
+        return scope
+
+    async def _serve_too(
+        self, listener: trio.SocketListener, place: tuple[str, int], scope: trio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                if self._nursery is not None:
+                    await self._accepting.accept(listener, self._nursery)
+        finally:
+            listener.socket.close()
+            if place in self.listening:
+                self.listening.remove(place)
+
+    async def dial(
+        self, address: Address, *, timeout: float, path_kind: PathKind | None = None
+    ) -> Link:
+        """Return the link to the peer at an address that the owner named, dialling if needed.
+
+        Raises DialFailed: `unreachable`, `refused` (nothing listens), `timeout`, `wrong-peer`,
+        `self`, `tls-failed`, `bad-certificate`, `bad-name`, or what the peer's hello said
+        (`wrong-swarm`, `not-admitted`, `no-common-version`, `full`, …).
+        """
+        link = None if address.peer is None else self.link(address.peer)
+        if link is not None and link.connected:
+            await trio.lowlevel.checkpoint()
+        else:
+            link = await self.reach(address, timeout=timeout, path_kind=path_kind, sure=True)
+        link.keep()
+        return link
+
+    async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
+        """Return a link to a peer for a few questions (`Link.brief`). Use the live link if there is
+        one, otherwise try one address after the other. Raises DialFailed."""
+        link = self.link(peer)
+        if link is not None and link.connected:
+            await trio.lowlevel.checkpoint()
+            return link
+        failure = DialFailed("unreachable", f"no address of `{peer}` is known")
+        with self.briefly(peer):
+            for address in addresses:
+                try:
+                    return await self.reach(replace(address, peer=peer), timeout=timeout)
+                except DialFailed as error:
+                    failure = error
+        raise failure
+
+    async def reach(
+        self,
+        address: Address,
+        *,
+        timeout: float,
+        path_kind: PathKind | None = None,
+        sure: bool = False,
+    ) -> Link:
+        """Return the link as `dial` does, but add a path to a live link.
+
+        `aim` limits the dial unless the address is `sure`, that is, not a peer's claim. Raises
+        DialFailed.
+        """
+        if self._nursery is None:
+            raise DialFailed("not-running", "the endpoint is not running")
+        if address.transport != "tcp" or address.relay is not None:
+            raise DialFailed("not-tcp", f"`{address}` is not a TCP address: use the dialer")
+        with nullcontext() if sure else self.aim.at(address):
+            with (
+                trio.move_on_after(timeout),
+                self.guard.around(str(address), instead=mishap_of(address)),
+            ):
+                return await self._dial(address, path_kind)
+            raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
+
+    async def join(
+        self,
+        pipe: ByteStream,
+        path_kind: PathKind,
+        *,
+        expect: PeerId | None,
+        server: bool,
+        name: str = "",
+    ) -> Link:
+        """Authenticate the other end of a byte stream, and let it carry the link to that peer: a
+        new link, or the live one beside its other paths. The two ends take different sides
+        (`server`); a TCP connection that both opened at once finds its sides by itself. Raises
+        DialFailed, after closing the byte stream."""
+        if self._nursery is None:
+            pipe.close()
+            raise DialFailed("not-running", "the endpoint is not running")
+        name = name or f"{pipe.remote[0]} port {pipe.remote[1]}"
+        with self.guard.around(name, pipe.close, instead=mishap_of(name)):
+            return await self._join(pipe, path_kind, expect, server, name, self._nursery)
+
+    async def _join(
+        self,
+        pipe: ByteStream,
+        path_kind: PathKind,
+        expect: PeerId | None,
+        server: bool,
+        name: str,
+        nursery: trio.Nursery,
+    ) -> Link:
+        first = b""
+        if server and pipe.medium == "circuit":  # libp2p programs use circuits as well
+            first = await first_bytes(pipe, name)
+            if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
+                serve = partial(self.libp2p.serve_byte_stream, pipe, first, relayed=True)
+                # The conversation may last longer than the caller of `join` waits.
+                self.guard.start(nursery, name, serve, end=pipe.close)
+                raise DialFailed("libp2p", f"`{name}` was a libp2p program")
+        secured = await secure(pipe, self._certificate, expect, name, server=server, first=first)
+        if secured.tls.server:
+            return await self._accepting.join(secured, path_kind, name, nursery)
+        return await self._introducing.join(secured, path_kind, pipe.remote[1], name, nursery)
+
+    async def join_proven(self, session: BrowserSession) -> Link:
+        """Make a link from a browser's channel, whose other end is already authenticated. This
+        side is the listener. Raises DialFailed."""
+        if self._nursery is None:
+            session.pipe.close()
+            raise DialFailed("not-running", "the endpoint is not running")
+        secured = SecureStream(session.pipe, Clear(session))
+        name = f"browser {session.peer}"
+        with self.guard.around(name, secured.close, instead=mishap_of(name)):
+            return await self._accepting.join(secured, PathKind.BROWSER, name, self._nursery)
+
+    def _hang_up(self, peer: str) -> None:
+        link = self._links.link(PeerId(peer))
+        if link is not None:
+            link.close(MISHAP)
+
+    # For libp2p programs.
+
+    def _open_to_strangers(self) -> dict[str, Handler]:
+        calls = self._links.handlers.calls
+        return {method: calls[method][0] for method in self._published if method in calls}
+
+    def _own_addresses(self) -> list[Address]:
+        found = self._host.interfaces()
+        return [Address(item.address, self.port, self.peer) for item in found]
+
+    def _has_answered(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        if path_kind is not PathKind.RELAYED:
+            self.aim.answered(link.address[0])
+
+    async def _dial(self, address: Address, path_kind: PathKind | None) -> Link:
+        failure = DialFailed("unreachable", f"`{address}` has no IP address")
+        for ip in await resolve(self._host, address):
+            try:
+                pipe = await connect(self._host, ip, address, self.port)
+                return await self.join(
+                    pipe,
+                    path_kind or path_kind_to(ip),
+                    expect=address.peer,
+                    server=False,
+                    name=str(address),
+                )
+            except DialFailed as error:
+                failure = error
+        raise failure

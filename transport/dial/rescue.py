@@ -1,0 +1,95 @@
+"""Reconnection of links that have lost their last connection (docs/spec/lane.md, section 5)."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from .. import defaults
+from ..address import Address
+from ..bytestream import PathKind
+from ..errors import DialFailed
+from ..host.seam import Host
+from ..link.link import Link
+from ..networks import path_kind_to
+from .rounds import Rounds
+
+Finder = Callable[[Link], Awaitable[None]]
+"""Searches for a new path for a link that has none, until it is cancelled."""
+
+
+class Reach(Protocol):
+    """`Endpoint.reach`: adds a path to the link of the peer that answers, or raises DialFailed."""
+
+    async def __call__(self, address: Address, *, timeout: float, sure: bool) -> Link: ...
+
+
+class Rescue:
+    """Redialler of a peer where it was last, while `finder` searches elsewhere (`link.Rescue`)."""
+
+    def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
+        """`timeout` bounds one dial, in seconds."""
+        self.finder: Finder | None = None
+        self._host = host
+        self._reach = reach
+        self._timeout = timeout
+        self._rounds: set[Rounds[str]] = set()
+
+    def wake(self) -> None:
+        """Dial again at once, because the network has changed."""
+        for rounds in self._rounds:
+            rounds.wake()
+
+    async def __call__(self, link: Link) -> str | None:
+        """Try until cancelled. Return the code with which the link must end at once."""
+        rounds: Rounds[str] = Rounds(
+            self._host,
+            pause=defaults.REDIAL_S,
+            every=pace(self._host),
+            times=lambda: times(link, len(self._rounds)),
+        )
+        self._rounds.add(rounds)
+        try:
+            async with trio.open_nursery() as nursery:
+                if self.finder is not None:
+                    nursery.start_soon(self.finder, link)
+                code = await rounds.run(lambda: self._dial_again(link))
+                nursery.cancel_scope.cancel()
+        finally:
+            self._rounds.discard(rounds)
+        return code
+
+    async def _dial_again(self, link: Link) -> str | None:
+        """Dial the peer's last IP address at the port on which it listens."""
+        ip, port = link.address[0], link.identities.port
+        if not ip or not port:
+            await trio.sleep(defaults.PROBE_S)
+            return None
+        address = Address(ip, port, link.peer)
+        try:
+            # If the peer dialled, the port is its own claim.
+            await self._reach(address, timeout=self._timeout, sure=link.identities.dialled)
+        except DialFailed as error:
+            # Behind a router, the router may be what refuses.
+            near = path_kind_to(ip) in (PathKind.LOOPBACK, PathKind.LAN)
+            if near and link.broken and error.code in ("refused", "wrong-peer"):
+                return "peer-gone"
+        return None
+
+
+def pace(host: Host) -> Callable[[], float]:
+    """Return how long a round of the search may delay the next: longer after the first seconds."""
+    began = host.now()
+    short, long = defaults.ROUND_S
+    return lambda: short if host.now() < began + defaults.GRACE_S else long
+
+
+def times(link: Link, searches: int) -> float:
+    """Return the factor of all pauses while `searches` links search for a path.
+
+    All of them together search as often as one. This node is then cut off from a part of the
+    swarm, and a single path that comes back shows that the others may come back as well
+    (`ConnectionAttempts.found`).
+    Needed links never wait.
+    """
+    return 1.0 if link.needed else max(1.0, searches)

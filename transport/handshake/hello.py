@@ -1,0 +1,394 @@
+"""The hello, which is the first frame in each direction, and the rules of admission
+(docs/spec/lane.md, sections 3 and 8).
+
+Nothing else from a peer is parsed before its hello is accepted. Admission checks two kinds of
+secret: the swarm's key, and an invitation's. Both are proven by an HMAC over the TLS exporter, so a
+proof is worthless on another connection or for another pair of peers.
+"""
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from typing import Any, Final, Protocol
+
+import msgpack
+
+from .. import defaults
+from ..decoding import decode
+from ..errors import Undecodable
+from ..identity import PeerId
+from ..lane.events import Windows
+from ..lane.frame import Fault
+
+EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
+EXPORTER_BYTES: Final = 32
+SWARM: Final = "swarm"
+INVITATION: Final = "invitation"
+FURTHER: Final = 8  # proofs of older secrets in one hello
+_FEATURES = 32
+_WORD_BYTES = 32
+_WINDOW_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A proof in a hello: the kind of secret, its name (b"" for the swarm's key), and the HMAC."""
+
+    kind: str
+    ident: bytes
+    mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A side's description of itself. `resume` names the peer's incarnation on a further path."""
+
+    versions: tuple[int, int]
+    incarnation: bytes
+    windows: Windows
+    swarm: bytes = b""  # b"" when joining by an invitation, before the swarm is known
+    features: tuple[str, ...] = ()
+    resume: bytes | None = None
+    port: int = 0  # the TCP port on which this side listens; 0 for none
+    udp_port: int = 0  # likewise for UDP
+    observed: tuple[str, int] | None = None  # the IP address and port of the other side, as seen
+    token: Token | None = None
+    further: tuple[Token, ...] = ()  # proofs of older secrets of the same kind
+
+    def encode(self) -> bytes:
+        """Return the head of the HELLO frame, a msgpack map."""
+        data: bytes = msgpack.packb(
+            {
+                "v": self.versions,
+                "i": self.incarnation,
+                "w": (self.windows.stream_bytes, self.windows.link_bytes, self.windows.streams),
+                "s": self.swarm,
+                "f": self.features,
+                "r": self.resume,
+                "p": self.port,
+                "u": self.udp_port,
+                "o": self.observed and (ip_address(self.observed[0]).packed, self.observed[1]),
+                "t": self.token and _row(self.token),
+            }
+            | ({"k": [_row(token) for token in self.further]} if self.further else {})
+        )
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> "Hello":
+        """Read at most HELLO_BYTES; skip unknown keys. Raises Fault (`bad-hello`)."""
+        fields = _unpack(data)
+        stream, link, streams = _numbers(fields, "w", 3, _WINDOW_LIMIT)
+        low, high = _numbers(fields, "v", 2, 1 << 16)
+        features = fields.get("f", [])
+        if not isinstance(features, list) or len(features) > _FEATURES:
+            raise Fault("bad-hello")
+        ports = {"p": [fields.get("p", 0), fields.get("u", 0)]}
+        port, udp_port = _numbers(ports, "p", 2, 65535)
+        resume = fields.get("r")
+        return cls(
+            (low, high),
+            _octets(fields.get("i"), defaults.INCARNATION_BYTES),
+            Windows(stream, link, streams),
+            _octets(fields.get("s"), 0, _WORD_BYTES),
+            tuple(_word(feature) for feature in features),
+            None if resume is None else _octets(resume, defaults.INCARNATION_BYTES),
+            port,
+            udp_port,
+            _place(fields.get("o")),
+            _token(fields.get("t")),
+            _further(fields.get("k")),
+        )
+
+
+def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
+    """Return the highest version in both ranges, or None if they do not overlap."""
+    version = min(ours[1], theirs[1])
+    return version if version >= max(ours[0], theirs[0]) else None
+
+
+def _unpack(data: bytes | memoryview) -> dict[str, Any]:
+    try:
+        fields = decode(data, limit=defaults.HELLO_BYTES)
+    except Undecodable:
+        raise Fault("bad-hello") from None
+    if not isinstance(fields, dict):
+        raise Fault("bad-hello")
+    return fields
+
+
+def _numbers(fields: Mapping[str, Any], key: str, count: int, limit: int) -> list[int]:
+    values = fields.get(key)
+    if not isinstance(values, list) or len(values) != count:
+        raise Fault("bad-hello")
+    if not all(type(value) is int and 0 <= value <= limit for value in values):
+        raise Fault("bad-hello")
+    return values
+
+
+def _octets(value: object, least: int, most: int | None = None) -> bytes:
+    if not isinstance(value, bytes) or not least <= len(value) <= (most or least):
+        raise Fault("bad-hello")
+    return value
+
+
+def _word(value: object) -> str:
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise Fault("bad-hello")
+    if len(value) > _WORD_BYTES:
+        raise Fault("bad-hello")
+    return value
+
+
+def _place(value: object) -> tuple[str, int] | None:
+    """Return an IP address and a port; None for a malformed pair, which is harmless."""
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    address, port = value
+    if not isinstance(address, bytes) or type(port) is not int or not 0 < port < 1 << 16:
+        return None
+    try:
+        return str(ip_address(address)), port
+    except ValueError:
+        return None
+
+
+def _token(value: object) -> Token | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3:
+        raise Fault("bad-hello")
+    return Token(_word(value[0]), _octets(value[1], 0, _WORD_BYTES), _octets(value[2], 32))
+
+
+def _row(token: Token) -> tuple[str, bytes, bytes]:
+    return token.kind, token.ident, token.mac
+
+
+def _further(value: object) -> tuple[Token, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > FURTHER:
+        raise Fault("bad-hello")
+    return tuple(token for token in map(_token, value) if token is not None)
+
+
+# Admission.
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The values that tie a proof to one connection: its TLS exporter and both ends by role."""
+
+    exporter: bytes
+    dialler: PeerId
+    listener: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A key that two peers share, its kind, and the name by which it is looked up."""
+
+    kind: str
+    ident: bytes
+    key: bytes
+
+    def prove(self, role: str, binding: Binding) -> Token:
+        """Return one side's token. `role` is `dialler` or `listener`, so that neither can echo."""
+        parts = (
+            b"shoal/admission/1",
+            self.kind.encode(),
+            role.encode(),
+            binding.exporter,
+            binding.dialler.encode(),
+            binding.listener.encode(),
+        )
+        message = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+        return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
+
+    def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
+        """Whether the token proves that the other side knows the secret."""
+        return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The way a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
+
+    kind: str
+    invitation: bytes = b""
+
+
+class Invitations(Protocol):
+    """A node's book of invitations. `ident` is `invitation_ident` of the key."""
+
+    def find(self, ident: bytes) -> bytes | None:
+        """Return the key of an invitation that is still valid, else None."""
+        ...
+
+    def used(self, ident: bytes) -> None:
+        """Note that a peer has been let in by this invitation."""
+        ...
+
+
+class Admission(Protocol):
+    """The rule that decides which peers are let in; a node may switch to another one. The three
+    classes below check secrets only. A private group's (`state/group/admission.py`) checks members
+    as well."""
+
+    @property
+    def swarm(self) -> bytes:
+        """The swarm's public name, up to 32 bytes; b"" if it is not known yet."""
+        ...
+
+    @property
+    def secret(self) -> Secret | None:
+        """The secret that this side proves when it dials; None to prove nothing."""
+        ...
+
+    @property
+    def further(self) -> Sequence[Secret]:
+        """Older secrets that it proves as well, at most FURTHER."""
+        ...
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        """Return the secret that a dialler's token names, if it is valid."""
+        ...
+
+    def refusal(self, peer: PeerId, kind: str) -> str | None:
+        """Return the code that refuses a peer no matter what it proves, or None. `kind` is that of
+        the secret. The dialler applies it to the listener as well."""
+        ...
+
+    def words(self, peer: PeerId, code: str) -> str:
+        """Return the message that a refused peer gets with the code."""
+        ...
+
+    def used(self, secret: Secret) -> None:
+        """Note that a dialler was let in by this secret."""
+        ...
+
+    @property
+    def open(self) -> bool:
+        """Whether a dialler without a token is let in."""
+        ...
+
+
+def invitation_ident(key: bytes) -> bytes:
+    """Return the 8 bytes by which a hello names an invitation without revealing its key."""
+    return sha256(b"shoal/invitation/1\0" + key).digest()[:8]
+
+
+def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
+    """Return the secret of an invitation that is still valid, or None."""
+    if kind != INVITATION or invitations is None:
+        return None
+    key = invitations.find(ident)
+    return None if key is None else Secret(INVITATION, ident, key)
+
+
+class _BySecret:
+    """Admission of every peer that proves the secret, without further checks."""
+
+    further: Sequence[Secret] = ()
+
+    def refusal(self, peer: PeerId, kind: str) -> str | None:
+        return None
+
+    def words(self, peer: PeerId, code: str) -> str:
+        return ""
+
+
+class OpenSwarm(_BySecret):
+    """Admission of every peer that names the same swarm."""
+
+    open = True
+    secret = None
+
+    def __init__(self, name: bytes = b"open", invitations: Invitations | None = None) -> None:
+        self.swarm = name
+        self._invitations = invitations
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        return invited(self._invitations, kind, ident)
+
+    def used(self, secret: Secret) -> None:
+        if self._invitations is not None:
+            self._invitations.used(secret.ident)
+
+
+class SwarmKey(_BySecret):
+    """Admission of peers that prove the key (16 bytes or more) or an invitation of this node."""
+
+    open = False
+
+    def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
+        if len(key) < 16:
+            raise ValueError("a swarm key needs at least 16 bytes")
+        self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
+        self.secret = Secret(SWARM, b"", key)
+        self._invitations = invitations
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        if kind == SWARM:
+            return self.secret if not ident else None
+        return invited(self._invitations, kind, ident)
+
+    def used(self, secret: Secret) -> None:
+        if secret.kind == INVITATION and self._invitations is not None:
+            self._invitations.used(secret.ident)
+
+
+class Invited(_BySecret):
+    """Admission of a node that joins: it proves an invitation's key (10 bytes or more) when it
+    dials, and lets no peer in. `swarm` is the only one that it can join; an inviter in another
+    swarm refuses it, and the invitation is not used up."""
+
+    open = False
+
+    def __init__(self, key: bytes, swarm: bytes = b"") -> None:
+        if len(key) < 10:
+            raise ValueError("an invitation's key needs at least 10 bytes")
+        self.swarm = swarm
+        self.secret = Secret(INVITATION, invitation_ident(key), key)
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        return None
+
+    def used(self, secret: Secret) -> None:
+        """Do nothing, because no peer is let in."""
+
+
+def admit(
+    admission: Admission, hello: Hello, binding: Binding
+) -> tuple[Admitted, Secret | None] | str:
+    """Check a dialler's hello, as the listener. Return how it is let in and by which secret, or
+    the code of the refusal."""
+    if hello.swarm and admission.swarm and hello.swarm != admission.swarm:
+        return "wrong-swarm"
+    token = hello.token
+    if token is None:
+        return (Admitted("open"), None) if admission.open and hello.swarm else "not-admitted"
+    for shown in (token, *hello.further):
+        secret = admission.find(shown.kind, shown.ident)
+        if secret is not None and secret.proven_by(shown, "dialler", binding):
+            refused = admission.refusal(binding.dialler, secret.kind)
+            return refused or (Admitted(secret.kind, secret.ident), secret)
+    return "not-admitted"
+
+
+def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
+    """Check the listener's hello, as the dialler, by one of the secrets that it proved itself."""
+    if admission.swarm and hello.swarm != admission.swarm:
+        return "wrong-swarm"
+    secret = admission.secret
+    if secret is None:
+        return Admitted("open")
+    for known in (secret, *admission.further):
+        named = hello.token is not None and hello.token.ident == known.ident
+        if named and known.proven_by(hello.token, "listener", binding):
+            refused = admission.refusal(binding.listener, known.kind)
+            return refused or Admitted(known.kind, known.ident)
+    return "not-admitted"

@@ -1,0 +1,254 @@
+"""A secured stream: a byte stream under TLS, which carries a link as one of its paths."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from .. import defaults
+from ..browser.clear import Clear
+from ..bytestream import ByteStream, TcpByteStream
+from ..errors import TransportError
+from ..lane.frame import Bytes
+from .tls import Tls
+
+
+def _tie(hello: bytes) -> tuple[bytes, bytes]:
+    """Return what decides between two client hellos: the tie, then (same identity) all bytes."""
+    at = hello.find(defaults.TIE)
+    end = at + len(defaults.TIE)
+    return (hello[end : end + defaults.TIE_DIGITS] if at >= 0 else b"", hello)
+
+
+_RECORD_HEADER: Final = 5  # RFC 8446, 5.1: type, version, length
+_HANDSHAKE: Final = 22
+_CLIENT_HELLO: Final = 1
+
+
+class PathLost(Exception):
+    """The connection broke. The link above decides what that means."""
+
+
+class SecureStream:
+    """A byte stream `pipe` under `tls`. A browser's byte stream is encrypted already and has
+    `Clear` instead.
+
+    One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
+    TLS server, in case the other end began as a client too: two nodes that dial each other at the
+    same moment get one TCP connection (RFC 9293, section 3.5).
+    """
+
+    def __init__(
+        self,
+        pipe: ByteStream,
+        tls: Tls | Clear,
+        first: bytes = b"",
+        *,
+        turn: Callable[[], Tls] | None = None,
+    ) -> None:
+        self.tls: Tls | Clear = tls
+        self._turn = None if tls.server else turn
+        self.address = pipe.remote
+        self.medium = pipe.medium
+        self.local_port = pipe.local_port if isinstance(pipe, TcpByteStream) else 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.scope = trio.CancelScope()  # scope of the tasks that serve this stream
+        self.finished = False
+        self._pipe = pipe
+        self._closed = False
+        self._first = first
+        self._rest: memoryview | None = None  # ciphertext that the kernel has not taken
+        self._read_bytes = defaults.SMALL_READ_BYTES
+        self.read_most = defaults.READ_BYTES
+        """The most bytes that one read takes."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether another link of this node carries this stream and all its bytes."""
+        return getattr(self._pipe, "inside", False)
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether a relay has ended it because its loan is used up, though both ends may be
+        well."""
+        return getattr(self._pipe, "lapsed", False)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the kernel has not taken all bytes yet, so that only `drain` may send."""
+        return self._rest is not None
+
+    async def handshake(self) -> None:
+        """Run TLS until both ends are authenticated. Raises TransportError, PathLost."""
+        if self._turn is not None:
+            await self._meet()
+        while True:
+            self._queue_outgoing()
+            await self.drain()
+            if self.tls.established:
+                return
+            data = await self._receive()
+            if not data:
+                raise PathLost
+            try:
+                self.tls.feed(data)
+            except TransportError:
+                self._queue_outgoing()  # the alert that tells the peer the reason
+                with suppress(PathLost):
+                    await self.drain()
+                raise
+
+    async def _meet(self) -> None:
+        """Send the first record and check whether the other end began as a client too. Then the end
+        whose record has the smaller tie stays the client; both ends know both ties."""
+        self._queue_outgoing()
+        ours = bytes(self._rest or b"")
+        await self.drain()
+        data = b""
+        while len(data) < _RECORD_HEADER + 1:
+            data += await self._some()
+        if data[0] == _HANDSHAKE and data[_RECORD_HEADER] == _CLIENT_HELLO:
+            size = _RECORD_HEADER + int.from_bytes(data[3:_RECORD_HEADER], "big")
+            while len(data) < size:
+                data += await self._some()
+            if data[:size] == ours:  # a port that dials itself gets its own record
+                raise TransportError("self", "this node itself answered")
+            if _tie(data[:size]) < _tie(ours) and self._turn is not None:
+                self.tls = self._turn()
+            else:
+                data = data[size:]
+        self._first = data + self._first
+
+    async def _some(self) -> bytes:
+        data = await self._receive()
+        if not data:
+            raise PathLost
+        self.bytes_in -= len(data)  # the bytes are put back and received again
+        return data
+
+    async def receive(self) -> Bytes:
+        """Return received plaintext, b"" at the end. Raises PathLost."""
+        while True:
+            data = await self._receive()
+            if not data:
+                return b""
+            try:
+                self.tls.feed(data)
+                plaintext = self.tls.read()
+            except TransportError:
+                raise PathLost from None
+            if plaintext or self.tls.closed:
+                return plaintext
+
+    @property
+    def reads_much(self) -> bool:
+        """Whether a read takes more than the minimum."""
+        return self._read_bytes > defaults.SMALL_READ_BYTES
+
+    def read_less(self) -> None:
+        """Make the next read small, because the last bytes took long to handle."""
+        self._read_bytes = defaults.SMALL_READ_BYTES
+
+    def early(self) -> Bytes:
+        """Return plaintext that came with the end of the handshake."""
+        return self.tls.read()
+
+    def send(self, plaintext: bytes) -> None:
+        """Encrypt, and pass to the kernel what it takes. Not allowed while `blocked`. Raises
+        PathLost."""
+        try:
+            self.tls.write(plaintext)
+        except TransportError:
+            raise PathLost from None
+        self._queue_outgoing()
+        self._send_rest()
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken everything. Raises PathLost."""
+        while self._rest is not None:
+            await self._wait(self._pipe.wait_writable)
+            self._send_rest()
+
+    async def wait_writable(self) -> None:
+        """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT). Raises PathLost."""
+        await self._wait(self._pipe.wait_writable)
+
+    def close(self) -> None:
+        """Close the byte stream and end the tasks that wait for it."""
+        self._closed = True
+        self._rest = None
+        self._pipe.close()
+        self.scope.cancel()
+
+    def finish(self) -> None:
+        """End writing, and the tasks that serve this stream. The caller must still `linger`."""
+        if not self.blocked:
+            self._end_sending()
+        self.finished = True
+        self.scope.cancel()
+
+    async def linger(self) -> None:
+        """Send what is left, and give the peer time to read it. Closing with unread bytes of the
+        peer would reset the connection and lose the last frames."""
+        with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
+            await self.drain()
+            self._end_sending()
+            while await self._receive():
+                pass
+
+    def _end_sending(self) -> None:
+        with suppress(OSError, trio.ClosedResourceError):
+            self._pipe.end()
+
+    def _queue_outgoing(self) -> None:
+        data = self.tls.outgoing()
+        if data:
+            self.bytes_out += len(data)
+            self._rest = memoryview(data if self._rest is None else b"".join((self._rest, data)))
+
+    def _send_rest(self) -> None:
+        if self._rest is None or self._closed:
+            return
+        try:
+            sent = self._pipe.write_ready(self._rest)
+        except BlockingIOError:
+            return
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None
+        self._rest = self._rest[sent:] if sent < len(self._rest) else None
+
+    async def _receive(self) -> bytes:
+        if self._first:
+            first, self._first = self._first, b""
+            self.bytes_in += len(first)
+            return first
+        try:
+            while not self._closed:
+                await self._pipe.wait_readable()
+                try:
+                    most = self._read_bytes
+                    data = self._pipe.read_ready(most if most < self.read_most else self.read_most)
+                except BlockingIOError:
+                    continue
+                self.bytes_in += len(data)
+                self._adapt(len(data))
+                return data
+            raise PathLost
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None
+
+    def _adapt(self, size: int) -> None:
+        if size == self._read_bytes:
+            self._read_bytes = min(size * 4, defaults.READ_BYTES)
+        elif size < self._read_bytes // 8 and self._read_bytes > defaults.SMALL_READ_BYTES:
+            self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
+
+    async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
+        if self._closed:
+            raise PathLost
+        try:
+            await ready()
+        except (OSError, trio.ClosedResourceError):
+            raise PathLost from None

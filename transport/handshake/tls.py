@@ -1,0 +1,327 @@
+"""TLS 1.3 between two peer ids, as a plain class without sockets: bytes in, bytes out.
+
+Both ends present a self-signed certificate that proves their peer id (`certificate.py`). There is
+no resumption, early data or renegotiation. (The server still sends two tickets of 79 bytes that
+identify nothing: the binding lacks SSL_CTX_set_num_tickets.) The record layer is OpenSSL's, through
+pyOpenSSL and memory BIOs, because the standard library's `ssl` cannot ask for an unknown
+self-signed client certificate.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from OpenSSL import SSL, crypto
+
+# The functions under pyOpenSSL's own read and write. Those copy each record once more and ask
+# OpenSSL for its status after each: a fifth of the cost of bulk, and a third of a small message's
+# (measured).
+from OpenSSL._util import ffi, lib
+from OpenSSL._util import no_zero_allocator as allocate
+
+from ..defaults import ALPN, TIE, TLS_HANDSHAKE_BYTES
+from ..errors import TransportError
+from ..identity import PeerId
+from ..lane.frame import Bytes
+from .certificate import Certificate, peer_of_certificate
+
+# AES-128 first: it is a third faster than AES-256 with hardware support, and strong enough.
+_CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
+_RECORD_BYTES = 16384  # most plaintext in a record (RFC 8446, 5.1)
+_HEADER_BYTES = 5
+_RECORD_OVERHEAD = 22  # header, content type, authentication tag
+_SLACK = 512  # room for an alert or a key update beside what was written
+_FLIGHT_BYTES = 8192  # more than one of our handshake flights takes
+_PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
+# SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
+_RELEASE_BUFFERS = 0x10
+_CHARS = ffi.typeof("char[]")
+_ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """Result of the certificate check, which OpenSSL passes to the callback."""
+
+    expect: PeerId | None
+    peer: PeerId | None = None
+    error: TransportError | None = None
+
+
+class Tls:
+    """One TLS connection. Feed what arrives, read plaintext, send what `outgoing` returns.
+
+    `expect` is the peer id that must answer (None: any). After an error the connection is
+    over, but `outgoing` may still return the alert that tells the peer the reason.
+    """
+
+    def __init__(
+        self, certificate: Certificate, *, server: bool, expect: PeerId | None = None
+    ) -> None:
+        self.established = False
+        self.closed = False  # the peer said it will send no more (close_notify)
+        self._verdict = _Verdict(expect)
+        self.server = server
+        self._fed = 0  # bytes received before the handshake was done
+        self._records = 0  # whole records that OpenSSL holds unread
+        self._unread = 0  # bytes fed since the last read
+        self._rest = 0  # bytes missing from an incomplete record
+        self._head = b""  # the first bytes of a record, too few to tell its size
+        self._swollen = True  # OpenSSL's buffers are large, after the handshake or a batch
+        self._unsent = 0  # upper bound of what OpenSSL holds for the peer; 0 if nothing
+        self._ssl = SSL.Connection(_context(certificate, server), None)
+        self._ssl.set_app_data(self._verdict)
+        self._raw = self._ssl._ssl
+        if server:
+            self._ssl.set_accept_state()
+        else:
+            self._ssl.set_connect_state()
+            self._handshake()
+
+    @property
+    def peer(self) -> PeerId:
+        """The peer at the other end. Raises `tls-failed` before the handshake is done."""
+        if not self.established or self._verdict.peer is None:
+            raise TransportError("tls-failed", "the handshake is not done")
+        return self._verdict.peer
+
+    def feed(self, ciphertext: Bytes) -> None:
+        """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
+        if not ciphertext:
+            return
+        size = len(ciphertext)
+        if lib.BIO_write(self._ssl._into_ssl, _pointer(ciphertext), size) != size:
+            raise TransportError("tls-failed", "OpenSSL is out of memory")
+        self._count_records(ciphertext)
+        self._unread += size
+        if size > _RECORD_BYTES:
+            self._swollen = True
+        if not self.established:
+            self._fed += size
+            self._handshake()
+            if not self.established and self._fed > TLS_HANDSHAKE_BYTES:
+                raise TransportError("tls-failed", "the handshake is too long")
+
+    def read(self) -> Bytes:
+        """Return all plaintext that has arrived, b"" if none. Raises `tls-failed`."""
+        if not self._records or not self.established:
+            return b""
+        # One buffer for all records, copied once. Many tiny records must not make it large.
+        room = self._unread + _RECORD_BYTES
+        if room > self._records * _RECORD_BYTES:
+            room = self._records * _RECORD_BYTES
+        buffer = allocate(_CHARS, room)
+        size = self._unread = 0
+        while self._records:
+            got = lib.SSL_read(self._raw, buffer + size if size else buffer, room - size)
+            if got <= 0:
+                self._stop_reading(got)
+                break
+            self._records -= 1
+            size += got
+        if 2 * size >= room:  # a view then pins at most twice its size
+            return memoryview(ffi.buffer(buffer, size)).toreadonly()
+        plaintext: bytes = ffi.unpack(buffer, size)
+        return plaintext
+
+    def write(self, plaintext: Bytes) -> None:
+        """Encrypt bytes for the peer, any number at once. `outgoing` returns the ciphertext."""
+        size = len(plaintext)
+        if not self.established:
+            raise TransportError("tls-failed", "the handshake is not done")
+        if not size:
+            return
+        try:
+            got = lib.SSL_write(self._raw, _pointer(plaintext), size)
+            if got < size:
+                self._ssl._raise_ssl_error(self._raw, got)
+        except SSL.Error as error:
+            raise _failed(error) from None
+        if size > _RECORD_BYTES:
+            self._swollen = True
+        self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
+
+    def outgoing(self) -> Bytes:
+        """Return ciphertext to send to the peer, b"" if none."""
+        if not self._unsent:
+            return b""
+        expected, self._unsent = self._unsent, 0
+        piece = self._take(expected)
+        if len(piece) < expected:
+            return piece
+        pieces = [piece]
+        while piece := self._take(expected):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def release(self) -> None:
+        """Release large empty buffers. Cheap, to be called now and then.
+
+        The memory BIOs between OpenSSL and us keep the size of the largest batch, about 280 KiB in
+        each direction, and 4 KiB after a handshake. Empty ones are replaced (SSL_set_bio frees the
+        old ones).
+        """
+        if not self._swollen or not self.established or self._unsent:
+            return
+        if self._waiting(self._ssl._into_ssl):
+            return
+        into, out = lib.BIO_new(lib.BIO_s_mem()), lib.BIO_new(lib.BIO_s_mem())
+        if ffi.NULL in (into, out):
+            raise MemoryError
+        lib.SSL_set_bio(self._ssl._ssl, into, out)
+        self._ssl._into_ssl, self._ssl._from_ssl = into, out
+        self._swollen = False
+
+    def close(self) -> None:
+        """Tell the peer that no more data follows (close_notify, returned by `outgoing`)."""
+        if self.established:
+            try:
+                self._ssl.shutdown()
+            except SSL.Error as error:
+                raise _failed(error) from None
+            self._unsent += _SLACK
+
+    def exporter(self, label: bytes, size: int) -> bytes:
+        """Return `size` bytes that only the two ends know (RFC 8446, 7.5)."""
+        if not self.established:
+            raise TransportError("tls-failed", "the handshake is not done")
+        material: bytes = self._ssl.export_keying_material(label, size)
+        return material
+
+    @staticmethod
+    def _waiting(bio: Any) -> bool:
+        return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
+
+    def _take(self, size: int) -> Bytes:
+        buffer = allocate(_CHARS, size)
+        got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
+        if got <= 0:
+            return b""
+        if got < _RECORD_BYTES:  # a copy costs less than a view of it
+            small: bytes = ffi.unpack(buffer, got)
+            return small
+        return memoryview(ffi.buffer(buffer, got))
+
+    def _count_records(self, data: Bytes) -> None:
+        """Count whole records by their headers, so that `read` calls OpenSSL only if there is one.
+
+        Without one OpenSSL raises an exception, which costs more than a small record.
+        """
+        at = self._rest
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        elif at:
+            if at > len(data):
+                self._rest = at - len(data)
+                return
+            self._records += 1
+        size = len(data)
+        while at + _HEADER_BYTES <= size:
+            at += _HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+            if at > size:
+                self._rest = at - size
+                return
+            self._records += 1
+        self._rest = 0
+        if at < size:
+            self._head = bytes(data[at:])
+
+    def _stop_reading(self, result: int) -> None:
+        """Handle a read without data: a record that carries none, the end, or an error."""
+        self._records = 0
+        try:
+            self._ssl._raise_ssl_error(self._ssl._ssl, result)
+        except SSL.WantReadError:  # records without data: key update, leftovers of a handshake
+            self._unsent += _SLACK
+        except SSL.ZeroReturnError:
+            self.closed = True
+        except SSL.Error as error:
+            self._unsent += _SLACK
+            raise _failed(error) from None
+
+    def _handshake(self) -> None:
+        self._unsent += _FLIGHT_BYTES
+        try:
+            self._ssl.do_handshake()
+        except SSL.WantReadError:
+            return
+        except SSL.Error as error:
+            raise self._verdict.error or _failed(error) from None
+        self._check_end()
+        self.established = True
+
+    def _check_end(self) -> None:
+        if self._verdict.error or self._verdict.peer is None:
+            raise self._verdict.error or TransportError("bad-certificate", "got no certificate")
+        if self._ssl.get_alpn_proto_negotiated() != ALPN:
+            raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
+        # Only a client finds the peer's own certificate in the chain (SSL_get_peer_cert_chain).
+        chain = self._ssl.get_peer_cert_chain() or []
+        if len(chain) > (0 if self.server else 1):
+            raise TransportError("bad-certificate", "the peer sent more than one certificate")
+
+
+def _pointer(data: Bytes) -> Any:
+    """Return the argument for OpenSSL: bytes are passed as they are, at half the cost of a view."""
+    return data if isinstance(data, bytes) else ffi.from_buffer(data)
+
+
+def _failed(error: SSL.Error) -> TransportError:
+    details = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    reason = details[0][2] if details else type(error).__name__
+    return TransportError("tls-failed", f"the TLS connection failed ({reason})")
+
+
+def _context(certificate: Certificate, server: bool) -> SSL.Context:
+    context = certificate.contexts.get(server)
+    if context is None:
+        context = certificate.contexts[server] = _make_context(certificate, server)
+    return context
+
+
+def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_max_proto_version(SSL.TLS1_3_VERSION)
+    context.set_options(_ALL_OPTIONS)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_tls13_ciphersuites(_CIPHERS)
+    context.clear_mode(_PARTIAL_WRITE)
+    context.set_mode(_RELEASE_BUFFERS)
+    context.use_privatekey(certificate.key)
+    context.use_certificate(certificate.x509)
+    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _check_certificate)
+    if server:
+        context.set_alpn_select_callback(_select_alpn)
+    else:
+        context.set_alpn_protos([ALPN, TIE + certificate.tie])
+    return context
+
+
+def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
+    if ALPN not in offered:  # an exception in the callback ends the handshake with an alert
+        raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
+    return ALPN
+
+
+def _check_certificate(
+    connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, fine: int
+) -> bool:
+    """Check the peer's certificate. OpenSSL calls this once for each of its own objections
+    (self-signed, dates, …), which do not count."""
+    verdict: _Verdict = connection.get_app_data()
+    if verdict.peer is None and verdict.error is None:
+        try:
+            verdict.peer = _peer_at_depth(certificate, depth, verdict.expect)
+        except TransportError as refusal:
+            verdict.error = refusal
+    return verdict.error is None
+
+
+def _peer_at_depth(certificate: crypto.X509, depth: int, expect: PeerId | None) -> PeerId:
+    if depth:
+        raise TransportError("bad-certificate", "the peer sent more than one certificate")
+    peer = peer_of_certificate(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate))
+    if expect is not None and peer != expect:
+        raise TransportError("wrong-peer", f"`{peer}` answered instead of `{expect}`")
+    return peer

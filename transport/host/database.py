@@ -1,0 +1,199 @@
+"""SQLite databases for the layers above: rows, transactions, and this project's errors.
+
+`Files.database` opens one on a real disk, or on a simulated disk where SQLite's system calls are
+simulated. Everything here blocks: call it inside `Host.offload`. Any thread may use a connection,
+but only one caller at a time.
+
+Every commit is durable: the write-ahead log is synced at each one (`synchronous=FULL`). The
+connection has the file to itself (`locking_mode=EXCLUSIVE`), so the log's index is in memory, and
+a second process with the same folder is detected.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from .. import defaults
+from ..errors import AlreadyLocked, DatabaseDamaged
+
+Value = int | str | bytes | None
+Row = tuple[Any, ...]
+
+_SETTINGS = (
+    "PRAGMA locking_mode=EXCLUSIVE",  # before the file is read
+    f"PRAGMA page_size={defaults.DATABASE_PAGE}",
+    "PRAGMA auto_vacuum=INCREMENTAL",  # before the first page is written
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA fullfsync=ON",  # on macOS only this sync reaches the disk's medium
+    "PRAGMA checkpoint_fullfsync=ON",
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA trusted_schema=OFF",
+    "PRAGMA cell_size_check=ON",
+    "PRAGMA temp_store=MEMORY",
+    f"PRAGMA cache_size=-{defaults.DATABASE_CACHE // 1024}",
+    "PRAGMA wal_autocheckpoint=0",  # `tidy` does it, so that its errors do not fail a commit
+)
+
+
+class _Log:
+    """Counter of the pages in a database's log."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    def note(self, _: apsw.Connection, name: str, pages: int) -> int:
+        """Note the size of the log after a commit. SQLite calls this."""
+        self.pages = pages
+        return apsw.SQLITE_OK
+
+
+class Database:
+    """An open database. All methods raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged and
+    AlreadyLocked."""
+
+    def __init__(
+        self,
+        path: Path,
+        connection: apsw.Connection,
+        closed: Callable[[], None] | None = None,
+        log: int = defaults.DATABASE_LOG,
+    ) -> None:
+        """`log` is the size of the log, in bytes, from which `tidy` moves it into the file."""
+        self._path = path
+        self._most = log
+        self._connection = connection
+        self._closed = closed
+        self._log = _Log()
+
+    def set_up(self) -> None:
+        """Apply the settings, then hook the page counter, which one of the settings would
+        remove."""
+        for setting in (*_SETTINGS, f"PRAGMA journal_size_limit={self._most}"):
+            self.run(setting)
+        self._connection.set_wal_hook(self._log.note)
+
+    def rows(self, statement: str, *values: Value) -> list[Row]:
+        """Return all rows of a query. The caller bounds them with LIMIT."""
+        with self._translated():
+            return self._connection.execute(statement, values).fetchall()
+
+    def row(self, statement: str, *values: Value) -> Row | None:
+        """Return the first row of a query, or None."""
+        with self._translated():
+            found: Row | None = self._connection.execute(statement, values).fetchone()
+            return found
+
+    def run(self, statement: str, *values: Value) -> int:
+        """Execute a statement that changes data. Return how many rows it changed."""
+        with self._translated():
+            self._connection.execute(statement, values)
+            return self._connection.changes()
+
+    def run_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        """Execute a statement once with each row of values."""
+        with self._translated():
+            self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Context that commits to disk when the block ends, and rolls back if the block raises."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            self._undo("ROLLBACK")
+            raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Context inside a transaction that rolls back only its own part if the block raises."""
+        self.run("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._undo("ROLLBACK TO part; RELEASE part")
+            raise
+        self.run("RELEASE part")
+
+    def _undo(self, statement: str) -> None:
+        if self._connection.in_transaction:  # SQLite may have rolled back by itself
+            with suppress(OSError, DatabaseDamaged):
+                self.run(statement)
+
+    def tidy(self) -> None:
+        """Move the log into the database file, once the log is large enough."""
+        if self._log.pages >= self._most // defaults.DATABASE_PAGE:
+            self.rows("PRAGMA wal_checkpoint(PASSIVE)")
+            self._log.pages = 0
+
+    def __del__(self) -> None:
+        """Close a forgotten database while its system calls still exist."""
+        self.close()
+
+    def close(self) -> None:
+        """Move the log into the file, as far as the disk allows, and close. Never raises."""
+        with suppress(OSError, DatabaseDamaged, AlreadyLocked), self._translated():
+            self._connection.close()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise _translation(self._path, error) from error
+
+
+def connect(
+    path: Path,
+    vfs: str = "",
+    closed: Callable[[], None] | None = None,
+    log: int = defaults.DATABASE_LOG,
+) -> Database:
+    """Open a database with our settings. `vfs` names SQLite's system calls. `closed` is called
+    when the database is closed. `log` bounds its log, in bytes.
+
+    Raises OSError, DatabaseDamaged, AlreadyLocked.
+    """
+    try:
+        connection = apsw.Connection(str(path), vfs=vfs or None)
+    except apsw.Error as error:
+        if closed is not None:
+            closed()
+        raise _translation(path, error) from error
+    connection.set_busy_timeout(defaults.DATABASE_BUSY_MS)
+    database = Database(path, connection, closed, log)
+    try:
+        database.set_up()
+        database.row("SELECT count(*) FROM sqlite_schema")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _translation(path: Path, error: apsw.Error) -> Exception:
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
+        return DatabaseDamaged(f"the database `{path}` is damaged: {error}")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return AlreadyLocked(f"`{path}` is used by another process")
+    for kind, number in (
+        (apsw.FullError, errno.ENOSPC),
+        (apsw.ReadOnlyError, errno.EROFS),
+        (apsw.PermissionsError, errno.EACCES),
+        (apsw.CantOpenError, errno.EACCES),
+        (apsw.IOError, errno.EIO),
+        (apsw.NoMemError, errno.ENOMEM),
+    ):
+        if isinstance(error, kind):
+            return OSError(number, os.strerror(number), str(path))
+    return error

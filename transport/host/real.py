@@ -1,0 +1,536 @@
+"""The real `Host`, `Files` and `Child`, on the operating system of this machine."""
+
+import errno
+import fcntl
+import gc
+import io
+import os
+import secrets
+import shutil
+import socket as stdlib_socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import trio
+
+from ..errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
+from .allocator import give_back, keep_freed_memory
+from .datagrams import Datagrams, datagrams
+from .localname import short_name
+from .seam import Entry, FileLock, Group, Interface, Machine, T, Ts
+
+if TYPE_CHECKING:
+    from .database import Database
+
+
+def _open_file(path: Path) -> io.FileIO:
+    """Open a file for reading. Raises OSError unless it is regular: a pipe could block forever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return io.FileIO(descriptor, "r")
+
+
+_SYNCS_AT_ONCE = 4
+_BLOCK = 4096  # block size of every disk, in bytes
+
+
+def _sync(paths: Iterable[Path]) -> None:
+    """Sync files or folders; skip those that no longer exist."""
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _shared_out(paths: Sequence[Path]) -> list[Sequence[Path]]:
+    """Split the paths among a few threads: one task for each path costs more than its sync."""
+    return [paths[start::_SYNCS_AT_ONCE] for start in range(min(_SYNCS_AT_ONCE, len(paths)))]
+
+
+def _write_past_cache(descriptor: int, data: memoryview) -> int:
+    """Write directly from memory to the disk, without a copy in the kernel's cache (the copy
+    costs more CPU than the data's SHA-256, measured). Return the number of bytes written. It is 0
+    if the memory or the size is not aligned to blocks, or the file system does not support it."""
+    direct = getattr(os, "O_DIRECT", 0)
+    if not direct or not data or len(data) % _BLOCK:
+        return 0
+    written = 0
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, direct)
+        written = os.write(descriptor, data)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    if written < len(data):
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
+    return written
+
+
+class _RealLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """`Files` on the operating system's file system."""
+
+    def read(self, path: Path, *, limit: int) -> bytes:
+        with _open_file(path) as file:
+            pieces = []
+            rest = limit + 1
+            while rest > 0 and (piece := file.read(rest)):
+                pieces.append(piece)
+                rest -= len(piece)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(data) > limit:
+            raise FileTooLarge(f"`{path}` has more than {limit} bytes")
+        return data
+
+    def read_range(self, path: Path, offset: int, size: int) -> bytes:
+        with _open_file(path) as file:
+            file.seek(offset)
+            pieces = []
+            while size > 0 and (piece := file.read(size)):
+                pieces.append(piece)
+                size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def write(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        self.write_pieces(path, (data,), mode=mode)
+
+    def write_pieces(
+        self, path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o600
+    ) -> None:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                for piece in pieces:
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        self._sync_folder(path.parent)
+
+    def stage(self, path: Path, data: bytes | memoryview, *, mode: int = 0o600) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                rest = memoryview(data)
+                rest = rest[_write_past_cache(descriptor, rest) :]
+                if rest:  # allocating all blocks at once costs ext4 half as much as page by page
+                    os.posix_fallocate(descriptor, 0, len(data))
+                while rest:
+                    rest = rest[file.write(rest) :]
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            raise
+
+    def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # the disk combines concurrent syncs
+            list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
+            for staged, path in moves:
+                with suppress(FileNotFoundError):
+                    os.replace(staged, path)
+            list(pool.map(_sync, _shared_out(list({path.parent for _, path in moves}))))
+
+    def identity(self, path: Path) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    @staticmethod
+    def _sync_folder(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def list(self, path: Path) -> list[Entry]:
+        entries = []
+        try:
+            with os.scandir(path) as found:
+                for item in found:
+                    with suppress(FileNotFoundError):
+                        folder = item.is_dir()
+                        entries.append(
+                            Entry(item.name, folder, 0 if folder else item.stat().st_size)
+                        )
+        except FileNotFoundError:
+            return []
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def size(self, path: Path) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def real(self, path: Path) -> Path:
+        return Path(os.path.realpath(path))
+
+    def mode(self, path: Path) -> int:
+        return os.stat(path).st_mode & 0o7777
+
+    def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for folder in reversed(missing):  # parents get the usual mode, like `mkdir -p`
+            folder.mkdir(mode=mode if folder is missing[0] else 0o777, exist_ok=True)
+            self._sync_folder(folder.parent)
+
+    def free_space(self, path: Path) -> int:
+        return shutil.disk_usage(path).free
+
+    def lock(self, path: Path) -> FileLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise AlreadyLocked(f"`{path}` is locked by another process") from None
+            raise
+        return _RealLock(descriptor)
+
+    def database(self, path: Path) -> "Database":
+        from .database import connect
+
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:  # not opened here, because closing it would drop SQLite's locks
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
+            os.chmod(path, 0o600)
+        else:
+            os.close(descriptor)
+            self._sync_folder(path.parent)
+        return connect(path)
+
+
+class RealChild:
+    """`Child` as a real process."""
+
+    def __init__(self, process: trio.Process, socket: trio.socket.SocketType) -> None:
+        self._process = process
+        self._socket = socket
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        return self._socket
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def stop(self, grace: float) -> None:
+        self._socket.close()
+        try:
+            with trio.move_on_after(grace):
+                await self._process.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                if self._process.returncode is None:
+                    self._process.kill()
+                await self._process.wait()
+
+
+class TrioHost:
+    """The part of `Host` that trio implements, on this machine or a simulated one."""
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    async def resolve(self, name: str) -> list[str]:
+        try:
+            found = await trio.socket.getaddrinfo(name, None, type=trio.socket.SOCK_STREAM)
+        except OSError as error:
+            raise HostError(f"cannot resolve `{name}`: {error.strerror or error}") from error
+        return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+    async def listen(self, address: str, port: int) -> trio.SocketListener:
+        sock = _socket_at(address, trio.socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+            if sock.family == trio.socket.AF_INET6:
+                sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+            await _bind_and_listen(sock, address, port)
+            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketListener(sock)
+
+    async def connect(self, address: str, port: int, *, source_port: int = 0) -> trio.SocketStream:
+        family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+        sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            if source_port:
+                _share_port(sock)
+                await sock.bind(("::" if ":" in address else "0.0.0.0", source_port))
+            await sock.connect((address, port))
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketStream(sock)
+
+    async def datagrams(
+        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+    ) -> Datagrams:
+        sock = _socket_at(address, trio.socket.SOCK_DGRAM)
+        try:
+            if shared:
+                _share_port(sock)
+            if sock.family == trio.socket.AF_INET6:
+                sock.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+            _tune(sock)
+            await _bind(sock, address, port)
+            if group is not None:
+                _join(sock, group)
+        except BaseException:
+            sock.close()
+            raise
+        return datagrams(sock)
+
+
+class RealHost(TrioHost):
+    """`Host` on this machine."""
+
+    def __init__(self) -> None:
+        self._files = RealFiles()
+        keep_freed_memory()
+
+    @property
+    def files(self) -> RealFiles:
+        return self._files
+
+    def wall(self) -> float:
+        return time.time()
+
+    def entropy(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def resident(self, pid: int) -> int | None:
+        try:
+            return int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:
+            return None
+
+    def machine(self) -> Machine:
+        memory = psutil.virtual_memory()
+        uname = os.uname()
+        return Machine(
+            cores=len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1,
+            memory_total=memory.total,
+            memory_available=memory.available,
+            system=uname.sysname,
+            architecture=uname.machine,
+        )
+
+    def interfaces(self) -> list[Interface]:
+        states = psutil.net_if_stats()
+        found = []
+        for name, addresses in psutil.net_if_addrs().items():
+            if name in states and not states[name].isup:
+                continue
+            for item in addresses:
+                if item.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6) and item.netmask:
+                    address = item.address.split("%")[0]
+                    found.append(Interface(name, address, _prefix_length(item.netmask)))
+        return found
+
+    def default_gateways(self) -> list[str]:
+        return _default_gateways()
+
+    async def listen_local(self, path: Path) -> trio.SocketListener:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        try:
+            with short_name(path) as name:
+                await sock.bind(name)
+            os.chmod(path, 0o600)  # the folder is 0700, so no other user can connect before this
+            sock.listen(32)
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketListener(sock)
+
+    @contextmanager
+    def watch_loop(self, instrument: trio.abc.Instrument) -> Iterator[None]:
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            yield
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+
+    async def give_back_memory(self) -> None:
+        await self.offload(give_back)
+
+    def keep_memory(self) -> None:
+        gc.freeze()
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        return await trio.to_thread.run_sync(work, *args)
+
+    async def spawn(self, module: str, args: Sequence[str], env: Mapping[str, str]) -> RealChild:
+        ours, theirs = stdlib_socket.socketpair()  # trio's pair would make the child's non-blocking
+        try:
+            descriptor = theirs.fileno()
+            process = await trio.lowlevel.open_process(
+                # -P keeps modules in the current folder from being imported.
+                [sys.executable, "-P", "-m", module, str(descriptor), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # a print must not reach the daemon's own output
+                env={**os.environ, **env},
+                pass_fds=(descriptor,),
+                process_group=0,  # Ctrl-C reaches only this process, which ends the child
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return RealChild(process, trio.socket.from_stdlib_socket(ours))
+
+
+def _share_port(sock: trio.socket.SocketType) -> None:
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEPORT, 1)
+
+
+def _tune(sock: trio.socket.SocketType) -> None:
+    """Enlarge the buffers for bursts, and forbid fragments, so that oversized datagrams are
+    noticed. Options that the system does not have are skipped."""
+    level, option = _MTU_DISCOVER[sock.family == trio.socket.AF_INET6]
+    options = (
+        (trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, _UDP_BUFFER_BYTES),
+        (trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, _UDP_BUFFER_BYTES),
+        (level, option, _PMTUDISC_PROBE),
+    )
+    for each in options:
+        with suppress(OSError):
+            sock.setsockopt(*each)
+
+
+_UDP_BUFFER_BYTES = 2 << 20
+# linux/in.h and linux/in6.h; the socket module does not name them.
+_MTU_DISCOVER = ((stdlib_socket.IPPROTO_IP, 10), (stdlib_socket.IPPROTO_IPV6, 23))
+_PMTUDISC_PROBE = 3
+
+
+def _join(sock: trio.socket.SocketType, group: Group) -> None:
+    """Join an IPv4 multicast group. Raises HostError."""
+    interface = stdlib_socket.inet_aton(group.interface)
+    member = stdlib_socket.inet_aton(group.address) + interface
+    try:
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_ADD_MEMBERSHIP, member)
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_MULTICAST_IF, interface)
+        sock.setsockopt(trio.socket.IPPROTO_IP, trio.socket.IP_MULTICAST_LOOP, 1)
+    except OSError as error:
+        raise HostError(
+            f"cannot join {group.address} on {group.interface}: {error.strerror}"
+        ) from error
+
+
+def _socket_at(address: str, kind: int) -> trio.socket.SocketType:
+    """Return a socket to listen at an address. Raises HostError if the IP version is missing."""
+    family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
+    try:
+        return trio.socket.socket(family, kind)
+    except OSError as error:
+        raise HostError(f"cannot listen on {address}: {error.strerror}") from error
+
+
+async def _bind_and_listen(sock: trio.socket.SocketType, address: str, port: int) -> None:
+    await _bind(sock, address, port, listen=True)
+
+
+async def _bind(
+    sock: trio.socket.SocketType, address: str, port: int, *, listen: bool = False
+) -> None:
+    try:
+        await sock.bind((address, port))
+        if listen:
+            sock.listen(128)  # fails for the later one of two sockets that bound at the same moment
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(f"port {port} on {address} is in use") from None
+        raise HostError(
+            f"cannot listen on {address} port {port}: {error.strerror}",
+            hint=_LISTEN_HINTS.get(error.errno or 0),
+        ) from error
+
+
+_LISTEN_HINTS = {
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 means all of its own",
+    errno.EACCES: "ports below 1024 need privileges: use another one, e.g. 4001",
+}
+
+
+def _default_gateways() -> list[str]:
+    """Return the default routers from Linux's routing tables in /proc; empty elsewhere."""
+    found = []
+    with suppress(OSError), open("/proc/net/route", encoding="ascii") as table:
+        for line in list(table)[1:]:
+            fields = line.split()
+            if fields[1] == "00000000" and int(fields[3], 16) & _RTF_GATEWAY:
+                found.append(stdlib_socket.inet_ntoa(int(fields[2], 16).to_bytes(4, sys.byteorder)))
+    with suppress(OSError), open("/proc/net/ipv6_route", encoding="ascii") as table:
+        for line in table:
+            fields = line.split()
+            if fields[1] == "00" and int(fields[8], 16) & _RTF_GATEWAY:
+                address = bytes.fromhex(fields[4])
+                found.append(stdlib_socket.inet_ntop(stdlib_socket.AF_INET6, address))
+    return list(dict.fromkeys(found))
+
+
+_RTF_GATEWAY = 0x2  # linux/route.h
+
+
+def _prefix_length(netmask: str) -> int:
+    family = stdlib_socket.AF_INET6 if ":" in netmask else stdlib_socket.AF_INET
+    return int.from_bytes(stdlib_socket.inet_pton(family, netmask)).bit_count()

@@ -1,0 +1,254 @@
+"""Frames: the encoding of a lane on the wire (docs/spec/lane.md, section 2).
+
+A frame is a fixed 28-byte prefix, a small head and a raw payload. Lengths are checked as soon as
+the prefix is complete, so an oversized frame is refused before it is buffered.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from ..decoding import decode
+from ..defaults import CODE_BYTES, FRAME_HEAD_BYTES, FRAME_PAYLOAD_BYTES, METHOD_BYTES
+from ..errors import Undecodable
+
+Bytes = bytes | memoryview
+
+PREFIX: Final = struct.Struct(">IBBHIQQ")
+"""Body length, kind, flags, head length, frames received, id, offset."""
+PREFIX_BYTES: Final = PREFIX.size
+
+# Kinds. From CALL on, frames are counted, acknowledged and sent again after a connection breaks.
+HELLO: Final = 0x01
+GOAWAY: Final = 0x02
+PING: Final = 0x03
+PONG: Final = 0x04
+ACK: Final = 0x05
+CALL: Final = 0x10
+POST: Final = 0x11
+REPLY: Final = 0x12
+REFUSAL: Final = 0x13
+PART: Final = 0x14
+CANCEL: Final = 0x15
+OPEN: Final = 0x20
+DATA: Final = 0x21
+CREDIT: Final = 0x22
+RESET: Final = 0x23
+FIRST_COUNTED: Final = CALL
+
+# Flags. The lowest two bits hold the priority.
+PRIORITY_MASK: Final = 0x03
+MORE: Final = 0x04  # further PARTs of this message follow
+OF_REPLY: Final = 0x08  # a PART of a reply, not of a call
+FIN: Final = 0x10  # the last DATA of this direction
+
+
+class Priority(IntEnum):
+    """Priority of a frame. The sender always drains the lower number first."""
+
+    CONTROL = 0
+    ACTIVATION = 1
+    BULK = 2
+
+
+PRIORITIES: Final = tuple(Priority)
+"""Priorities by number: this look-up costs a fortieth of the enum's, and is done for every
+frame."""
+BULK: Final = int(Priority.BULK)
+"""The number of `Priority.BULK`, because every frame is compared with it."""
+
+
+class Fault(Exception):
+    """A peer's protocol error inside a core. `Lane` and libp2p's `Session` turn it into a code, so
+    it never leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Frame(NamedTuple):
+    """One received frame. `head` and `payload` are slices of the received bytes."""
+
+    kind: int
+    flags: int
+    received: int
+    ident: int
+    offset: int
+    head: Bytes
+    payload: Bytes
+
+
+class Cutter:
+    """Splitter of a connection's plaintext into frames.
+
+    It keeps at most one incomplete frame. Raises Fault (`frame-too-large`) for a prefix that
+    claims more than `payload_bytes` or `head_bytes`.
+    """
+
+    def __init__(
+        self, payload_bytes: int = FRAME_PAYLOAD_BYTES, head_bytes: int = FRAME_HEAD_BYTES
+    ) -> None:
+        self._payload_bytes = payload_bytes
+        self._head_bytes = head_bytes
+        self._rest = b""
+
+    @property
+    def begun(self) -> tuple[int, int]:
+        """Bytes received of the incomplete frame, and its priority if known (else 0)."""
+        size = len(self._rest)
+        return size, min(self._rest[5] & PRIORITY_MASK, BULK) if size > 5 else 0
+
+    def feed(self, data: Bytes) -> Iterator[Frame]:
+        """Yield the frames that `data` completes."""
+        return self._go_on(data) if self._rest else self._cut(data, 0)
+
+    def _go_on(self, data: Bytes) -> Iterator[Frame]:
+        at = self._missing(data)
+        if at < 0:
+            self._rest += data
+            return
+        yield from self._cut(self._rest + data[:at], 0)
+        yield from self._cut(data, at)
+
+    def _missing(self, data: Bytes) -> int:
+        """Return how many bytes of `data` complete the pending frame, or -1 if all do not suffice.
+
+        Only these are joined to it: the rest of a large read is split without a copy.
+        """
+        begun = len(self._rest)
+        prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]
+        if len(prefix) < PREFIX_BYTES:
+            return -1
+        length, _, _, head, *_ = PREFIX.unpack(prefix)
+        self._check(length, head)
+        missing = PREFIX_BYTES + length - begun
+        return missing if missing <= len(data) else -1
+
+    def _check(self, length: int, head: int) -> None:
+        if head > self._head_bytes or not head <= length <= head + self._payload_bytes:
+            raise Fault("frame-too-large")
+
+    def _cut(self, data: Bytes, at: int) -> Iterator[Frame]:
+        view, end = memoryview(data), len(data)
+        while end - at >= PREFIX_BYTES:
+            length, kind, flags, head, received, ident, offset = PREFIX.unpack_from(data, at)
+            self._check(length, head)
+            body = at + PREFIX_BYTES
+            split, stop = body + head, body + length
+            if stop > end:
+                break
+            at = stop
+            # Equal to `Frame(…)`, at half the cost.
+            yield tuple.__new__(
+                Frame, (kind, flags, received, ident, offset, view[body:split], view[split:stop])
+            )
+        self._rest = bytes(view[at:])
+
+
+def encode(kind: int, *, head: bytes = b"", ident: int = 0, offset: int = 0) -> bytes:
+    """Encode a frame without payload that is not counted: a hello or a goaway."""
+    return PREFIX.pack(len(head), kind, 0, len(head), 0, ident, offset) + head
+
+
+def encode_request(method: str, header: Mapping[str, Any]) -> bytes:
+    """Encode the head of CALL, POST and OPEN: the method's length and name, then the header map.
+
+    Raises ValueError for a method or a header over its limit.
+    """
+    head = _encode_method(method)
+    if not header:
+        return head
+    head += encode_header(header)
+    if len(head) > FRAME_HEAD_BYTES:
+        raise ValueError(f"a header has at most {FRAME_HEAD_BYTES} bytes; use the payload")
+    return head
+
+
+@lru_cache(maxsize=256)  # a node keeps calling the same few methods
+def _encode_method(method: str) -> bytes:
+    name = method.encode()
+    if not 0 < len(name) <= METHOD_BYTES:
+        raise ValueError(f"a method name has 1 to {METHOD_BYTES} bytes")
+    return b"%c%b" % (len(name), name)
+
+
+def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
+    """Return method and header. Raises Fault (`bad-head`)."""
+    size = head[0] if head else 0
+    if not 0 < size <= METHOD_BYTES or size >= len(head):
+        raise Fault("bad-head")
+    end = 1 + size
+    try:
+        method = str(head[1:end], "utf-8")
+    except UnicodeDecodeError:
+        raise Fault("bad-head") from None
+    return method, decode_header(head[end:]) if end < len(head) else {}
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """Encode a header as a msgpack map; an empty one as no bytes. Raises ValueError if too
+    large."""
+    if not header:
+        return b""
+    packed: bytes = msgpack.packb(dict(header))
+    if len(packed) > FRAME_HEAD_BYTES:
+        raise ValueError(f"a header has at most {FRAME_HEAD_BYTES} bytes; use the payload")
+    return packed
+
+
+def decode_header(data: Bytes) -> dict[str, Any]:
+    """Decode a map with string keys, of at most FRAME_HEAD_BYTES. Raises Fault (`bad-head`).
+
+    Extension types and timestamps are refused.
+    """
+    if not data:
+        return {}
+    try:
+        header = decode(data, limit=FRAME_HEAD_BYTES)
+    except Undecodable:
+        raise Fault("bad-head") from None
+    if not isinstance(header, dict) or not all(isinstance(key, str) for key in header):
+        raise Fault("bad-head")
+    return header
+
+
+def encode_code(code: str, message: str = "") -> bytes:
+    """Encode the head of REFUSAL, RESET and GOAWAY: the code's length and text, then the
+    message."""
+    name = code.encode()[:CODE_BYTES]
+    return b"%c%b%b" % (len(name), name, message.encode()[:1024])
+
+
+def decode_code(head: Bytes) -> tuple[str, str]:
+    """Return a peer's code and message, made safe to show. The code is a word of a-z, 0-9 and
+    hyphens. The message has no control characters and at most 200 characters. Raises Fault
+    (`bad-head`)."""
+    size = head[0] if head else 0
+    code = bytes(head[1 : 1 + size])
+    if not 0 < size <= CODE_BYTES or len(code) != size or not _is_word(code):
+        raise Fault("bad-head")
+    text = str(head[1 + size :], "utf-8", "replace")[:200]
+    return code.decode("ascii"), "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _is_word(code: bytes) -> bool:
+    return all(97 <= c <= 122 or 48 <= c <= 57 or c == 45 for c in code)
+
+
+def first_frame(data: bytes, head_bytes: int) -> tuple[Frame, bytes] | None:
+    """Return a connection's first frame, which has no payload, and the bytes after it; None while
+    it is incomplete. Raises Fault (`frame-too-large`)."""
+    if len(data) < PREFIX_BYTES:
+        return None
+    length, kind, flags, head, received, ident, offset = PREFIX.unpack_from(data)
+    if length != head or head > head_bytes:
+        raise Fault("frame-too-large")
+    stop = PREFIX_BYTES + length
+    if len(data) < stop:
+        return None
+    return Frame(kind, flags, received, ident, offset, data[PREFIX_BYTES:stop], b""), data[stop:]

@@ -1,0 +1,218 @@
+"""State machine of one stream in a lane: byte offsets, credit, the end of each direction. No I/O.
+
+It implements docs/spec/lane.md, section 6. `Lane` decides when a stream may send a frame, and
+counts the link's credit. This class knows only its own stream.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..defaults import FRAME_PAYLOAD_BYTES
+from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
+
+
+class Entry(NamedTuple):
+    """A frame to be sent, without the fields that are known only when it leaves."""
+
+    kind: int
+    flags: int
+    ident: int
+    offset: int
+    head: bytes
+    payload: Bytes
+
+
+class LaneStream:
+    """Both directions of a stream. `mine` says whether this side opened it. `on_done` is called
+    when the last frame of an ended stream has left."""
+
+    def __init__(
+        self,
+        ident: int,
+        priority: Priority,
+        *,
+        mine: bool,
+        send_window: int,
+        window: int,
+        on_done: "Callable[[LaneStream], None]",
+    ) -> None:
+        self.ident = ident
+        self.priority = priority
+        self.mine = mine
+        self.on_done = on_done
+        self.context: Any = None  # belongs to the shell
+        self.open_head: bytes | None = None  # the OPEN that has not left yet
+        self.scheduled = False  # whether it is in its priority's rotation
+        self.queued = 0  # bytes from the caller that have not left
+        self.finishing = False  # `finish` was called
+        self.send_done = False  # FIN or RESET has left
+        self.receive_done = False  # FIN or RESET has come
+        self.failed: str | None = None  # the code of a RESET by either side
+        self.lent = False  # carries a relay's data, which counts towards the relay's own cap
+        self.held = 0  # bytes received but not read
+        self._pieces: deque[memoryview] = deque()
+        self._sent = 0
+        self._limit = send_window
+        self._reset_due: str | None = None
+        self._discarding = False
+        self._chunks: deque[memoryview] = deque()
+        self._received = 0
+        self._window = window
+        self._granted = window
+        self._read = 0
+
+    def narrow(self, window: int) -> None:
+        """Use a smaller window in both directions than the hellos said. Both ends must do this
+        before either has sent or read anything."""
+        self._limit = min(self._limit, window)
+        self._window = self._granted = min(self._window, window)
+
+    # Sending.
+
+    @property
+    def done(self) -> bool:
+        """Whether both directions have ended, so that the lane forgets the stream."""
+        return self.send_done and self.receive_done
+
+    def write(self, data: Bytes) -> None:
+        """Queue bytes, which must not change. The caller keeps `queued` small."""
+        if data:
+            self._pieces.append(memoryview(data))
+            self.queued += len(data)
+
+    def finish(self) -> None:
+        """End this side's direction after the queued bytes."""
+        self.finishing = True
+
+    def reset(self, code: str) -> None:
+        """End both directions now, and drop all queued and unread bytes.
+
+        If both directions have ended in order already, only unread bytes are dropped.
+        """
+        self._discarding = True
+        if self.failed is not None or (self.receive_done and self.finishing):
+            return  # only the first code counts
+        self.failed = code
+        self._drop_queue()
+        if not self.done:
+            self._reset_due = code
+
+    def discard(self) -> int:
+        """Drop unread bytes. Return how many."""
+        self._chunks.clear()
+        dropped, self.held = self.held, 0
+        self._read += dropped
+        return dropped
+
+    def extend_limit(self, limit: int) -> None:
+        """Apply the peer's credit, an absolute offset. An older one changes nothing."""
+        self._limit = max(self._limit, limit)
+
+    def has_output(self, link_room: int) -> bool:
+        """Whether `next_entry` would return a frame."""
+        if self.open_head is not None or self._reset_due is not None:
+            return True
+        if self.send_done:
+            return False
+        if self.queued:
+            return self._limit > self._sent and link_room > 0
+        return self.finishing
+
+    def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> Entry:
+        """Return the next frame of a stream that `has_output`, with up to `most` bytes of
+        payload."""
+        if self.open_head is not None:
+            head, self.open_head = self.open_head, None
+            return Entry(OPEN, self.priority, self.ident, 0, head, b"")
+        if self._reset_due is not None:
+            self.send_done = True
+            head, self._reset_due = encode_code(self._reset_due), None
+            return Entry(RESET, self.priority, self.ident, self._sent, head, b"")
+        return self._next_data(min(most, self._limit - self._sent, link_room))
+
+    def _next_data(self, room: int) -> Entry:
+        payload = self._take_piece(room) if self.queued else b""
+        offset, flags = self._sent, int(self.priority)
+        self._sent += len(payload)
+        if self.finishing and not self.queued:
+            flags |= FIN
+            self.send_done = True
+        return Entry(DATA, flags, self.ident, offset, b"", payload)
+
+    def _take_piece(self, room: int) -> memoryview:
+        piece = self._pieces[0]
+        if len(piece) <= room:
+            self._pieces.popleft()
+        else:
+            self._pieces[0] = piece[room:]
+            piece = piece[:room]
+        self.queued -= len(piece)
+        return piece
+
+    def _drop_queue(self) -> None:
+        self._pieces.clear()
+        self.queued = 0
+
+    # Receiving.
+
+    def take_in(self, frame: Frame) -> int:
+        """Accept a DATA frame. Return how many bytes are new. Raises Fault.
+
+        Repeated frames keep their boundaries, so a frame with an offset below what has been
+        received is a complete duplicate.
+        """
+        size = len(frame.payload)
+        if frame.offset < self._received or (self.receive_done and not size):
+            return 0
+        if frame.offset > self._received or self.receive_done:
+            raise Fault("bad-offset")
+        if self._received + size > self._granted:
+            raise Fault("credit-exceeded")
+        self._received += size
+        if size and not self._discarding:
+            self._chunks.append(memoryview(frame.payload))
+            self.held += size
+        elif size:
+            self._read += size
+        if frame.flags & FIN:
+            self.receive_done = True
+        return size
+
+    def take_reset(self, code: str) -> None:
+        """Handle the peer's RESET: drop unread bytes, and end this side's direction too."""
+        self.failed = self.failed or code
+        self.receive_done = self._discarding = True
+        self._drop_queue()
+        if not self.send_done:
+            self._reset_due = code
+
+    @property
+    def readable(self) -> bool:
+        """Whether `read` has something to report: bytes, the end, or a failure."""
+        return bool(self._chunks) or self.receive_done or self.failed is not None
+
+    def read(self, limit: int) -> bytes:
+        """Return up to `limit` received bytes, or b"" if there are none."""
+        pieces: list[memoryview] = []
+        room = limit
+        while room > 0 and self._chunks:
+            chunk = self._chunks[0]
+            if len(chunk) <= room:
+                self._chunks.popleft()
+            else:
+                self._chunks[0] = chunk[room:]
+                chunk = chunk[:room]
+            pieces.append(chunk)
+            room -= len(chunk)
+        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        self.held -= len(data)
+        self._read += len(data)
+        return data
+
+    def new_limit(self) -> int | None:
+        """Return the credit to grant now, once half a window has been read; None before that."""
+        if self.receive_done or self._granted - self._read > self._window // 2:
+            return None
+        self._granted = self._read + self._window
+        return self._granted

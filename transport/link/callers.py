@@ -1,0 +1,94 @@
+"""Tasks that wait for a peer's replies on one link."""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import outcome
+import trio
+
+from ..errors import LinkClosed
+from ..lane.events import Answered
+from ..lane.lane import Lane
+from ..lane.outbox import OutCall
+
+
+class Callers:
+    """Calls in flight on one link. A reply wakes its caller directly."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        backlog: int,
+        *,
+        alarm: Callable[[float], None],
+        gave_up: Callable[[], None],
+        ended: Callable[[], LinkClosed | None],
+    ) -> None:
+        """New calls wait while more than `backlog` bytes are queued. `alarm` is told when `expire`
+        is due. `gave_up` is called when the peer should learn that a call needs no reply. `ended`
+        returns the error with which the link ended, or None."""
+        self.waiting: set[OutCall] = set()
+        self._lane = lane
+        self._backlog = backlog
+        self._alarm = alarm
+        self._tell_gave_up = gave_up
+        self._ended = ended
+        self._room = trio.lowlevel.ParkingLot()
+
+    async def room(self, deadline: float) -> bool:
+        """Wait until the backlog is short enough for a new call. Return False at the deadline.
+        Raises LinkClosed."""
+        with trio.move_on_at(deadline):
+            while self._lane.outbox.backlog > self._backlog:
+                await self._room.park()
+                if (ended := self._ended()) is not None:
+                    raise ended
+            return True
+        return False
+
+    def make_room(self) -> None:
+        """Wake the tasks in `room`: the backlog is short enough again."""
+        self._room.unpark_all()
+
+    async def answer(self, call: OutCall, deadline: float) -> Answered | None:
+        """Wait for the reply to `call`. Return None at the deadline. Raises LinkClosed."""
+        call.context = trio.lowlevel.current_task()
+        call.deadline = deadline
+        self.waiting.add(call)
+        self._alarm(deadline)
+
+        def abort(_: Any) -> trio.lowlevel.Abort:
+            self.waiting.discard(call)
+            self._give_up(call)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        answered: Answered | None = await trio.lowlevel.wait_task_rescheduled(abort)
+        return answered
+
+    def answered(self, event: Answered) -> None:
+        """Wake the caller that waits for this reply."""
+        self._wake(event.call, outcome.Value(event))
+
+    def expire(self, now: float) -> float:
+        """End the calls whose deadline has passed. Return the earliest deadline that is left."""
+        for call in [call for call in self.waiting if call.deadline <= now]:
+            self._wake(call, outcome.Value(None))
+            self._give_up(call)
+        return min((call.deadline for call in self.waiting), default=inf)
+
+    def end(self) -> None:
+        """Raise the link's end in all waiting callers."""
+        for call in list(self.waiting):
+            if (ended := self._ended()) is not None:
+                self._wake(call, outcome.Error(ended))
+        self._room.unpark_all()
+
+    def _give_up(self, call: OutCall) -> None:
+        self._lane.give_up(call)
+        self._tell_gave_up()
+
+    def _wake(self, call: OutCall, result: outcome.Outcome[Any]) -> None:
+        if call in self.waiting:
+            self.waiting.discard(call)
+            trio.lowlevel.reschedule(call.context, result)

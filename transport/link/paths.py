@@ -1,0 +1,354 @@
+"""All paths of one link: chooses the one to send by, and drops dead and redundant ones."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from math import inf
+
+from .. import defaults
+from ..bytestream import PathKind
+from ..handshake.secured import PathLost, SecureStream
+from ..host.datagrams import Place
+from ..host.seam import Host
+from ..lane.lane import Lane
+from ..lane.meter import Meter
+from ..lane.queueing import Yielding
+from ..lane.shaper import Shaper
+from .path import LinkPath, best, is_long, redundant, worst
+from .status import Identities, PathStatus
+from .writer import Writer
+
+
+class LinkPaths:
+    """The paths of one link. It sends by the best path whose peer replies.
+
+    `used` carries what this side sends, and `address` is its far end, or that of the last one.
+    `due` is when a path wants the next tick. `heard` is when the last byte came over a path that
+    has been dropped.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        lane: Lane,
+        identities: Identities,
+        *,
+        due: Callable[[], None],
+        lost: Callable[[], None],
+        sent: Callable[[], None],
+        attended: Callable[[], bool],
+        shaper: Shaper | None = None,
+    ) -> None:
+        """`due` is called when a tick is wanted earlier than before, `lost` when the path in use
+        has ended, `sent` when bytes have left. While `attended` returns true, the link does not
+        rest. `shaper` holds the node's caps."""
+        self.used: LinkPath | None = None
+        self.address: Place = ("", 0)
+        self.due = inf
+        self.heard = host.now()
+        self.silent = False  # the last path was dropped because it was silent
+        self.broken = False  # the last path was closed by the other end
+        self.lapsed = False  # the last path was a circuit whose relay's loan ran out
+        self.places: dict[str, tuple[int, int]] = {}
+        """TCP and UDP port (0 if unknown) of the peer at each IP address where it was last seen
+        without a relay, the latest last."""
+        self._host = host
+        self._lane = lane
+        self._identities = identities
+        self._tell_due = due
+        self._tell_lost = lost
+        self._tell_sent = sent
+        self._attended = attended
+        self._rest_s = 0.0
+        self._shaper = shaper
+        self._paths: list[LinkPath] = []
+        self._new = True  # no path has come yet
+        self._hurry = False  # the path in use is silent with frames in flight
+        self._bytes_in = 0  # over dropped paths
+        self._bytes_out = 0
+
+    def __iter__(self) -> Iterator[LinkPath]:
+        return iter(self._paths)
+
+    # State.
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a path, or the first one is about to come."""
+        return self.used is not None or self._new
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no path."""
+        return not self._paths
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the round trip is so long that UDP serves better than TCP."""
+        return is_long(self._paths)
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received over all paths, past ones included."""
+        return self._bytes_in + sum(path.secured.bytes_in for path in self._paths)
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent over all paths, past ones included."""
+        return self._bytes_out + sum(path.secured.bytes_out for path in self._paths)
+
+    @property
+    def udp_place(self) -> Place | None:
+        """Where the peer's UDP port should be: at the address where this side dialled its TCP
+        port. None if this side did not dial it, or if a UDP path exists already."""
+        path, port = self.used, self._identities.udp_port
+        if path is None or not port or not self._identities.dialled or path.secured.medium != "tcp":
+            return None
+        if path.path_kind.rank > PathKind.DIRECT.rank or any(
+            x.secured.medium == "udp" for x in self._paths
+        ):
+            return None
+        return path.secured.address[0], port
+
+    def statuses(self) -> tuple[PathStatus, ...]:
+        """Return the status of each path, to be shown to a person."""
+        return tuple(
+            PathStatus(
+                path.path_kind,
+                path.secured.medium,
+                path.secured.address,
+                path.connection.rtt,
+                path is self.used,
+                not path.secured.tls.server,
+            )
+            for path in self._paths
+        )
+
+    def is_suspect(self, now: float) -> bool:
+        """Whether to search for another path before this one is dropped: it has been silent since
+        the network changed or this machine slept, or its relay may be gone. A peer that is merely
+        slow is not dialled again."""
+        path = self.used
+        if path is None or not path.connection.is_doubtful(now):
+            return False
+        long = now >= path.connection.heard + defaults.SUSPECT_S
+        return path.connection.unseen or (long and path.path_kind is PathKind.RELAYED)
+
+    # Paths come and go.
+
+    def attach(self, secured: SecureStream, path_kind: PathKind) -> LinkPath:
+        """Add an authenticated path. If there are too many now, drop one, perhaps this one."""
+        now = self._host.now()
+        # A loopback path has no buffering modem: what looks like a queue is a busy processor.
+        yielding = None if path_kind is PathKind.LOOPBACK else Yielding(now)
+        connection = self._lane.attach(now, yielding)
+        meter = None
+        if self._shaper is not None and not secured.inside:  # the outer link has a meter already
+            meter = Meter(self._shaper)
+        writer = Writer(self._host, self._lane, connection, secured, self._wrote, meter)
+        path = LinkPath(secured, path_kind, connection, writer, now, meter)
+        self._paths.append(path)
+        self._note_place(path)
+        self._new = self.silent = self.broken = self.lapsed = False
+        self._choose(now)
+        self._tick_at(now)
+        if len(self._paths) > defaults.LEGS:
+            self._drop(worst(self._paths, self.used))
+        return path
+
+    def _note_place(self, path: LinkPath) -> None:
+        (ip, port), medium = path.secured.address, path.secured.medium
+        if path.path_kind is PathKind.RELAYED or not ip:
+            return
+        tcp, udp = self.places.pop(ip, (0, 0))
+        self.places[ip] = (port, udp) if medium == "tcp" else (tcp, port)
+        if len(self.places) > defaults.LEGS:
+            del self.places[next(iter(self.places))]
+
+    def has(self, path: LinkPath) -> bool:
+        """Whether a path has not been dropped."""
+        return path in self._paths
+
+    def lose(self, path: LinkPath) -> None:
+        """Drop a path that the other end has closed."""
+        if path in self._paths:
+            self.broken = True
+            self.lapsed = path.secured.lapsed
+            self._drop(path)
+
+    def _drop(self, path: LinkPath) -> None:
+        """Drop a path that is lost or superfluous."""
+        self._paths.remove(path)
+        path.connection.forgive(self._host.now())
+        self.heard = max(self.heard, path.connection.heard)
+        self._bytes_in += path.secured.bytes_in
+        self._bytes_out += path.secured.bytes_out
+        path.secured.close()
+        if path.meter is not None:
+            path.meter.leave()
+        self._lane.detach(path.connection)
+        if path is self.used:
+            self.used = None
+            self._choose(self._host.now())
+            self._tell_lost()
+
+    def end(self) -> None:
+        """Send the lane's last frame, and drop all paths."""
+        self._say_goodbye()
+        for path in list(self._paths):
+            self._drop(path)
+
+    def _say_goodbye(self) -> None:
+        """Send the last frame by the path in use, or else by another one that is not blocked."""
+        for path in sorted(self._paths, key=lambda path: path is not self.used):
+            if path.secured.blocked or not (
+                words := self._lane.take(path.connection, 1 << 16, self._host.now())
+            ):
+                continue
+            with suppress(PathLost):
+                path.secured.send(words)
+                path.secured.finish()
+                self._paths.remove(path)  # its reader closes the path
+                self._lane.detach(path.connection)
+                if path is self.used:
+                    self.used = None
+                return
+
+    # Choice of the path to send by.
+
+    def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
+        """Send waiting frames, as far as the path takes them (`Writer.flush`)."""
+        if self.used is not None:
+            self.used.writer.flush(at_once=at_once, now=now)
+
+    def flush_by(self, at: float) -> None:
+        """Make sure that waiting frames leave by this time."""
+        if self.used is not None and at < self.used.due:
+            self.used.due = at
+            self._tick_at(at)
+
+    def look(self) -> None:
+        """Ping over every path, because the network may have changed."""
+        now = self._host.now()
+        for path in self._paths:
+            path.connection.look(now)
+            path.due = now
+            path.writer.flush()
+        self._tick_at(now)
+
+    def rest(self, seconds: float) -> None:
+        """Set the seconds of silence until a ping, 0 for the usual time."""
+        sooner, self._rest_s = seconds < self._rest_s, seconds
+        if sooner and self.used is not None:
+            self.used.due = self._host.now()
+            self._tick_at(self.used.due)
+
+    def _idle_s(self) -> float:
+        """Return the seconds of silence until the path in use is pinged."""
+        if not self._rest_s or self._attended():
+            return self._lane.idle_s
+        return max(self._lane.idle_s, self._rest_s)
+
+    def tick(self, now: float) -> None:
+        """Ping over quiet paths, and drop silent ones."""
+        paths = self._paths
+        for path in list(paths):
+            if path.due <= now:
+                self._tick_one(path, now)
+        used = self.used
+        self._hurry = used is not None and used.connection.is_overdue(now)
+        if used is not None and self._hurry:
+            self._ask_others(used, now)
+        if len(paths) == 1 and paths[0] is used:  # the usual case
+            self.due = used.due
+            return
+        self._choose(now)
+        if (
+            len(paths) > 1 and self._identities.dialled
+        ):  # if both sides chose, both could be dropped
+            for path in redundant(paths, self.used, now):
+                self._drop(path)
+        self.due = min([path.due for path in paths], default=inf)
+
+    def _tick_one(self, path: LinkPath, now: float) -> None:
+        if path.meter is not None and path.meter.paused:
+            path.connection.heard = now
+        if path is self.used:
+            path.connection.idle_s = self._idle_s()
+        path.due = path.connection.tick(now)
+        path.secured.tls.release()
+        if path.connection.is_silent(now):
+            self.silent = True
+            self.broken = self.lapsed = False
+            self._drop(path)
+        elif path.writer.has_output:
+            path.writer.flush()
+
+    def heard_beside(self, path: LinkPath, now: float, *, frames: bool) -> None:
+        """Handle bytes received over a path that is not in use. `frames` says whether they were
+        calls or streams, and not only pings and acknowledgements."""
+        if self.used is None:
+            return
+        if self._hurry:
+            self._tick_at(now)
+        if frames:
+            self._preferred(path, now)
+        self.used.writer.flush(at_once=True)
+
+    def _tick_at(self, at: float) -> None:
+        if at < self.due:
+            self.due = at
+            self._tell_due()
+
+    def _wrote(self) -> None:
+        """Schedule the next tick early enough for the frames that are in flight now."""
+        if (path := self.used) is not None:
+            at = path.connection.look_at(self._host.now())
+            if at < path.due:
+                path.due = at
+                self._tick_at(at)
+        self._tell_sent()
+
+    def _ask_others(self, used: LinkPath, now: float) -> None:
+        """Ping over the other paths, because the path in use is silent and its failure may affect
+        others. If one of them gets a reply, the silent ones get little time to reply."""
+        used.connection.ping_soon(now)
+        silent = [path for path in self._paths if not used.connection.is_outrun(path.connection)]
+        for path in silent:
+            if len(silent) < len(self._paths):
+                path.connection.hint(now)
+            else:
+                path.connection.ping_soon(now)
+            path.due = now
+            path.writer.flush()
+
+    def _choose(self, now: float) -> None:
+        """Send by the best path from now on."""
+        path = best(self._paths, now, self.used)
+        if path is None or path is self.used:
+            return
+        before, self.used = self.used, path
+        self.address = path.secured.address
+        path.connection.idle_s = self._lane.idle_s
+        if before is not None:
+            before.connection.idle_s = max(self._lane.idle_s, defaults.STANDBY_S)
+        self._lane.use(path.connection)
+        path.writer.flush()
+
+    def _preferred(self, path: LinkPath, now: float) -> None:
+        """Handle the peer sending by a path that is not in use here: check whether ours works.
+        Among equals the dialled side follows the peer's choice, because the death of a path that
+        carries both directions shows at once."""
+        if not self._identities.dialled:
+            path.wanted = now
+            self._choose(now)
+        if self.used is path:
+            return
+        for ours in self._paths:
+            if ours.path_kind.rank < path.path_kind.rank:  # the peer has not found this better one
+                ours.connection.hint(now)
+            elif ours is self.used:
+                ours.connection.ping_soon(now)
+            else:
+                continue
+            ours.due = now
+            self._tick_at(now)

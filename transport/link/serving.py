@@ -1,0 +1,170 @@
+"""Server of a peer's calls: finds the handler, bounds concurrency, and turns errors into codes."""
+
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+
+import trio
+
+from ..errors import ShoalError, TransportError
+from ..identity import PeerId
+from ..lane.events import Called
+from ..lane.frame import Bytes
+from ..lane.lane import Lane
+from ..limits import Limits
+from .calls import Answer, Call, Handler, Refusal, Reply
+from .stream import Stream
+
+# Errors that a handler raises on an unexpected header, or when its disk or another peer fails. No
+# peer may end the node with one of these. Any other error is a bug of ours.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+_ANSWERS = (Reply, Refusal)
+HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
+
+
+class IncomingStream:
+    """A stream that the peer opened. It is closed when the handler returns."""
+
+    __slots__ = ("header", "peer", "stream")
+
+    def __init__(self, peer: PeerId, header: dict[str, object], stream: Stream) -> None:
+        self.peer = peer
+        self.header = header
+        self.stream = stream
+
+
+StreamHandler = Callable[[IncomingStream], Awaitable[None]]
+
+
+class Handlers:
+    """Handlers by method, shared by all links of an endpoint."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Handler, bool]] = {}
+        self.streams: dict[str, StreamHandler] = {}
+
+    def add(self, method: str, handler: Handler) -> None:
+        """Register a handler, and note whether it is a coroutine function."""
+        slow = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
+        self.calls[method] = handler, slow
+
+
+class CallServer:
+    """Open calls of one peer. `sent` is called when a reply waits to leave."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        lane: Lane,
+        handlers: Handlers,
+        limits: Limits,
+        sent: Callable[[], None],
+    ) -> None:
+        self.bytes = 0  # size of the payloads that handler tasks hold
+        self.posts_refused = 0
+        self._peer = peer
+        self._lane = lane
+        self._handlers = handlers
+        self._limits = limits
+        self._sent = sent
+        self._open: dict[int, trio.CancelScope] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether handlers are running."""
+        return bool(self._open)
+
+    def serve(self, event: Called, nursery: trio.Nursery) -> None:
+        """Reply inline, or start the handler's task."""
+        found = self._handlers.calls.get(event.method)
+        if found is None:
+            self._answer(event, Refusal("unknown-method", "no such method"))
+            return
+        handler, slow = found
+        if self._is_busy(event, slow=slow):
+            self._answer(event, Refusal("busy", "too many calls are open"))
+            return
+        call = Call(self._peer, event.header, event.payload)
+        if slow:
+            self._start(event, handler, call, nursery)
+            return
+        try:
+            answer = handler(call)
+        except HANDLER_ERRORS as error:
+            answer = refusal_of(error)
+        if isinstance(answer, _ANSWERS):
+            self._answer(event, answer)
+        else:
+            self._start(event, lambda _: answer, call, nursery)
+
+    def cancel(self, ident: int) -> None:
+        """Cancel a call whose reply the peer no longer wants."""
+        scope = self._open.get(ident)
+        if scope is not None:
+            scope.cancel()
+
+    def _is_busy(self, event: Called, *, slow: bool) -> bool:
+        most = self._limits.backlog_bytes
+        if self._lane.outbox.backlog > most and not event.post:
+            return True
+        if not slow:
+            return False
+        return len(self._open) >= self._limits.calls or self.bytes + len(event.payload) > most
+
+    def _start(self, event: Called, handler: Handler, call: Call, nursery: trio.Nursery) -> None:
+        scope = self._open[event.ident] = trio.CancelScope()
+        self.bytes += len(event.payload)
+        nursery.start_soon(self._run, event, handler, call, scope)
+
+    async def _run(
+        self, event: Called, handler: Handler, call: Call, scope: trio.CancelScope
+    ) -> None:
+        answer: Answer | None = None
+        try:
+            with scope:
+                pending = handler(call)
+                answer = pending if isinstance(pending, _ANSWERS) else await pending
+        except* HANDLER_ERRORS as errors:
+            answer = refusal_of(errors)
+        finally:
+            del self._open[event.ident]
+            self.bytes -= len(event.payload)
+        if answer is not None:
+            self._answer(event, answer)
+            self._sent()
+
+    def _answer(self, event: Called, answer: Answer) -> None:
+        if event.post:
+            self.posts_refused += isinstance(answer, Refusal)
+            return
+        if isinstance(answer, Reply):
+            priority = event.priority if answer.priority is None else answer.priority
+            try:
+                payload = stable(answer.payload, self._limits.message_bytes)
+                self._lane.reply(event.ident, answer.header, payload, priority)
+                return
+            except ValueError as error:
+                answer = Refusal("too-large", str(error))
+        self._lane.refuse(event.ident, answer.code, answer.message, event.priority)
+
+
+def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
+    """Return a payload that cannot change while it waits. Raises ValueError over `limit` bytes."""
+    if isinstance(payload, memoryview):
+        payload = payload.cast("B") if payload.readonly and payload.c_contiguous else bytes(payload)
+    elif isinstance(payload, bytearray):
+        payload = bytes(payload)
+    if len(payload) > limit:
+        raise ValueError(f"expected a payload of at most {limit} bytes, got {len(payload)}")
+    return payload
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Return the refusal for an error of HANDLER_ERRORS; for a group, that of its first error."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TransportError):
+        return Refusal(error.code, error.message)
+    if isinstance(error, ShoalError):
+        return Refusal("failed", error.message)
+    code = "bad-request" if isinstance(error, _MALFORMED) else "failed"
+    return Refusal(code, f"{type(error).__name__}: {error}")

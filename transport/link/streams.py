@@ -1,0 +1,85 @@
+"""All streams of one link: those that this side opens, and those that its handlers serve."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from ..errors import CallRefused, LinkClosed
+from ..identity import PeerId
+from ..lane.events import Opened, StreamReady
+from ..lane.frame import Priority
+from ..lane.lane import Lane
+from ..lane.stream import LaneStream
+from .serving import HANDLER_ERRORS, Handlers, IncomingStream, StreamHandler, refusal_of
+from .stream import Stream
+
+
+class Streams:
+    """Streams of one link. `flush` sends what the lane has. `ended` returns the link's end, or
+    None."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        lane: Lane,
+        handlers: Handlers,
+        *,
+        flush: Callable[[], None],
+        ended: Callable[[], LinkClosed | None],
+    ) -> None:
+        self._peer = peer
+        self._lane = lane
+        self._handlers = handlers
+        self._flush = flush
+        self._ended = ended
+
+    def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> Stream:
+        """Open a stream to the peer. Raises CallRefused (`busy`, `too-large`)."""
+        try:
+            core = self._lane.open(method, header, priority)
+        except ValueError as error:
+            raise CallRefused("too-large", str(error)) from None
+        if core is None:
+            raise CallRefused("busy", "the peer does not allow more streams")
+        self._flush()
+        return self._adopt(core)
+
+    def serve(self, event: Opened, nursery: trio.Nursery | None) -> None:
+        """Start the handler's task, or reset the stream if there is no handler."""
+        stream = self._adopt(event.stream)
+        handler = self._handlers.streams.get(event.method)
+        if handler is None or nursery is None:
+            stream.reset("unknown-method")
+            return
+        nursery.start_soon(_run, handler, IncomingStream(self._peer, event.header, stream))
+
+    def ready(self, event: StreamReady) -> None:
+        """Wake the tasks that use a stream, because its state changed."""
+        if event.stream.context is not None:
+            event.stream.context.wake()
+
+    def sent(self) -> None:
+        """Wake senders, because bytes have left."""
+        for core in self._lane.streams.values():
+            if core.context is not None:
+                core.context.wake_sender()
+
+    def end(self) -> None:
+        """Wake all tasks that use a stream, because the link has ended."""
+        for core in self._lane.streams.values():
+            if core.context is not None:
+                core.context.wake()
+
+    def _adopt(self, core: LaneStream) -> Stream:
+        stream = core.context = Stream(self._lane, core, flush=self._flush, ended=self._ended)
+        return stream
+
+
+async def _run(handler: StreamHandler, incoming: IncomingStream) -> None:
+    code = "closed"
+    try:
+        await handler(incoming)
+    except* HANDLER_ERRORS as errors:
+        code = refusal_of(errors).code
+    incoming.stream.reset(code)

@@ -1,0 +1,126 @@
+"""Writer of a lane's frames to one connection: decides when to write and how much."""
+
+from collections.abc import Callable
+from math import inf
+
+import trio
+
+from .. import defaults
+from ..handshake.secured import PathLost, SecureStream
+from ..host.seam import Host
+from ..lane.connection import Connection
+from ..lane.lane import Lane
+from ..lane.meter import Meter
+
+
+class Writer:
+    """Writer of a lane's frames to one connection, from the caller's context or in its own task.
+
+    Frames leave from the caller's context if nothing is being written. The task coalesces
+    frames of several callers at the same moment. `batch` is the number of bytes encrypted ahead
+    of the kernel. `sent` is called after every write. `meter` enforces the node's caps.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        lane: Lane,
+        connection: Connection,
+        secured: SecureStream,
+        sent: Callable[[], None],
+        meter: Meter | None = None,
+    ) -> None:
+        self.batch = 4 * defaults.SMALL_BATCH_BYTES
+        self._host = host
+        self._lane = lane
+        self._connection = connection
+        self._path = secured
+        self._sent = sent
+        self._meter = meter
+        self._busy = True  # whether the task is writing, or has not started
+        self._idle = trio.lowlevel.ParkingLot()
+        self._flushed = 0.0
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the lane has frames for this connection."""
+        return self._lane.outbox.has_output(self._connection)
+
+    def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
+        """Send waiting frames from here unless the task is writing; then it takes them along. With
+        `at_once`, no other frames are about to come that could leave with these. `now` saves a look
+        at the clock."""
+        if self._busy:
+            return
+        if now is None:
+            now = self._host.now()
+        if not at_once and now - self._flushed < defaults.COALESCE_S:
+            self.wake()
+            return
+        self._flushed = now
+        data = self._take(now)
+        if data:
+            try:
+                self._send(data)
+            except PathLost:
+                self._path.close()
+            self._sent()
+        if self._path.blocked or self.has_output or self._connection.bulk_at < inf:
+            self.wake()
+
+    def _take(self, now: float) -> bytes:
+        meter, batch = self._meter, self.batch
+        allowance = meter.allow(batch, now) if meter is not None else None
+        return self._lane.take(self._connection, batch, now, allowance)
+
+    def _send(self, data: bytes) -> None:
+        self._path.send(data)
+        if self._meter is not None:
+            self._meter.sent(self._path.bytes_out)
+
+    def wake(self) -> None:
+        """Let the task send what waits, with all that is queued in this pass of the loop."""
+        if not self._busy:
+            self._busy = True
+            self._idle.unpark()
+
+    async def run(self) -> None:
+        """Run as the connection's task: coalesce queued frames, and keep little in the kernel."""
+        secured = self._path
+        try:
+            while True:
+                await secured.drain()
+                began = self._host.now()
+                data = self._take(began)
+                if data:
+                    self._send(data)
+                    self._sent()
+                    await secured.drain()
+                    await secured.wait_writable()
+                    if len(data) >= self.batch:
+                        self.set_pace(self._host.now() - began)
+                else:
+                    await self._rest()
+        except PathLost:
+            secured.close()
+
+    async def _rest(self) -> None:
+        """Wait until there are frames to send, or until they may leave."""
+        self._busy = False
+        at, self._connection.bulk_at = self._connection.bulk_at, inf
+        if self._meter is not None:
+            at = min(at, self._meter.again_at)
+        if at == inf:
+            await self._idle.park()
+        else:
+            with trio.CancelScope(deadline=at):
+                await self._idle.park()
+            self._busy = True
+
+    def set_pace(self, seconds: float) -> None:
+        """Adapt `batch`, so that a token waits behind it only briefly at any connection speed."""
+        fast, slow = defaults.BATCH_S
+        if seconds < fast:
+            self.batch = min(2 * self.batch, defaults.BATCH_BYTES)
+        elif seconds > slow:
+            self.batch = max(self.batch // 2, defaults.SMALL_BATCH_BYTES)

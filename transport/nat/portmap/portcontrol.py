@@ -1,0 +1,306 @@
+"""Clients of NAT-PMP and PCP, which share one UDP socket to the gateway's port 5351."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from ...errors import HostError
+from ...host.datagrams import Datagrams
+from ...host.seam import Group, Host
+from . import natpmp, pcp
+from .defaults import DATAGRAM_BYTES, FIRST_WAIT_S, TRIES
+from .mapping import (
+    SILENT,
+    Answer,
+    Granted,
+    Health,
+    Proto,
+    Refused,
+    Scope,
+    lease_of,
+    scope_of,
+)
+
+Match = Callable[[bytes], Any]
+"""A function that decodes a datagram into the awaited reply; None if it is another datagram."""
+
+
+class _Waiter:
+    def __init__(self, match: Match) -> None:
+        self.match = match
+        self.answer: Any = None
+        self.came = trio.Event()
+
+
+class _Clock:
+    """The gateway's clock (epoch) of one protocol, from which a restart of the gateway shows."""
+
+    def __init__(self, rule: Callable[[int, float, int], bool]) -> None:
+        self._rule = rule
+        self._before: tuple[int, float] | None = None
+        self.restarted = False
+
+    def hear(self, epoch: int, now: float) -> None:
+        if self._before is not None:
+            before, then = self._before
+            self.restarted |= not self._rule(epoch, now - then, before)
+        self._before = epoch, now
+
+
+class PortControl:
+    """The socket to the gateway; datagrams from elsewhere than its port 5351 are dropped.
+
+    `on_news` is called when the gateway announces a change. An announcement can be forged, so it is
+    only a reason to check.
+    """
+
+    def __init__(self, host: Host, gateway: str, own: str, *, on_news: Callable[[], None]) -> None:
+        self.host = host
+        self.own = own
+        self.gateway = gateway
+        self.pmp_clock = _Clock(natpmp.is_continued)
+        self.pcp_clock = _Clock(pcp.is_continued)
+        self.deaf: str | None = None  # why no announcements can be received
+        self._on_news = on_news
+        self._socket: Datagrams | None = None
+        self._news: Datagrams | None = None
+        self._waiters: list[_Waiter] = []
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        """Receive in `nursery` until `close`. Raises HostError if no socket can be opened."""
+        self._socket = await self.host.datagrams(self.own, 0)
+        self._news = await self._listen()
+        nursery.start_soon(self._receive, self._socket, False)
+        if self._news is not None:
+            nursery.start_soon(self._receive, self._news, True)
+
+    def close(self) -> None:
+        """Close the sockets. The receiving tasks do not, because removals of mappings are sent
+        after those tasks were cancelled."""
+        for socket in self._socket, self._news:
+            if socket is not None:
+                socket.close()
+
+    async def _listen(self) -> Datagrams | None:
+        """Open the socket for announcements; return None if the port, which is fixed and which
+        other programs want as well, is not available."""
+        group, port = natpmp.ANNOUNCEMENTS
+        try:
+            return await self.host.datagrams(group, port, group=Group(group, self.own), shared=True)
+        except HostError as error:
+            self.deaf = error.message
+            return None
+
+    async def _receive(self, socket: Datagrams, announced: bool) -> None:
+        with suppress(trio.ClosedResourceError):
+            while True:
+                for data, source in await socket.receive():
+                    if source == (self.gateway, natpmp.PORT) and len(data) <= DATAGRAM_BYTES:
+                        self._take(data, announced)
+
+    def _take(self, data: bytes, announced: bool) -> None:
+        now = self.host.now()
+        if (pmp_answer := natpmp.decode(data)) is not None:
+            if announced:
+                self.pmp_clock.hear(pmp_answer.epoch, now)
+        elif (pcp_answer := pcp.decode(data)) is not None:
+            if announced:
+                self.pcp_clock.hear(pcp_answer.epoch, now)
+        else:
+            return
+        if announced:
+            self._on_news()
+            return
+        for waiter in self._waiters:
+            found = waiter.match(data)
+            if found is not None and not waiter.came.is_set():
+                waiter.answer = found
+                waiter.came.set()
+
+    def send(self, data: bytes) -> None:
+        """Send a datagram once, without waiting for a reply."""
+        if self._socket is not None:
+            self._socket.send(data, (self.gateway, natpmp.PORT))
+
+    async def ask(self, data: bytes, match: Match) -> Any:
+        """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
+        waiter = _Waiter(match)
+        self._waiters.append(waiter)
+        try:
+            for attempt in range(TRIES):
+                self.send(data)
+                with trio.move_on_after(FIRST_WAIT_S * 2**attempt):
+                    await waiter.came.wait()
+                    return waiter.answer
+            return None
+        finally:
+            self._waiters.remove(waiter)
+
+
+class PmpClient:
+    """A client of NAT-PMP, which identifies a mapping by protocol and inner port."""
+
+    name = "nat-pmp"
+
+    def __init__(self, control: PortControl, lease_s: int) -> None:
+        self._control = control
+        self._lease_s = lease_s
+        self._address: str | None = None
+
+    async def probe(self) -> Answer:
+        answer = await self._ask_address()
+        if answer is None:
+            return Answer(False, SILENT.words)
+        if isinstance(answer, pcp.PcpAnswer):
+            return Answer(False, "speaks PCP only")
+        if answer.result:
+            return Answer(False, answer.words)
+        if scope_of(answer.address) is Scope.NOWHERE:
+            return Answer(False, natpmp.WORDS[natpmp.Result.NETWORK_FAILURE])
+        return Answer(True, "answers")
+
+    async def address(self) -> str | None:
+        answer = await self._ask_address()
+        if not isinstance(answer, natpmp.PmpAnswer) or answer.result:
+            return None
+        self._address = answer.address
+        return self._address
+
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+        request = natpmp.encode_map(proto, inside, wish, self._lease_s)
+        answer = await self._ask(request, proto, inside)
+        if answer is None:
+            return SILENT
+        if not isinstance(answer, natpmp.PmpAnswer):
+            return Refused("speaks PCP only")
+        if answer.result or not answer.outside:
+            return Refused(answer.words)
+        return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
+
+    async def unmap(self, granted: Granted) -> None:
+        """Sent once: the lease's end repairs a loss."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._control.send(natpmp.encode_map(granted.proto, granted.inside, 0, 0))
+
+    async def check(self, held: list[Granted]) -> Health:
+        before = self._address
+        address = await self.address()
+        if address is None:
+            return Health.SILENT
+        return _health(self._control.pmp_clock, address == before)
+
+    async def _ask_address(self) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
+        return await self._ask(natpmp.encode_address_request(), None, 0)
+
+    async def _ask(
+        self, request: bytes, proto: Proto | None, inside: int
+    ) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
+        def match(data: bytes) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
+            answer = natpmp.decode(data)
+            if answer is not None:
+                named = answer.inside == inside or (answer.result and not answer.inside)
+                mine = answer.proto is proto and named and not answer.of_deletion
+                return answer if mine and answer.result != _VERSION else None
+            other = pcp.decode(data)  # the refusal of a gateway that speaks only PCP
+            return other if other is not None and other.result == _VERSION else None
+
+        found = await self._control.ask(request, match)
+        if isinstance(found, natpmp.PmpAnswer):
+            self._control.pmp_clock.hear(found.epoch, self._control.host.now())
+            return found
+        return found if isinstance(found, pcp.PcpAnswer) else None
+
+
+_VERSION = natpmp.Result.UNSUPPORTED_VERSION  # the same number in both protocols
+
+
+class PcpClient:
+    """A client of PCP, which identifies a mapping by its nonce too: another computer, which does
+    not know the nonce, can neither forge a reply nor change the mapping."""
+
+    name = "pcp"
+
+    def __init__(
+        self, control: PortControl, lease_s: int, nonce_of: Callable[[Proto, int], bytes]
+    ) -> None:
+        self._control = control
+        self._lease_s = lease_s
+        self._nonce_of = nonce_of
+        self._address: str | None = None
+
+    async def probe(self) -> Answer:
+        def match(data: bytes) -> str | pcp.PcpAnswer | None:
+            older = natpmp.decode(data)
+            if older is not None:
+                return "speaks NAT-PMP only" if older.result == _VERSION else None
+            return _announced(data)
+
+        found = await self._control.ask(pcp.encode_announce(self._control.own), match)
+        if found is None:
+            return Answer(False, SILENT.words)
+        if not isinstance(found, pcp.PcpAnswer):
+            return Answer(False, str(found))
+        self._hear(found)
+        # An old server may know MAP without knowing ANNOUNCE.
+        works = found.result in (pcp.Result.SUCCESS, pcp.Result.UNSUPP_OPCODE)
+        return Answer(works, "answers" if works else found.words)
+
+    async def address(self) -> str | None:
+        """Return the outer address of the last mapping; None without one."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self._address
+
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+        nonce = self._nonce_of(proto, inside)
+
+        def match(data: bytes) -> pcp.PcpAnswer | None:
+            answer = pcp.decode(data)
+            if answer is None or answer.opcode != pcp.MAP or answer.of_deletion:
+                return None
+            mine = (answer.nonce, answer.proto, answer.inside) == (nonce, proto, inside)
+            return answer if mine else None
+
+        request = pcp.encode_map(self._control.own, nonce, proto, inside, wish, self._lease_s)
+        answer = await self._control.ask(request, match)
+        if not isinstance(answer, pcp.PcpAnswer):
+            return SILENT
+        self._hear(answer)
+        if answer.result or not answer.outside:
+            return Refused(answer.words)
+        if scope_of(answer.address) is Scope.NOWHERE:
+            return Refused(pcp.WORDS[pcp.Result.NETWORK_FAILURE])
+        self._address = answer.address
+        return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
+
+    async def unmap(self, granted: Granted) -> None:
+        """Sent once: the lease's end repairs a loss."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        nonce = self._nonce_of(granted.proto, granted.inside)
+        own, port = self._control.own, granted.port
+        self._control.send(pcp.encode_map(own, nonce, granted.proto, granted.inside, port, 0))
+
+    async def check(self, held: list[Granted]) -> Health:
+        found = await self._control.ask(pcp.encode_announce(self._control.own), _announced)
+        if not isinstance(found, pcp.PcpAnswer):
+            return Health.SILENT
+        self._hear(found)
+        return _health(self._control.pcp_clock, True)
+
+    def _hear(self, answer: pcp.PcpAnswer) -> None:
+        self._control.pcp_clock.hear(answer.epoch, self._control.host.now())
+
+
+def _announced(data: bytes) -> pcp.PcpAnswer | None:
+    """Return the reply to ANNOUNCE, None for another datagram. A reply about the version belongs to
+    a NAT-PMP request, which may be in flight at the same time."""
+    answer = pcp.decode(data)
+    good = answer is not None and answer.opcode == pcp.ANNOUNCE and answer.result != _VERSION
+    return answer if good else None
+
+
+def _health(clock: _Clock, same_address: bool) -> Health:
+    """Return the result of a check; report each restart of the gateway once."""
+    restarted, clock.restarted = clock.restarted, False
+    return Health.GOOD if same_address and not restarted else Health.LOST

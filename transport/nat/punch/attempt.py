@@ -1,0 +1,374 @@
+"""One side of a punching attempt: its checks and dials in up to three rounds, and their outcome."""
+
+from collections.abc import Sequence
+
+import trio
+
+from ...bytestream import ByteStream, PathKind, TcpByteStream
+from ...errors import ShoalError
+from ...host.datagrams import Datagrams, Place
+from ...identity import PeerId
+from ...udp.quic import QuicByteStream
+from ..reach.stun import Message
+from . import defaults, schedule
+from .candidates import Candidate, Kind, Seen, Transport, may_probe, probeable, unseen
+from .checks import Checks, Chosen
+from .needs import Socket, Tools
+from .offer import Offer
+from .outcome import Outcome, Result, StrategyOutcome
+from .predict import Nat, Plan, plan
+from .preparing import Prepared
+from .sockets import Sockets
+from .tcp import Dialling, TcpEnd
+
+_TICK_S = 0.002  # shots are sent this often, in batches, not one by one
+_TCP_RESULTS = {
+    TcpEnd.WORKED: StrategyOutcome(Result.WORKED),
+    TcpEnd.REFUSED: StrategyOutcome(Result.REFUSED, "reset"),
+    TcpEnd.NO_ANSWER: StrategyOutcome(Result.NO_ANSWER),
+    TcpEnd.BUDGET: StrategyOutcome(Result.NOT_POSSIBLE, "budget"),
+    TcpEnd.NOWHERE: StrategyOutcome(Result.NOT_POSSIBLE, "no-address"),
+}
+SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
+FUTILE = frozenset({Plan.HOPELESS, Plan.SPARED})
+"""Plans for which a second round would end like the first."""
+_PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
+_WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: PathKind.MAPPED}
+
+
+class Attempt:
+    """One side of an attempt. `client` says whether this side is the TLS and QUIC client, and
+    chooses the pair: it has the smaller peer id. `offering` says whether it made the offers,
+    `thrifty` that it makes no search."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        peer: PeerId,
+        seen: Seen,
+        *,
+        name: bytes,
+        client: bool,
+        offering: bool,
+        thrifty: bool = False,
+    ) -> None:
+        self.peer = peer
+        self.name = name
+        self.client = client
+        self.offering = offering
+        self.thrifty = thrifty
+        self.round = 0
+        self.plan = Plan.CHECKS
+        self._theirs: Offer | None = None  # the peer's latest offer or answer
+        self.secret = tools.host.entropy(defaults.SECRET_BYTES)
+        self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
+        self.checks: Checks[Socket] = Checks(
+            name,
+            controlling=client,
+            secret=self.secret,
+            may_probe=self._may_check,
+            spend=self._spend,
+            entropy=tools.host.entropy,
+            limits=tools.limits,
+        )
+        self.settled = trio.Event()  # set when a byte stream is open, or the attempt has failed
+        self.over = trio.Event()
+        self._tools = tools
+        self._seen = seen
+        self._unseen: set[str] = set()  # the peer's addresses that only the peer has named
+        self._ways: dict[Place, PathKind] = {}
+        self._began = tools.host.now()
+        self._strategies: dict[str, StrategyOutcome] = {}
+        self._kept: Datagrams | None = None
+        self._dialling = False
+        self._shut = False  # whether no peer gets in from outside without a punched hole
+        self.searched = False
+        self._choice: Chosen[Socket] | None = None
+        self._wake = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._deadline = self._began + tools.limits.attempt_s
+        self._scope = trio.CancelScope(deadline=self._deadline)
+        self._pipe: QuicByteStream | None = None
+
+    # Life of the attempt.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until a moment after the first success, until the deadline, or until `give_up`."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    if self._tools.udp is not None:
+                        nursery.start_soon(self._pump)
+                    task_status.started()
+                    try:
+                        await self.settled.wait()
+                        await self._wait_for_the_rest()
+                    finally:
+                        self._nursery = None  # nothing new is started
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._tools.searching.discard(self.name)
+            if self.sockets is not None:
+                self.sockets.close(keep=self._kept if self._pipe is not None else None)
+            self.settled.set()
+            self.over.set()
+
+    async def _wait_for_the_rest(self) -> None:
+        """Give the other method some time, and keep answering the peer's checks for longer."""
+        limits = self._tools.limits
+        if self.outcome().worked:
+            await trio.sleep(limits.linger_s if self.checks.chosen else limits.grace_s)
+
+    def give_up(self) -> None:
+        """End the attempt, because no further round comes."""
+        self.settled.set()
+
+    def extend(self) -> None:
+        """Extend the answering side's deadline to this round and what may follow it."""
+        limits = self._tools.limits
+        until = self._tools.host.now() + limits.last_round_s + 2 * limits.skew_s + limits.observe_s
+        self._scope.deadline = min(self._deadline, until)
+
+    @property
+    def kept(self) -> tuple[Datagrams, QuicByteStream] | None:
+        """The fresh socket that stays in use after the attempt, and its QUIC byte stream."""
+        return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
+
+    async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
+        """Start a round at the agreed time. Return when it has begun."""
+        self.checks.theirs = theirs.secret
+        new = unseen(theirs.candidates, self._seen) if not self._unseen else ()
+        self._unseen.update(each.place[0] for each in new)
+        remote = [*probeable(theirs.candidates, self._seen), *new]
+        tcp = [each.kind for each in mine.candidates if each.transport is Transport.TCP]
+        self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
+        for each in remote:
+            self._ways[each.place] = _WAYS.get(each.kind, PathKind.PUNCHED)
+        self.plan = plan(mine.nat, theirs.nat, search=not self.thrifty)
+        if self.plan not in SEARCHES or mine.busy or theirs.busy:
+            self._tools.searching.discard(self.name)
+        await trio.sleep_until(at)
+        if self._nursery is None:  # the attempt has ended in the meantime
+            return
+        if not self._dialling:
+            self._dialling = True
+            self._nursery.start_soon(self._dial_tcp, schedule.places(remote, Transport.TCP))
+        if self._tools.udp is not None and self.checks.chosen is None:
+            await self._check(mine, theirs, [c for c in remote if c.transport is Transport.UDP], at)
+            self._wake.set()
+
+    def may_be_at(self, ip: str) -> bool:
+        """Whether the peer may be at an IP address, so that datagrams may be sent to it."""
+        return may_probe(ip, self._seen)
+
+    def _may_check(self, ip: str) -> bool:
+        return ip in self._unseen or self.may_be_at(ip)
+
+    def _spend(self, ip: str, now: float) -> bool:
+        budget = self._tools.budget
+        if ip in self._unseen and ip not in self.checks.proven:
+            return budget.unseen(ip, now)
+        return budget.datagram(ip, now)
+
+    def opens(self, ip: str) -> bool:
+        """Whether a dial of the peer from there must have come through a hole that our own dials
+        opened. At a public address or a forwarded port, any node could have dialled."""
+        return self._shut and self.may_be_at(ip)
+
+    # UDP.
+
+    async def _check(
+        self, mine: Prepared, theirs: Offer, remote: Sequence[Candidate], at: float
+    ) -> None:
+        checks, main = self.checks, schedule.targets(remote)
+        ip = main[0][0] if main else None
+        match self.plan:
+            case Plan.BLOCKED:
+                return
+            case Plan.COUNT:
+                at += schedule.COUNT_AFTER_S
+            case Plan.FOLLOW:
+                schedule.follow(checks, theirs, at)
+            case Plan.STEP:
+                schedule.walk(checks, theirs, at)
+                at += schedule.COUNT_AFTER_S
+            case Plan.SPRAY if ip is not None and self._begin_search():
+                left = self._tools.budget.datagrams_left(ip, at) - 100
+                count = min(defaults.BIRTHDAY_PROBES, left)
+                schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
+            case Plan.OPEN if main and self.sockets is not None and self._begin_search():
+                many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
+                at += schedule.OPEN_AFTER_S  # for ordinary checks too: an early one may spoil all
+                schedule.open_many(checks, many, theirs.search or main[0], at)
+        if mine.fresh or theirs.comb:
+            step = schedule.comb_step(theirs.round)
+            place = main[0] if main else None
+            first = self.offering
+            schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
+        schedule.ordinary(checks, remote, at)
+
+    def told(self, theirs: Offer) -> None:
+        """Store the peer's part of a round."""
+        self._theirs = theirs
+
+    def sees(self, seen: Seen) -> None:
+        """Store what other nodes say about the peer's addresses."""
+        self._seen = seen
+        self._unseen.difference_update(seen.vouched)
+
+    def may_need_search(self, mine: Nat) -> bool:
+        """Return whether a search may be due in the next round. Each attempt has one."""
+        if self.thrifty or self.searched:
+            return False
+        if self._theirs is None:
+            return mine.hard or mine.strict
+        return plan(mine, self._theirs.nat) in SEARCHES
+
+    def reserve_search(self) -> bool:
+        """Return whether this node can search now. If not, it tells the peer, because the search
+        of one side alone finds nothing."""
+        searching = self._tools.searching
+        theirs = self._theirs.candidates if self._theirs is not None else ()
+        if theirs and not schedule.targets(probeable(theirs, self._seen)):
+            return False  # no third node has seen the peer by IPv4 yet
+        if self.name not in searching and len(searching) >= self._tools.limits.searches:
+            return False
+        searching.add(self.name)
+        return True
+
+    def _begin_search(self) -> bool:
+        """Return whether both sides have reserved a search that is not made yet."""
+        if self.searched or self.name not in self._tools.searching:
+            return False
+        self.searched = True
+        return True
+
+    async def _pump(self) -> None:
+        """Send what is due, and notice when a pair is chosen."""
+        while True:
+            self.flush()
+            due = max(self.checks.due, self._tools.host.now() + _TICK_S)
+            with trio.move_on_at(due):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    def flush(self) -> None:
+        """Send what is due now."""
+        udp = self._tools.udp
+        if udp is None:
+            return
+        for send in self.checks.take(self._tools.host.now()):
+            udp.send(send.data, send.to, send.socket)
+        if self.checks.chosen is not None and self.checks.chosen != self._choice:
+            self._on_chosen(self.checks.chosen)
+
+    def receive(self, message: Message, data: bytes, source: Place, socket: Socket) -> bool:
+        """Take a STUN message. Return False if it does not belong to this attempt."""
+        now = self._tools.host.now()
+        if not self.checks.receive(message, data, source, socket, now):
+            return False
+        self.flush()
+        self._wake.set()
+        return True
+
+    def _on_chosen(self, chosen: Chosen[Socket]) -> None:
+        self._choice = chosen
+        self._kept = chosen.socket
+        if self.client and self._nursery is not None:
+            self._nursery.start_soon(self._dial_udp, chosen)
+
+    async def _dial_udp(self, chosen: Chosen[Socket]) -> None:
+        udp = self._tools.udp
+        assert udp is not None
+        try:
+            pipe = await udp.dial(
+                chosen.place, socket=chosen.socket, timeout=self._tools.limits.dial_s
+            )
+        except (ShoalError, OSError, trio.ClosedResourceError, trio.BrokenResourceError):
+            self._strategies["udp"] = StrategyOutcome(Result.NO_ANSWER, "quic")
+            return
+        self._pipe = pipe
+        self._deliver(pipe, "udp", self.kind_of_udp())
+
+    def kind_of_udp(self) -> PathKind:
+        """Return the path kind of the chosen pair."""
+        if self._choice is None:
+            return PathKind.PUNCHED
+        return (
+            PathKind.LAN
+            if self._choice.lan
+            else self._ways.get(self._choice.place, PathKind.PUNCHED)
+        )
+
+    def expects(self, place: Place) -> bool:
+        """Whether a QUIC connection accepted from there belongs to this attempt."""
+        return not self.client and self._choice is not None and self._choice.place == place
+
+    def arrived(self, pipe: QuicByteStream) -> None:
+        """Note that the peer's QUIC connection has come, on the chosen pair."""
+        self._pipe = pipe
+        self._work("udp")
+
+    # TCP.
+
+    async def _dial_tcp(self, places: Sequence[Place]) -> None:
+        tools = self._tools
+        dialling = Dialling(
+            tools.host,
+            tools.port(),
+            spend=lambda ip: tools.budget.syn(ip, tools.host.now()),
+            deliver=self._on_tcp,
+            limits=tools.limits,
+        )
+        end = await dialling.run(places)
+        self._dialling = False
+        if (
+            end is not TcpEnd.WORKED
+            and self._strategies.get("tcp", _FRESH).result is not Result.WORKED
+        ):
+            self._strategies["tcp"] = _TCP_RESULTS[end]
+
+    def _on_tcp(self, stream: trio.SocketStream, place: Place) -> None:
+        self._deliver(TcpByteStream(stream), "tcp", self._ways.get(place, PathKind.PUNCHED))
+
+    def met(self, strategy: str) -> None:
+        """Note that the peer's own dial has come."""
+        self._work(strategy)
+
+    # Results.
+
+    def _deliver(self, pipe: ByteStream, strategy: str, path_kind: PathKind) -> None:
+        self._work(strategy)
+        self._tools.on_byte_stream(pipe, self.peer, self.client, path_kind)
+
+    def _work(self, strategy: str) -> None:
+        if self._strategies.get(strategy, _FRESH).result is not Result.WORKED:
+            after = self._tools.host.now() - self._began
+            self._strategies[strategy] = StrategyOutcome(Result.WORKED, "", after)
+        self.settled.set()
+
+    def outcome(self) -> Outcome:
+        """Return the outcome as far as it is known now."""
+        worked = any(strategy.result is Result.WORKED for strategy in self._strategies.values())
+        open_ = StrategyOutcome(Result.NOT_NEEDED if worked else Result.NO_ANSWER)
+        strategies = {
+            "tcp": self._strategies.get("tcp", open_),
+            "udp": self._strategies.get("udp", open_),
+        }
+        if "udp" not in self._strategies and self._tools.udp is None:
+            strategies["udp"] = StrategyOutcome(Result.NOT_POSSIBLE, "no-udp")
+        elif "udp" not in self._strategies and self.plan is Plan.BLOCKED:
+            strategies["udp"] = StrategyOutcome(Result.NOT_POSSIBLE, str(self.plan))
+        if self.plan in FUTILE:
+            strategies["prediction"] = StrategyOutcome(Result.NOT_POSSIBLE, str(self.plan))
+        elif self.plan in SEARCHES and not self.searched and not worked:
+            strategies["prediction"] = StrategyOutcome(Result.NOT_POSSIBLE, "busy")
+        elif self.plan in _PREDICTS:
+            strategies["prediction"] = strategies["udp"]
+        else:
+            strategies["prediction"] = StrategyOutcome(Result.NOT_NEEDED)
+        return Outcome(self.peer, strategies, self.round)
+
+
+_FRESH = StrategyOutcome(Result.NO_ANSWER)

@@ -1,0 +1,163 @@
+"""Preparation of a round: finds out where observers see this side's port and fresh sockets now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import trio
+
+from ...host.datagrams import Datagrams, Place
+from ..reach.judging import consensus
+from ..reach.reachability import Behaviour
+from ..reach.stun import Message
+from . import defaults
+from .candidates import Candidate, Kind, Transport
+from .needs import Own, Socket, Tools, Udp
+from .observe import Asking
+from .offer import Counting
+from .predict import Nat, step_of
+from .sockets import Sockets
+
+_OBSERVERS: Final = 4
+_COMB_OBSERVERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One side's part of a round, before it is sent. `fresh` are the sockets of `comb`. `aside` is
+    the socket for a search, which will be seen at `search`. `busy`: no search can be made now."""
+
+    nat: Nat
+    candidates: Sequence[Candidate]
+    comb: Sequence[Place | None] = ()
+    counting: Counting | None = None
+    fresh: Sequence[Datagrams] = field(default=(), repr=False)
+    aside: Datagrams | None = field(default=None, repr=False)
+    search: Place | None = None
+    busy: bool = False
+
+
+class Observing:
+    """Observer questions over the UDP port: where are its sockets seen?"""
+
+    def __init__(self, tools: Tools, udp: Udp) -> None:
+        self._tools = tools
+        self._udp = udp
+        self._asking: dict[Asking[Socket], trio.Event] = {}
+
+    def receive(self, message: Message, source: Place, socket: Socket) -> bool:
+        """Take a STUN reply. Return False if no question here waits for it. `socket` None means the
+        port's own socket."""
+        for asking, changed in self._asking.items():
+            if asking.receive(message, source, socket):
+                if asking.done:
+                    changed.set()
+                return True
+        return False
+
+    async def ask(self, questions: Sequence[tuple[Socket, Place]]) -> Asking[Socket]:
+        """Return where observers see these sockets, as far as they reply within a second."""
+        host = self._tools.host
+        asking = Asking(questions, now=host.now(), entropy=host.entropy)
+        answered = self._asking[asking] = trio.Event()
+        try:
+            with trio.move_on_after(self._tools.limits.observe_s):
+                while not asking.done:
+                    for send in asking.take(host.now()):
+                        self._udp.send(send.data, send.to, send.socket)
+                    with trio.move_on_at(asking.due):
+                        await answered.wait()
+        finally:
+            del self._asking[asking]
+        return asking
+
+
+def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
+    """Whether this node's port may be seen elsewhere by now, or has not been seen by several peers.
+    A counting NAT has moved on, and a random one forgets an idle port. A NAT that preserves ports
+    does neither."""
+    if not own.nat.udp:
+        return False  # no observer would receive the question
+    if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
+        return True
+    if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
+        return False
+    return own.seen_at is None or now - own.seen_at > limits.fresh_s
+
+
+def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
+    """Return the node's candidates and NAT kind, updated by what observers see now.
+
+    `views` are of the port's own socket by different observers, `latest` of a fresh socket. Only
+    a fresh socket shows the current port of a counting NAT, because an older one has a port of
+    earlier times. The NAT's kind changes only if the views say more than `own` does.
+    """
+    if not views:
+        return Prepared(own.nat, own.candidates)
+    nat, counting = own.nat, None
+    agreed = consensus(views)
+    if len(set(views)) > 1 and (nat.hard or agreed is None):
+        step = step_of([port for _, port in latest]) if len({ip for ip, _ in latest}) == 1 else None
+        hard = nat.mapping if nat.hard else Behaviour.ADDRESS_AND_PORT_DEPENDENT
+        nat = replace(nat, mapping=hard, preserves=False, counts=step is not None)
+        counting = Counting(*latest[-1], step) if step is not None else None
+    elif nat.hard:
+        nat = replace(nat, counts=False)  # one view does not show a step
+    elif nat.mapping is Behaviour.UNKNOWN and len(views) > 1:
+        nat = replace(nat, mapping=Behaviour.ENDPOINT_INDEPENDENT)
+    known = [
+        each
+        for each in own.candidates
+        if each.kind is not Kind.OBSERVED or each.transport is not Transport.UDP
+    ]
+    local = {each.place[0] for each in known if each.kind is Kind.PUBLIC}
+    seen = [
+        Candidate(place, Kind.OBSERVED, Transport.UDP)
+        for place in dict.fromkeys([*([agreed] if agreed else ()), *views])
+        if place[0] not in local
+    ]
+    return Prepared(nat, [*seen[:2], *known], counting=counting)
+
+
+async def prepare(
+    own: Own, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
+) -> Prepared:
+    """Prepare a round. With `look` observe the own port again, with `comb` open fresh sockets."""
+    if observing is None or sockets is None or not own.observers:
+        return Prepared(own.nat, own.candidates)
+    fresh = await sockets.open(defaults.COMB) if comb else []
+    probes: list[Socket] = []
+    if look:
+        unclear = own.nat.hard or own.nat.mapping is Behaviour.UNKNOWN
+        probes = [None, *(await sockets.open(1) if unclear else ())]
+    questions = [(socket, place) for socket in probes for place in own.observers[:_OBSERVERS]]
+    for socket in fresh:
+        questions += [(socket, place) for place in own.observers[:_COMB_OBSERVERS]]
+    if not questions:
+        return Prepared(own.nat, own.candidates)
+    asking = await observing.ask(questions)
+    latest = asking.seen(probes[1]) if len(probes) > 1 else ()
+    found = renewed(own, asking.seen(None), latest)
+    if not fresh:
+        return found
+    seen = [asking.seen(socket) for socket in fresh]
+    return replace(found, comb=[views[0] if views else None for views in seen], fresh=fresh)
+
+
+async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
+    """Add a socket for a search if the NAT preserves ports, so that it is known where it will be
+    seen. The port's own socket may be spoiled: after a packet that came too early, a router that
+    replies itself may redirect all new flows of the port (docs/spec/punch.md)."""
+    nat = mine.nat
+    seen = [
+        each.place[0]
+        for each in mine.candidates
+        if each.kind is Kind.OBSERVED
+        and each.transport is Transport.UDP
+        and ":" not in each.place[0]
+    ]
+    if sockets is None or nat.hard or not nat.preserves or not nat.strict or not seen:
+        return mine
+    for socket in await sockets.open(1):
+        return replace(mine, aside=socket, search=(seen[0], socket.port))
+    return mine

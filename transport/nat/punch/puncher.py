@@ -1,0 +1,363 @@
+"""Hole punching as a service of the node: makes and answers offers, and runs the attempts.
+
+    puncher = Puncher(host, endpoint, udp, knowledge, on_pipe)
+    nursery.start_soon(puncher.run)
+    outcome = await puncher.punch(link)
+
+The node passes it the STUN messages of its UDP port (`on_stun`), and asks it about accepted QUIC
+connections (`arrived`) and about accepted TCP connections that stay silent (`is_client`).
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+import trio
+
+from ...bytestream import ByteStream
+from ...errors import CallRefused, LinkClosed
+from ...guard import Guard
+from ...host.datagrams import Datagrams, Place
+from ...host.seam import Host
+from ...identity import PeerId
+from ...link.calls import Answer, Call, Refusal, Reply
+from ...udp.quic import QuicByteStream
+from ..reach import stun
+from . import defaults
+from .attempt import FUTILE, Attempt
+from .budget import Budget
+from .defaults import PunchLimits
+from .needs import Channel, Knowledge, OnByteStream, Serves, Socket, Tools, Udp
+from .offer import Offer, decode, encode
+from .outcome import Outcome, Result, failed
+from .predict import Plan
+from .preparing import Observing, Prepared, is_stale, prepare, set_aside
+from .sockets import discard
+from .tcp import stays_silent
+
+METHOD: Final = "punch.offer"
+_OUTCOMES: Final = 512
+_SWEEP_S: Final = 30.0
+_UNKNOWN_RTT_S: Final = 0.1
+
+
+async def _no_look(peer: PeerId) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+class Puncher:
+    """Service that registers `punch.offer` at the endpoint and binds fresh sockets at `bind`."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Serves,
+        udp: Udp | None,
+        knowledge: Knowledge,
+        on_byte_stream: OnByteStream,
+        *,
+        limits: PunchLimits | None = None,
+        bind: str = "0.0.0.0",
+        guard: Guard | None = None,
+        look: Callable[[PeerId], Awaitable[None]] | None = None,
+    ) -> None:
+        """`look(peer)` asks other nodes where they see a peer, unless that is known."""
+        self.limits = limits or PunchLimits()
+        self.budget = Budget(self.limits)
+        self.outcomes: dict[PeerId, Outcome] = {}
+        """The latest outcome with each peer, including attempts that the peer offered."""
+        self._host = host
+        self._guard = guard or Guard()
+        self._endpoint = endpoint
+        self._knowledge = knowledge
+        self._look = look or _no_look
+        self._tools = Tools(
+            host, udp, lambda: endpoint.port, self.budget, self.limits, on_byte_stream, bind
+        )
+        self._observing = Observing(self._tools, udp) if udp is not None else None
+        self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
+        self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
+        self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
+        self._asked: dict[PeerId, deque[float]] = {}
+        self._kept: dict[Datagrams, QuicByteStream] = {}
+        self._nursery: trio.Nursery | None = None
+        endpoint.handle(METHOD, self.offered)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            try:
+                while True:
+                    await trio.sleep(_SWEEP_S)
+                    self._sweep()
+            finally:
+                self._nursery = None
+
+    # Making offers.
+
+    async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
+        """Try for a direct path to the peer of a link, and return the outcome. If an attempt is
+        under way already, wait for that. A `thrifty` attempt makes no search, which costs 2,000
+        datagrams. Never raises because of what a peer does."""
+        running = self._attempts.get(link.peer) or self._offered.get(link.peer)
+        if running is not None:
+            return await self._outcome_of(running)
+        if self._nursery is None:
+            return failed(link.peer, Result.NOT_POSSIBLE, "not-running")
+        if self._is_full:
+            return failed(link.peer, Result.NOT_POSSIBLE, "busy")
+        name = self._host.entropy(defaults.ATTEMPT_BYTES)
+        attempt = self._new(link.peer, name, offering=True, thrifty=thrifty)
+        self._offered[link.peer] = attempt
+        try:
+            await self._nursery.start(self._run, attempt)
+            code = await self._rounds(attempt, link)
+        except (CallRefused, LinkClosed) as error:
+            code = error.code
+            if attempt.round > 1:  # the peer may have ended it because its byte stream works
+                with trio.move_on_after(self.limits.last_round_s):
+                    await attempt.settled.wait()
+        finally:
+            attempt.give_up()
+            if self._offered.get(link.peer) is attempt:
+                del self._offered[link.peer]
+        if code == "glare":  # the peer's own offer crossed with ours, and wins
+            return await self._wait_for_theirs(link.peer)
+        outcome = await self._outcome_of(attempt)
+        if code is not None and not outcome.worked:
+            return self._note(failed(link.peer, Result.REFUSED, code, outcome.rounds))
+        return outcome
+
+    async def _rounds(self, attempt: Attempt, link: Channel) -> str | None:
+        """Offer rounds one after the other until a byte stream is open. Return the code of the
+        end."""
+        rtt = self._knowledge.rtt(attempt.peer)
+        for number in range(1, self.limits.rounds + 1):
+            attempt.round = number
+            mine = await self._prepare(attempt, number)
+            offer = self._offer(attempt, number, mine, rtt)
+            asked = self._host.now()
+            reply = await link.call(METHOD, encode(offer), timeout=self.limits.offer_s)
+            now = self._host.now()
+            theirs = decode(reply.header)
+            if theirs is None or (theirs.name, theirs.round) != (attempt.name, number):
+                return "bad-answer"
+            self._take_part(attempt)
+            attempt.told(theirs)
+            rtt = min(now - asked, rtt if rtt is not None else self.limits.skew_s)
+            await attempt.begin(mine, theirs, now)
+            with trio.move_on_after(self._span(attempt, number, rtt)):
+                await attempt.settled.wait()
+            if attempt.checks.chosen is not None:  # the QUIC handshake is about to begin
+                with trio.move_on_after(self.limits.dial_s):
+                    await attempt.settled.wait()
+            if attempt.settled.is_set() or attempt.plan in FUTILE or attempt.searched:
+                break
+        return None
+
+    def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
+        """Return the length of a round in seconds; a search and the last try take longer."""
+        limits = self.limits
+        if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
+            return limits.last_round_s + 2 * rtt
+        return limits.round_s + 2 * rtt
+
+    def _offer(self, attempt: Attempt, number: int, mine: Prepared, rtt: float | None) -> Offer:
+        return Offer(
+            attempt.name,
+            number,
+            attempt.secret,
+            mine.nat,
+            mine.candidates,
+            mine.comb,
+            mine.counting,
+            _UNKNOWN_RTT_S if rtt is None else rtt,
+            mine.search,
+            attempt.thrifty,
+            mine.busy,
+        )
+
+    async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
+        if number == 1:
+            # An offer that is to be answered has a time limit.
+            with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
+                await self._look(attempt.peer)
+        attempt.sees(self._knowledge.seen(attempt.peer))
+        own = self._knowledge.own(attempt.peer)
+        look = number > 1 or is_stale(own, self._host.now(), self.limits)
+        comb = number > 1 and attempt.plan is Plan.CHECKS
+        mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
+        if not attempt.may_need_search(mine.nat):
+            return mine
+        if not attempt.reserve_search():
+            return replace(mine, busy=True)
+        return await set_aside(mine, attempt.sockets)
+
+    async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
+        with trio.move_on_after(self.limits.offer_s):
+            while (attempt := self._attempts.get(peer)) is None:
+                await self._news.park()
+            return await self._outcome_of(attempt)
+        return failed(peer, Result.REFUSED, "glare")
+
+    async def _outcome_of(self, attempt: Attempt) -> Outcome:
+        await attempt.settled.wait()
+        if attempt.outcome().worked:
+            return self._note(attempt.outcome())
+        await attempt.over.wait()
+        return self._note(attempt.outcome())
+
+    # Answering offers.
+
+    async def offered(self, call: Call) -> Answer:
+        """Handle a call of `punch.offer`."""
+        offer = decode(call.header)
+        if offer is None or call.payload:
+            return Refusal("bad-offer", "malformed offer")
+        if self._nursery is None:
+            return Refusal("not-running", "not now")
+        code = self._refusal_of(offer, call.peer)
+        if code is not None:
+            return Refusal(code, "the offer is refused")
+        attempt = self._attempts.get(call.peer)
+        if attempt is not None:
+            attempt.round = offer.round
+        else:
+            attempt = self._new(call.peer, offer.name, offering=False, thrifty=offer.thrifty)
+            attempt.round = offer.round
+            self._take_part(attempt)
+            await self._nursery.start(self._run, attempt)
+        attempt.extend()
+        attempt.told(offer)
+        mine = await self._prepare(attempt, offer.round)
+        if self._nursery is None or attempt.over.is_set():
+            return Refusal("over", "the attempt has ended")
+        # The reply takes half a round trip to arrive, and then both sides begin.
+        at = self._host.now() + min(offer.rtt / 2, self.limits.skew_s)
+        end = attempt.give_up
+        self._guard.start(self._nursery, call.peer, attempt.begin, mine, offer, at, end=end)
+        return Reply(encode(self._offer(attempt, offer.round, mine, offer.rtt)))
+
+    def _refusal_of(self, offer: Offer, peer: PeerId) -> str | None:
+        attempt = self._attempts.get(peer)
+        if attempt is not None:
+            fits = not attempt.offering and attempt.name == offer.name
+            if not fits or offer.round != attempt.round + 1 or offer.round > self.limits.rounds:
+                return "busy"
+        elif offer.round != 1:
+            return "no-such-attempt"
+        elif peer in self._offered and self._endpoint.peer < peer:
+            return "glare"
+        elif self._is_full:
+            return "busy"
+        return None if self._may_ask(peer) else "too-often"
+
+    def _may_ask(self, peer: PeerId) -> bool:
+        now, limits = self._host.now(), self.limits
+        asked = self._asked.setdefault(peer, deque())
+        while asked and asked[0] <= now - limits.offers_s:
+            asked.popleft()
+        if len(asked) >= limits.offers_per_peer:
+            return False
+        asked.append(now)
+        return True
+
+    # Attempts.
+
+    @property
+    def _is_full(self) -> bool:
+        return len({*self._attempts, *self._offered}) >= self.limits.attempts
+
+    def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> Attempt:
+        return Attempt(
+            self._tools,
+            peer,
+            self._knowledge.seen(peer),
+            name=name,
+            client=self._endpoint.peer < peer,
+            offering=offering,
+            thrifty=thrifty,
+        )
+
+    def _take_part(self, attempt: Attempt) -> None:
+        self._attempts[attempt.peer] = attempt
+        if self._offered.get(attempt.peer) is attempt:
+            del self._offered[attempt.peer]
+        self._news.unpark_all()
+
+    async def _run(self, attempt: Attempt, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            with self._guard.around(attempt.peer):
+                await attempt.run(task_status=task_status)
+        finally:
+            if self._attempts.get(attempt.peer) is attempt:
+                del self._attempts[attempt.peer]
+            if attempt.kept is not None:
+                self._kept[attempt.kept[0]] = attempt.kept[1]
+            self._note(attempt.outcome())
+
+    def _note(self, outcome: Outcome) -> Outcome:
+        self.outcomes.pop(outcome.peer, None)
+        if len(self.outcomes) >= _OUTCOMES:
+            del self.outcomes[next(iter(self.outcomes))]
+        self.outcomes[outcome.peer] = outcome
+        return outcome
+
+    def _sweep(self) -> None:
+        """Close fresh sockets whose connection has ended, and forget old offers of peers."""
+        for socket, pipe in list(self._kept.items()):
+            if pipe.connection.ended and self._tools.udp is not None:
+                del self._kept[socket]
+                discard(self._tools, self._tools.udp, socket)
+        since = self._host.now() - self.limits.offers_s
+        self._asked = {peer: asked for peer, asked in self._asked.items() if asked[-1] > since}
+
+    # Events from the node.
+
+    def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
+        """Take a STUN message of the UDP port. Return False if it belongs to no attempt."""
+        message = stun.decode(data)
+        if message is None:
+            return False
+        key: Socket = socket if socket in self._tools.extra else None
+        if self._observing is not None and self._observing.receive(message, source, key):
+            return True
+        return any(each.receive(message, data, source, key) for each in self._all())
+
+    def arrived(self, pipe: QuicByteStream) -> PeerId | None:
+        """Return the peer of an accepted QUIC connection that came through a hole of ours, None for
+        an ordinary one. The connection must still be authenticated."""
+        for attempt in self._all():
+            if attempt.expects(pipe.remote):
+                attempt.arrived(pipe)
+                return attempt.peer
+        return None
+
+    def opened(self, peer: PeerId, ip: str) -> bool:
+        """Whether an accepted TCP connection of a peer came through a hole that we opened to it."""
+        return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
+
+    def met(self, peer: PeerId, medium: str) -> None:
+        """Note that the peer is authenticated on a direct path of `medium` "tcp" or "udp", however
+        it came, so that attempts are no longer needed."""
+        for attempt in (self._attempts.get(peer), self._offered.get(peer)):
+            if attempt is not None:
+                attempt.met(medium)
+
+    async def is_client(self, pipe: ByteStream) -> bool:
+        """Whether this side is the TLS client on an accepted TCP connection. Returns at once,
+        unless the address is being punched. Raises the errors of `Pipe.wait_readable`."""
+        for attempt in self._all():
+            if attempt.client and attempt.may_be_at(pipe.remote[0]):
+                if not await stays_silent(pipe, self.limits):
+                    return False
+                attempt.met("tcp")
+                return True
+        return False
+
+    def _all(self) -> list[Attempt]:
+        """Return all attempts, including unanswered ones: the peer may begin early."""
+        return [*self._attempts.values(), *self._offered.values()]

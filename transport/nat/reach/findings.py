@@ -1,0 +1,340 @@
+"""Findings about this node's connection to the internet, as sentences for its owner.
+
+Pure: `shoal doctor` shows what this returns. Every sentence is based on a measurement by this node
+or on what peers reported. If too few peers could report, it says so.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from . import defaults
+from .reachability import Answer, Behaviour, Dialled, Ipv6, Pattern, Reachability
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A code for programs, a sentence for people, and what the owner could change ("" if nothing
+    need be done)."""
+
+    code: str
+    sentence: str
+    hint: str = ""
+
+
+class Strategy(StrEnum):
+    """The strategies to reach another node, best first."""
+
+    LAN = "lan"
+    PUBLIC = "public"
+    MAPPED = "mapped"
+    TCP_PUNCH = "tcp-punch"
+    UDP_PUNCH = "udp-punch"
+    PREDICTION = "prediction"
+    RELAY = "relay"
+    TCP_443 = "tcp-443"
+
+
+@dataclass(frozen=True, slots=True)
+class PortMap:
+    """Result of port mapping: `protocol` ("PCP", "NAT-PMP", "UPnP") if the router mapped a port,
+    `refused` in the router's words, or neither if no router answered."""
+
+    protocol: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The basis of all findings. `port` is this node's TCP and UDP port. `portmap` is None if
+    mapping was not tried. `worked` are the strategies by which a link was made since the start,
+    `failed` those that were tried without any success. `relays` counts nodes that offer to
+    relay, `relays_443` those of them on TCP 443. `linked` counts the linked peers."""
+
+    reach: Reachability
+    port: int
+    portmap: PortMap | None = None
+    worked: Collection[Strategy] = ()
+    failed: Collection[Strategy] = ()
+    relays: int = 0
+    relays_443: int = 0
+    linked: int = 0
+
+
+def findings(now: Situation) -> list[Finding]:
+    """Return all findings, the most important first."""
+    return [
+        *_few_peers(now),
+        *_public(now),
+        *_nat(now),
+        *_udp(now),
+        *_portmap(now),
+        *_cgn(now),
+        *_ipv6(now),
+        *_strategies(now),
+    ]
+
+
+def _few_peers(now: Situation) -> Iterator[Finding]:
+    have = now.reach.udp.asked if now.reach.udp.blocked else now.reach.observers
+    missing = max(2 - have, 0)
+    if missing:
+        peers = "one more peer is" if missing == 1 else "two more peers are"
+        hint = "leave the node running; it measures again when it has more links"
+        if now.linked > max(have, 1):
+            peers = (
+                f"{now.linked} peers are linked, but {have or 'none'} of them can say how this "
+                "node looks from outside its own network; two such peers are"
+            )
+            hint = "link with peers on other networks (`shoal invite`); it measures again then"
+        yield Finding(
+            "too-few-peers",
+            f"{peers} needed to tell what kind of router is in the way: this is measured by peers, "
+            "no central service is asked",
+            hint,
+        )
+    elif have < defaults.ENOUGH_OBSERVERS and not now.reach.udp.blocked:
+        yield Finding(
+            "two-witnesses",
+            "only two peers told what they see, so if one of them is wrong this is wrong too",
+        )
+
+
+def _public(now: Situation) -> Iterator[Finding]:
+    reach, port = now.reach, now.port
+    if reach.public:
+        ways = sorted({item.transport.upper() for item in _by(reach, Answer.REACHED)})
+        yield Finding(
+            "public", f"strangers can connect to this node by {' and '.join(ways)} without help"
+        )
+        if ways == ["UDP"] or (ways == ["TCP"] and reach.udp.blocked is False):
+            other = "TCP" if ways == ["UDP"] else "UDP"
+            yield Finding(
+                "half-open",
+                f"but not by {other}",
+                f"open {other} port {port} to this machine as well",
+            )
+    elif reach.public is False and reach.udp.mapping is Behaviour.NONE:
+        yield Finding(
+            "firewalled",
+            "this machine has a public address, but a firewall keeps strangers out",
+            f"allow incoming TCP and UDP port {port} in the firewall",
+        )
+    elif reach.public is None:
+        yield Finding("public-unknown", "no peer has tried yet whether it can connect to this node")
+
+
+def _by(reach: Reachability, answer: Answer) -> list[Dialled]:
+    return [item for item in reach.dialled if item.answer is answer]
+
+
+_MAPPINGS = {
+    Behaviour.ENDPOINT_INDEPENDENT: "the router gives this node one outer port, which all peers "
+    "see alike, so two such nodes can punch through to each other (endpoint-independent mapping)",
+    Behaviour.ADDRESS_DEPENDENT: "the router gives this node another outer port for every peer "
+    '(address-dependent mapping, "symmetric")',
+    Behaviour.ADDRESS_AND_PORT_DEPENDENT: "the router gives this node another outer port for every "
+    'connection (address- and port-dependent mapping, "symmetric")',
+}
+_FILTERINGS = {
+    Behaviour.ENDPOINT_INDEPENDENT: "once this node has sent anything, any computer may answer "
+    '(endpoint-independent filtering, "full cone")',
+    Behaviour.ADDRESS_DEPENDENT: "only computers that this node has sent to may answer "
+    '(address-dependent filtering, "restricted cone")',
+    Behaviour.ADDRESS_AND_PORT_DEPENDENT: "only the very port that this node has sent to may "
+    'answer (address- and port-dependent filtering, "port-restricted")',
+}
+_PATTERNS = {
+    Pattern.PRESERVING: "it keeps port numbers where it can (port preservation)",
+    Pattern.RANDOM: "its port numbers cannot be foreseen (random allocation)",
+}
+
+
+def _nat(now: Situation) -> Iterator[Finding]:
+    kind = now.reach.udp
+    if kind.mapping is Behaviour.NONE:
+        yield Finding("no-nat", "no router translates this machine's address (no NAT)")
+        return
+    hint = "" if now.reach.public else f"forward TCP and UDP port {now.port} to this machine"
+    if kind.mapping in _MAPPINGS:
+        symmetric = kind.mapping.symmetric
+        yield Finding(
+            "nat-symmetric" if symmetric else "nat-easy",
+            _MAPPINGS[kind.mapping],
+            hint if symmetric else "",
+        )
+        if kind.filtering in _FILTERINGS:
+            yield Finding("nat-filter", _FILTERINGS[kind.filtering])
+        if kind.allocation.pattern is Pattern.SEQUENTIAL:
+            step = abs(kind.allocation.delta)
+            yield Finding(
+                "nat-ports", f"its port numbers go up by about {step} (sequential allocation)"
+            )
+        elif kind.allocation.pattern in _PATTERNS:
+            yield Finding("nat-ports", _PATTERNS[kind.allocation.pattern])
+    if kind.dissenters:
+        count = len(kind.dissenters)
+        yield Finding(
+            "dissent",
+            f"{count} of {kind.answered} peers saw something else; the majority counts",
+        )
+
+
+def _udp(now: Situation) -> Iterator[Finding]:
+    if now.reach.udp.blocked:
+        yield Finding(
+            "udp-blocked",
+            "UDP does not get out of this network: no peer heard any, so only TCP is used",
+            f"allow outgoing UDP in the firewall, from port {now.port}",
+        )
+
+
+def _portmap(now: Situation) -> Iterator[Finding]:
+    found, port = now.portmap, now.port
+    by_hand = f"or forward TCP and UDP port {port} to this machine by hand"
+    if found is None or now.reach.udp.mapping is Behaviour.NONE:
+        return
+    if found.protocol:
+        yield Finding("mapped", f"the router opened a port for this node ({found.protocol})")
+        if now.reach.public is False:
+            yield Finding(
+                "mapped-in-vain",
+                "but strangers still cannot connect there",
+                "look for a second router or a firewall in the way",
+            )
+    elif found.refused:
+        yield Finding(
+            "map-refused",
+            f"the router refused to open a port: {found.refused}",
+            f"enable UPnP or NAT-PMP in the router, {by_hand}",
+        )
+    else:
+        yield Finding(
+            "no-map",
+            "no router answered to UPnP, NAT-PMP or PCP",
+            f"enable UPnP or NAT-PMP in the router, {by_hand}",
+        )
+
+
+def _cgn(now: Situation) -> Iterator[Finding]:
+    if now.reach.cgn:
+        yield Finding(
+            "double-nat",
+            "a second router stands behind the first: the provider shares one public address among "
+            "customers (carrier-grade NAT), or two routers are chained at home",
+            "ask the provider for a public IPv4 address, or for IPv6; put a second router of your "
+            "own into bridge mode",
+        )
+
+
+def _ipv6(now: Situation) -> Iterator[Finding]:
+    state, port = now.reach.ipv6, now.port
+    if state is Ipv6.OPEN:
+        yield Finding("ipv6-open", "strangers can connect over IPv6")
+    elif state is Ipv6.FILTERED:
+        yield Finding(
+            "ipv6-filtered",
+            "this machine has a public IPv6 address, but a firewall keeps strangers out",
+            f"allow incoming TCP and UDP port {port} to this machine over IPv6 in the router",
+        )
+    elif state is Ipv6.NONE and now.reach.public is False:
+        yield Finding(
+            "ipv6-none",
+            "this machine has no public IPv6 address",
+            "ask the provider for IPv6, or enable it in the router",
+        )
+
+
+# The strategies.
+
+
+class Hope(StrEnum):
+    """Whether a strategy works from here."""
+
+    WORKS = "works"
+    LIKELY = "likely"
+    UNLIKELY = "unlikely"
+    NO = "no"
+    NOBODY = "nobody"
+    UNKNOWN = "unknown"
+
+
+def dialer(now: Situation) -> dict[Strategy, Hope]:
+    """Return the prospects of every strategy: proven success or failure, else a prediction from
+    the measurements."""
+    reach = now.reach
+    promised = {
+        Strategy.LAN: Hope.UNKNOWN,
+        Strategy.PUBLIC: _own_address(now),
+        Strategy.MAPPED: _mapped(now),
+        Strategy.TCP_PUNCH: _punch(reach.tcp_mapping),
+        Strategy.UDP_PUNCH: Hope.NO if reach.udp.blocked else _punch(reach.udp.mapping),
+        Strategy.PREDICTION: _prediction(reach),
+        Strategy.RELAY: Hope.LIKELY if now.relays else Hope.NOBODY,
+        Strategy.TCP_443: Hope.LIKELY if now.relays_443 else Hope.NOBODY,
+    }
+    seen = dict.fromkeys(now.failed, Hope.UNLIKELY) | dict.fromkeys(now.worked, Hope.WORKS)
+    return promised | seen
+
+
+def _hope(known: bool | None) -> Hope:
+    return Hope.UNKNOWN if known is None else Hope.WORKS if known else Hope.NO
+
+
+def _own_address(now: Situation) -> Hope:
+    """Return the prospects of this node's own address. Success at a port that the router mapped
+    does not count for it."""
+    if now.portmap is not None and now.portmap.protocol and now.reach.public:
+        return Hope.WORKS if now.reach.udp.mapping is Behaviour.NONE else Hope.NO
+    return _hope(now.reach.public)
+
+
+def _mapped(now: Situation) -> Hope:
+    if now.portmap is None:
+        return Hope.UNKNOWN
+    if not now.portmap.protocol or now.reach.cgn:
+        return Hope.NO
+    return Hope.LIKELY if now.reach.public is None else _hope(now.reach.public)
+
+
+def _punch(mapping: Behaviour) -> Hope:
+    if mapping is Behaviour.UNKNOWN:
+        return Hope.UNKNOWN
+    return Hope.UNLIKELY if mapping.symmetric else Hope.LIKELY
+
+
+def _prediction(reach: Reachability) -> Hope:
+    """Return the prospects of prediction. Only a symmetric NAT needs it. Random ports are found
+    only if the other side's NAT is not symmetric."""
+    kind = reach.udp
+    if kind.blocked:
+        return Hope.NO
+    if kind.mapping is Behaviour.UNKNOWN:
+        return Hope.UNKNOWN
+    sequential = kind.allocation.pattern is Pattern.SEQUENTIAL
+    return Hope.LIKELY if sequential or not kind.mapping.symmetric else Hope.UNLIKELY
+
+
+_NAMES = {
+    Strategy.LAN: "the local network",
+    Strategy.PUBLIC: "this node's own public address",
+    Strategy.MAPPED: "a port opened by the router",
+    Strategy.TCP_PUNCH: "TCP hole punching",
+    Strategy.UDP_PUNCH: "UDP hole punching",
+    Strategy.PREDICTION: "guessing the router's ports",
+    Strategy.RELAY: "relays",
+    Strategy.TCP_443: "relays on TCP port 443",
+}
+_WORDS = {
+    Hope.WORKS: "works",
+    Hope.LIKELY: "should work, and has not been needed yet",
+    Hope.UNLIKELY: "seldom works from here",
+    Hope.NO: "does not work from here",
+    Hope.NOBODY: "none is known yet",
+    Hope.UNKNOWN: "not known yet",
+}
+
+
+def _strategies(now: Situation) -> Iterator[Finding]:
+    for strategy, hope in dialer(now).items():
+        yield Finding(f"strategy-{strategy}", f"{_NAMES[strategy]}: {_WORDS[hope]}")

@@ -1,0 +1,75 @@
+"""Queries to observers about where they see this node's own UDP port."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from ...host.datagrams import Datagrams, Place
+from ...host.seam import Host
+from . import defaults, stun
+from .stun import Message
+
+
+class StunPort(Protocol):
+    """The node's UDP port, as far as this module needs it (`transport/udp/port.py`)."""
+
+    @property
+    def port(self) -> int: ...
+
+    def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool: ...
+
+
+class Looker:
+    """Sender of Binding requests to observers from the port, which matches their replies."""
+
+    def __init__(self, host: Host, udp: StunPort) -> None:
+        self._host = host
+        self._udp = udp
+        self._open: dict[bytes, _Look] = {}
+
+    def on_answer(self, message: Message, source: Place) -> bool:
+        """Take a Binding response from the port. Return whether it answers a question of ours. It
+        counts only from the address that was asked."""
+        look = self._open.get(message.transaction)
+        if look is None or not self._is_from(look, source):
+            return False
+        look.seen = message.mapped
+        look.answered.set()
+        return True
+
+    def _is_from(self, look: "_Look", source: Place) -> bool:
+        return look.to == source
+
+    async def look(self, observers: Sequence[Place]) -> list[Place | None]:
+        """Return where each observer sees the port, in their order; None without a reply. Takes at
+        most about 2 s."""
+        looks = [_Look(to) for to in observers]
+        async with trio.open_nursery() as nursery:
+            for look in looks:
+                nursery.start_soon(self._ask, look)
+                await trio.sleep(defaults.PROBE_GAP_S)
+        return [look.seen for look in looks]
+
+    async def _ask(self, look: "_Look") -> None:
+        transaction = self._host.entropy(stun.TRANSACTION_BYTES)
+        self._open[transaction] = look
+        try:
+            for wait in defaults.RETRY_S:
+                self._udp.send(stun.request(transaction), look.to)
+                with trio.move_on_after(wait):
+                    await look.answered.wait()
+                    return
+        finally:
+            del self._open[transaction]
+
+
+class _Look:
+    """One question and its reply."""
+
+    __slots__ = ("answered", "seen", "to")
+
+    def __init__(self, to: Place) -> None:
+        self.to = to
+        self.seen: Place | None = None
+        self.answered = trio.Event()

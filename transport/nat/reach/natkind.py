@@ -1,0 +1,345 @@
+"""Classification of the NAT in front of this node, by asking peers what they see.
+
+It works like RFC 5780, but the servers are ordinary peers. Fresh sockets, which no peer has ever
+talked to, ask observers where they see them: the first socket asks all observers, the others one
+each. Then peers are asked over their links to send to the address that was seen. Known peers send
+from another port, and show whether a known address passes the filter. Peers to which the socket has
+never sent show whether any address passes.
+
+The `Classifier` does no I/O: it takes times and datagrams, and returns `Ask`s and `Request`s.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from ...host.datagrams import Place
+from ...identity import PeerId
+from . import defaults, stun
+from .judging import (
+    View,
+    allocation_of,
+    consensus,
+    filtering_of,
+    mapping_of,
+    public_ip_of,
+)
+from .reachability import Behaviour, UdpKind
+from .stun import Kind, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A peer that answers Binding requests: its IP address, and its one or two ports there."""
+
+    peer: PeerId
+    ip: str
+    ports: tuple[int, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple((self.ip, port) for port in self.ports[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A datagram to send from one of the sockets."""
+
+    socket: int
+    data: bytes
+    to: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A peer to ask, over its link, to send `nonce` to `place` from a new port of its own."""
+
+    peer: PeerId
+    place: Place
+    nonce: bytes
+
+
+@dataclass(slots=True)
+class _Question:
+    """One Binding request, which is repeated until it is answered."""
+
+    socket: int
+    observer: Observer
+    to: Place
+    data: bytes
+    due: float
+    sent: int = 0
+    seen: Place | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.seen is None and self.sent <= len(defaults.RETRY_S)
+
+
+@dataclass(slots=True)
+class _Back:
+    """One dial-back. `stranger` says that the socket has never sent to that peer."""
+
+    socket: int
+    peer: PeerId
+    stranger: bool
+    until: float = inf
+    sent: bool = False  # whether the peer says that it has sent
+    passed: bool = False
+
+
+@dataclass(slots=True)
+class _Socket:
+    """State of one of our sockets: its local port, and the addresses to which it has sent."""
+
+    port: int
+    places: set[Place] = field(default_factory=set)
+
+
+class Classifier:
+    """One classification. `ports` are the local ports of `defaults.PROBE_SOCKETS` fresh sockets.
+    `own` are the addresses of this machine. `observers` are at different IP addresses."""
+
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        ports: Sequence[int],
+        own: Collection[str],
+        *,
+        entropy: Callable[[int], bytes],
+        now: float,
+    ) -> None:
+        self._observers = _apart(observers)[: defaults.OBSERVERS]
+        self._own = frozenset(own)
+        self._entropy = entropy
+        self._sockets = [_Socket(port) for port in ports]
+        self._questions: dict[bytes, _Question] = {}
+        self._backs: dict[bytes, _Back] = {}
+        self._requests: list[Request] = []
+        self._asked_back: set[int] = set()  # sockets whose dial-backs have been requested
+        self._plan(now)
+
+    def _plan(self, now: float) -> None:
+        """Plan first ports before second ones, because a NAT's ports are read in the order of
+        asking."""
+        first = [(0, each, each.places[0]) for each in self._observers]
+        second = [(0, each, place) for each in self._observers for place in each.places[1:]]
+        single = [
+            (socket, each, each.places[0])
+            for socket, each in zip(range(1, len(self._sockets)), self._observers, strict=False)
+        ]
+        for number, (socket, observer, to) in enumerate([*first, *second, *single]):
+            transaction = self._entropy(stun.TRANSACTION_BYTES)
+            data = stun.request(transaction)
+            due = now + number * defaults.PROBE_GAP_S
+            self._questions[transaction] = _Question(socket, observer, to, data, due)
+            self._sockets[socket].places.add(to)
+
+    # Time.
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more can be learnt."""
+        settled = len(self._asked_back) == len(self._sockets)
+        return settled and self.wake_at == inf and not self._requests
+
+    @property
+    def wake_at(self) -> float:
+        """The latest time at which `poll` has something to do."""
+        dues = [each.due for each in self._questions.values() if each.open]
+        waits = [each.until for each in self._backs.values() if not each.passed]
+        return min([*dues, *waits], default=inf)
+
+    def poll(self, now: float) -> list[Ask | Request]:
+        """Return what to do now. Call it at `wake_at`, and after every received event."""
+        found: list[Ask | Request] = [
+            ask for each in self._questions.values() if (ask := self._repeat(each, now))
+        ]
+        self._ask_back(now)
+        for nonce in [n for n, back in self._backs.items() if back.until <= now]:
+            self._backs[nonce].until = inf
+        found += self._requests
+        self._requests.clear()
+        return found
+
+    def _repeat(self, question: _Question, now: float) -> Ask | None:
+        if not question.open or question.due > now:
+            return None
+        question.sent += 1
+        if question.sent > len(defaults.RETRY_S):  # the last wait has ended
+            return None
+        question.due = now + defaults.RETRY_S[question.sent - 1]
+        return Ask(question.socket, question.data, question.to)
+
+    # Received datagrams.
+
+    def on_datagram(self, socket: int, data: bytes, source: Place) -> None:
+        """Take a datagram from one of the sockets; drop it unless it was asked for."""
+        message = stun.decode(data)
+        if message is None:
+            return
+        if message.kind is Kind.SUCCESS:
+            self._on_answer(socket, message, source)
+        elif message.kind is Kind.INDICATION and message.nonce is not None:
+            self._on_back(socket, message.nonce, source)
+
+    def _on_answer(self, socket: int, message: Message, source: Place) -> None:
+        question = self._questions.get(message.transaction)
+        if question is None or not self._is_from(question, socket, source):
+            return
+        if question.seen is None and message.mapped is not None and message.mapped[1]:
+            question.seen = message.mapped
+
+    def _is_from(self, question: _Question, socket: int, source: Place) -> bool:
+        """Whether a reply comes from the address that was asked, so that strangers cannot forge
+        it."""
+        return question.socket == socket and question.to == source
+
+    def _on_back(self, socket: int, nonce: bytes, source: Place) -> None:
+        back = self._backs.get(nonce)
+        if back is not None and back.socket == socket and self._passes_anew(back, source):
+            back.passed = True
+
+    def _passes_anew(self, back: _Back, source: Place) -> bool:
+        """Whether a datagram proves something: from an address that the socket sends to, any
+        passes."""
+        places = self._sockets[back.socket].places
+        if back.stranger:
+            return source[0] not in {ip for ip, _ in places}
+        return source not in places
+
+    def on_sent(self, nonce: bytes, now: float, *, sent: bool) -> None:
+        """Note whether the peer of a request says that it has sent."""
+        back = self._backs.get(nonce)
+        if back is not None:
+            back.sent = sent
+            back.until = now + defaults.STRAGGLER_S if sent else now
+
+    # Dial-backs.
+
+    def _ask_back(self, now: float) -> None:
+        """Request dial-backs to a socket once its questions are settled, so that its mapping is
+        known."""
+        for socket in range(len(self._sockets)):
+            mine = [each for each in self._questions.values() if each.socket == socket]
+            if socket in self._asked_back or any(each.open for each in mine):
+                continue
+            self._asked_back.add(socket)
+            answered = [each for each in mine if each.seen is not None]
+            if socket == 0:
+                self._ask_known(answered, now)
+            elif answered:
+                self._ask_strangers(socket, answered[0], now)
+
+    def _ask_known(self, answered: list[_Question], now: float) -> None:
+        asked = set()
+        for question in answered:
+            if question.observer.peer not in asked:
+                asked.add(question.observer.peer)
+                self._request(0, question.observer.peer, question.seen, now, stranger=False)
+
+    def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
+        """Ask peers to which this socket has never sent to send to what was seen.
+
+        Each socket asks other peers. One packet that arrives is proof, as it cannot be faked.
+        """
+        others = [each for each in self._observers if each.ip != question.observer.ip]
+        for observer in others[socket % max(len(others), 1) :][: defaults.STRANGERS]:
+            self._request(socket, observer.peer, question.seen, now, stranger=True)
+
+    def _request(
+        self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool
+    ) -> None:
+        if place is None:
+            return
+        nonce = self._entropy(defaults.NONCE_BYTES)
+        until = now + defaults.DIALBACK_S
+        self._backs[nonce] = _Back(socket, peer, stranger, until)
+        self._requests.append(Request(peer, place, nonce))
+
+    # Results.
+
+    def result(self) -> UdpKind:
+        """Return what has been found so far; complete once `done`."""
+        views = self._views()
+        seen = [first for first, _ in views.values() if first is not None]
+        own = {(ip, self._sockets[0].port) for ip in self._own}
+        mapping = mapping_of(views, own)
+        made = self._made(mapping)
+        blocked = self._blocked(len(views))
+        return UdpKind(
+            mapping=mapping,
+            filtering=Behaviour.UNKNOWN if blocked else self._filtering(),
+            allocation=allocation_of(made),
+            blocked=blocked,
+            asked=len(views),
+            answered=len(seen),
+            public_ip=public_ip_of(seen),
+            ports=tuple(outer for _, outer in made),
+            dissenters=self._dissenters(mapping),
+        )
+
+    def _blocked(self, asked: int) -> bool | None:
+        """Whether UDP is blocked. A single silent observer may be down, so two must be silent."""
+        if any(each.seen is not None for each in self._questions.values()):
+            return False
+        return True if asked > 1 else None
+
+    def _views(self) -> dict[str, View]:
+        """Return where the first socket was seen, by the observer's IP address."""
+        seen = {each.to: each.seen for each in self._questions.values() if each.socket == 0}
+        return {
+            each.ip: (seen.get(each.places[0]), seen.get(each.places[-1]))
+            if len(each.places) == 2
+            else (seen.get(each.places[0]), None)
+            for each in self._observers
+        }
+
+    def _filtering(self) -> Behaviour:
+        told = [back for back in self._backs.values() if back.sent or back.passed]
+        return filtering_of(
+            [back.passed for back in told if back.stranger],
+            [back.passed for back in told if not back.stranger],
+        )
+
+    def _made(self, mapping: Behaviour) -> list[tuple[int, int]]:
+        """Return (inner port, outer port) of each new mapping, in order.
+
+        A socket that asked several observers has one mapping in all, for each IP address, or for
+        each address and port, depending on the mapping's kind. The most common view of a mapping
+        counts, and the views of dissenters are left out.
+        """
+        groups: dict[tuple[int, object], list[Place]] = {}
+        dissenters = self._dissenters(mapping)
+        for each in self._questions.values():
+            if each.seen is not None and each.observer.peer not in dissenters:
+                key = each.socket, _depends(mapping, each.to)
+                groups.setdefault(key, []).append(each.seen)
+        return [
+            (self._sockets[socket].port, (consensus(seen) or seen[0])[1])
+            for (socket, _), seen in groups.items()
+        ]
+
+    def _dissenters(self, mapping: Behaviour) -> tuple[PeerId, ...]:
+        """Return the peers whose view differs from that of a majority of at least three."""
+        views = self._views()
+        seen = {each.peer: views[each.ip][0] for each in self._observers}
+        agreed = consensus(place for place in seen.values() if place is not None)
+        if mapping.symmetric or agreed is None or len(seen) < 3:
+            return ()
+        return tuple(peer for peer, place in seen.items() if place not in (None, agreed))
+
+
+def _depends(mapping: Behaviour, to: Place) -> object:
+    if mapping is Behaviour.ADDRESS_AND_PORT_DEPENDENT:
+        return to
+    return to[0] if mapping is Behaviour.ADDRESS_DEPENDENT else None
+
+
+def _apart(observers: Sequence[Observer]) -> list[Observer]:
+    """Return one observer for each IP address, in their order."""
+    found: dict[str, Observer] = {}
+    for each in observers:
+        if each.ports:
+            found.setdefault(each.ip, each)
+    return list(found.values())

@@ -1,0 +1,90 @@
+"""Questions to linked peers about where they see another peer (`reach.where`), and the replies.
+
+Nothing is sent to an address at which only the peer itself has seen it (docs/spec/punch.md). A
+libp2p relay sees both ends of a circuit but tells neither. Any peer that is linked to both ends
+directly can tell, whether it relays or not.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from .. import defaults
+from ..dial.endpoint import Endpoint
+from ..dial.families import versions
+from ..errors import CallRefused, LinkClosed
+from ..host.seam import Host
+from ..identity import PeerId
+from ..link.calls import Call, Refusal, Reply
+from ..link.link import Link
+from ..networks import region
+from ..rates import Rate, Rates
+from ..relay.vouch import is_relayed, read_vouched, seen_at
+from .knowledge import Knowledge
+
+METHOD: Final = "reach.where"
+
+
+class Vouching:
+    """Client and server of `reach.where`."""
+
+    def __init__(self, host: Host, endpoint: Endpoint, knowledge: Knowledge) -> None:
+        self._host = host
+        self._endpoint = endpoint
+        self._knowledge = knowledge
+        self._asked_by = Rates(Rate(*defaults.WHERE))
+        endpoint.handle(METHOD, self._on_where)
+
+    def _on_where(self, call: Call) -> Reply | Refusal:
+        peer = call.header.get("peer")
+        if not isinstance(peer, str):
+            return Refusal("bad-request", "`peer` is missing")
+        if not self._asked_by.take(call.peer, self._host.now()):
+            return Refusal("too-often", "ask later")
+        link = self._endpoint.link(PeerId(peer))
+        if link is None or not link.connected or is_relayed(link):
+            return Refusal("not-linked", "there is no direct link to that peer")
+        return Reply({"seen": list(seen_at(link))})
+
+    async def ask(self, peer: PeerId) -> None:
+        """Ask a few linked peers where they see `peer`, unless that is known for an IP version of
+        this node. As with a relay, a liar can name a victim's public address, and what is sent
+        there is bounded."""
+        ours = versions(self._host)
+        if any((":" in ip) in ours for ip in self._knowledge.seen(peer).vouched):
+            await trio.lowlevel.checkpoint()
+            return
+        await self._ask_all(self._vouchers(peer), peer)
+
+    async def is_seen(self, peer: PeerId, ip: str) -> bool:
+        """Return whether other members see a peer at an IP address.
+
+        True as well without a member to ask: a node that has lost all links must find peers again.
+        """
+        vouchers = self._vouchers(peer)
+        if not vouchers or ip in self._knowledge.seen(peer).vouched:
+            await trio.lowlevel.checkpoint()
+            return True
+        await self._ask_all(vouchers, peer)
+        return ip in self._knowledge.seen(peer).vouched
+
+    async def _ask_all(self, vouchers: Sequence[Link], peer: PeerId) -> None:
+        async with trio.open_nursery() as nursery:
+            for voucher in vouchers:
+                self._endpoint.guard.start(nursery, voucher.peer, self._ask, voucher, peer)
+
+    async def _ask(self, voucher: Link, peer: PeerId) -> None:
+        try:
+            reply = await voucher.call(METHOD, {"peer": peer}, timeout=defaults.WHERE_S)
+        except (CallRefused, LinkClosed):
+            return
+        seen = read_vouched(reply.header.get("seen"), voucher.status.address[0])
+        self._knowledge.vouch(peer, seen, voucher.peer)
+
+    def _vouchers(self, peer: PeerId) -> Sequence[Link]:
+        """Return peers with a direct link, those of different networks first."""
+        links = [each for each in self._endpoint.links() if each.peer != peer and each.connected]
+        found = [each for each in links if not is_relayed(each)]
+        first = {region(each.status.address[0]): each for each in found}
+        return list(dict.fromkeys([*first.values(), *found]))[: defaults.VOUCHERS]
