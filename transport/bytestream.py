@@ -1,10 +1,10 @@
 """Byte streams between two nodes, and the kinds of path that they make.
 
 A TCP connection, a QUIC stream through a punched hole, a circuit through a relay and a browser's
-data channel are all a `ByteStream`. Everything above (TLS, hello, frames) does not know which. Reads and
-writes either happen at once or wait until they may work. trio's own methods try the system call and
-then pass through the scheduler for each piece. A lane reads once per wake-up, and writes from
-whichever task has a frame.
+data channel are all a `ByteStream`. Everything above (TLS, hello, frames) does not know which.
+Reads and writes either happen at once or wait until they may work. trio's own methods try the
+system call and then pass through the scheduler for each piece. A lane reads once per wake-up, and
+writes from whichever task has a frame.
 """
 
 import os
