@@ -1,6 +1,7 @@
 """`shoal model pull`: its output, interruptions, and real daemons."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -158,6 +159,7 @@ def test_real_daemons(start: Callable[..., Daemon], tmp_path: Path) -> None:
     shown = shoal("model", "show", "tiny", *data).stdout
     assert "vouched by" in shown and "this node" in shown
     assert holder.ask("status")["peer"][:14] in shown
-    assert "this node and 1 more" in shoal("model", "list", *data).stdout
+    wide = {**os.environ, "COLUMNS": "200"}
+    assert "this node and 1 more" in shoal("model", "list", *data, env=wide).stdout
     missing = shoal("model", "pull", "tini", *data)
     assert missing.returncode == 1 and "no model 'tini' is known" in missing.stderr
