@@ -1,7 +1,8 @@
-"""Deliberate faults: partitions, clogs, loss, crashes, sleep, clocks, links, gateways.
+"""Injects faults: partitions, held and lost packets, crashes, sleep, wrong clocks, and failures of
+links and gateways.
 
-A fault on packets acts where a packet reaches its host: gateways in between have seen it, and their
-mappings stay alive. Every action is written to `timeline`.
+A fault on packets acts when a packet reaches its destination host. Gateways on the way have already
+seen the packet, so it keeps their mappings alive. Every action is recorded in `timeline`.
 """
 
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ Names = Iterable[str | Named]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """An action of faults, its hosts, and its time in seconds of the simulation."""
+    """One injected fault or its end: the action, its hosts, and its simulated time in seconds."""
 
     time: float
     what: str
@@ -60,7 +61,7 @@ class Rule:
 
 
 class Faults:
-    """The faults of one world."""
+    """Injects faults into one world, and ends them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -72,7 +73,7 @@ class Faults:
         self._order = world.streams.get("faults", "order")
         self._asleep = Dormitory()
         self._unplugged: set[str] = set()
-        self._cuts: set[tuple[str, str]] = set()  # of a name, one direction
+        self._cuts: set[tuple[str, str]] = set()  # name, direction
         world.at_end.append(self._asleep.release_all)
 
     # Packets.
@@ -94,7 +95,7 @@ class Faults:
         return self._add("partition", whole, detail + (" one-way" if oneway else ""), rules)
 
     def loss(self, origins: Names, receivers: Names, chance: float) -> list[Rule]:
-        """Lose packets from `origins` to `receivers` with probability `chance`, in this direction
+        """Drop packets from `origins` to `receivers` with probability `chance`, in this direction
         only.
         """
         ones, others = _names(origins), _names(receivers)
@@ -183,7 +184,7 @@ class Faults:
             del self._clogged[name]
         return until
 
-    # Computers.
+    # Faults of computers.
 
     async def crash(self, *hosts: str | Computer) -> None:
         """Cut the power of hosts, without a goodbye."""
@@ -209,8 +210,8 @@ class Faults:
                 await host.restart()
 
     def sleep(self, *hosts: str | Computer) -> None:
-        """Suspend hosts: no packet in or out, no task runs. Wall clocks and all other hosts
-        continue.
+        """Suspend hosts: they send and receive no packets and run no tasks. Wall clocks and all
+        other hosts continue.
         """
         for host in map(self.computer, hosts):
             self.note("sleep", (host.name,))
@@ -221,7 +222,7 @@ class Faults:
             self._connect(host)
 
     def resume(self, *hosts: str | Computer) -> None:
-        """Wake hosts up: everything that is due fires."""
+        """Wake hosts up. Timers that expired during the sleep fire now."""
         for host in map(self.computer, hosts):
             self.note("resume", (host.name,))
             if isinstance(host, LightHost):
@@ -255,7 +256,7 @@ class Faults:
     # Links and gateways.
 
     def link_down(self, *who: str | Computer | Gateway) -> None:
-        """Pull the cable: nothing in, nothing out. For a gateway, the cable to the outside."""
+        """Pull the cable, so that no packet passes. A gateway loses the cable to the outside."""
         for item in map(self.plugged, who):
             self._unplugged.add(item.name)
             self.note("link.down", (item.name,))

@@ -39,7 +39,7 @@ class BadRecord(StateError):
 
 
 class Forged(BadRecord):
-    """A record is not signed by the author it names. An honest peer does not forward it."""
+    """A record is not signed by the author that it names. An honest peer never forwards one."""
 
 
 class BadEntry(StateError):

@@ -26,8 +26,11 @@ _NAME_CHARS: Final = 64  # characters of a peer's name in a report
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """An unexpected exception: the peer (an id or an address), the exception's type, and the line
-    of our code that raised it. Its message is left out: it may quote a peer or a person."""
+    """Report of an unexpected exception: the peer (an id or an address), the exception's type, and
+    the line of our code that raised it.
+
+    It omits the exception's message, which may quote a peer or a person.
+    """
 
     who: str
     error: str
@@ -54,8 +57,9 @@ class Guard:
     ) -> AbstractContextManager[None]:
         """Guard a block that handles one peer, given by its id or its address and port.
 
-        After a mishap `end` is called and the link to the peer ends. Then `instead` is raised if it
-        is given. Callers expect that error, so errors of its type and of ShoalError pass through.
+        If the block fails with an unexpected exception, `end` is called and the link to the peer
+        ends. Then the error that `instead` makes is raised, if `instead` is given. Errors of that
+        type and ShoalErrors are expected: they pass through, because callers handle them.
         """
         return _Around(self, who, end, instead)
 
@@ -142,7 +146,7 @@ class _Around(AbstractContextManager[None]):
 
     @staticmethod
     def _finish(guard: Guard, who: str, *ends: Callable[[], object] | None) -> None:
-        """Guard each end by itself, because ending may hit the same bug."""
+        """Guard each call that ends a connection, because it may hit the same bug."""
         for end in ends:
             if end is not None:
                 with _Around(guard, who, None, None):

@@ -1,9 +1,9 @@
-"""Short forms of ids for people, and the id that the beginning of one means.
+"""Shortens ids for display, and finds the whole id for a prefix that a person typed.
 
-Peer ids, roots and job ids have 52 or 64 characters. People see the first of them, and may type as
-many as tell an id from the others that this node knows. A beginning is never guessed at: one that
-is too short, unknown or ambiguous is an error that says so. Only a whole id proves anything, since
-a beginning can be ground; programs get whole ids (`--json`).
+Peer ids, roots and job ids have 52 or 64 characters. People see the first few of them. They may
+type any prefix that belongs to only one of the ids that this node knows. A prefix that is too
+short, unknown or ambiguous is an error, never a guess. A prefix proves nothing, because an attacker
+can generate keys until an id begins with it. So programs get whole ids (`--json`).
 """
 
 import re
@@ -12,18 +12,18 @@ from typing import Final
 
 from .errors import ShoalError
 
-COMMON: Final = "12D3KooW"  # all Ed25519 peer ids begin so
+COMMON: Final = "12D3KooW"  # the prefix of every Ed25519 peer id
 PEER_SHOWN: Final = len(COMMON) + 6
 HEX_SHOWN: Final = 12
-LEAST: Final = 4  # characters that a beginning needs, without those that all share
-_CHOICES: Final = 4  # ids that an ambiguous beginning is answered with
+LEAST: Final = 4  # characters that a prefix needs, not counting `COMMON`
+_CHOICES: Final = 4  # ids that the error for an ambiguous prefix lists
 _WHOLE_PEER: Final = re.compile(rf"(?<![/\w]){COMMON}[1-9A-HJ-NP-Za-km-z]{{44}}(?!\w)")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class BadId(ShoalError):
-    """A typed id that means none or several: `unknown-KIND`, `ambiguous-KIND`, `short-KIND`."""
+    """A typed id that matches no id or several: `unknown-KIND`, `ambiguous-KIND`, `short-KIND`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -31,7 +31,7 @@ class BadId(ShoalError):
 
 
 def short(ident: str, among: Collection[str] = ()) -> str:
-    """The beginning of an id that is shown for it; longer where another of `among` has the same."""
+    """Return the prefix to display for an id, long enough to differ from all others in `among`."""
     letters = PEER_SHOWN if ident.startswith(COMMON) else HEX_SHOWN
     while letters < len(ident) and any(
         other != ident and other.startswith(ident[:letters]) for other in among
@@ -41,18 +41,23 @@ def short(ident: str, among: Collection[str] = ()) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text is a whole peer id, or 64 hex digits."""
+    """Return whether a text is a whole id: a peer id, or the 64 hex digits of a root or job."""
     return _DIGEST.fullmatch(text) is not None or _WHOLE_PEER.fullmatch(text) is not None
 
 
 def shortened(text: str) -> str:
-    """A text for people with its whole peer ids cut, but for those in addresses, to be copied."""
+    """Return a text for people with its peer ids shortened, except those in addresses.
+
+    People copy addresses, so these stay whole.
+    """
     found = set(_WHOLE_PEER.findall(text))
     return _WHOLE_PEER.sub(lambda match: short(match[0], found), text)
 
 
 def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int = LEAST) -> str:
-    """Return the id among `known` that `asked` is or begins. `kind` is one word for the error.
+    """Return the id in `known` that equals `asked` or begins with it.
+
+    `kind` is one word for the error message.
 
     Raises BadId.
     """

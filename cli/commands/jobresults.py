@@ -24,7 +24,7 @@ OnRecord = Callable[[dict[str, Any]], None]
 
 
 class Collection:
-    """Collects the results of `jobs`, or of all own jobs; `on_record` gets them in that order."""
+    """Collects the results of `jobs`, or of all own jobs. `on_record` gets them in job order."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Collection:
         before: Sequence[dict[str, Any]] = (),
         total: int = 0,
     ) -> None:
-        """`before`: records of earlier collections; `total`: all records in the end. Both count
-        only in the progress."""
+        """`before` has the records of earlier collections. `total` is the number of records in the
+        end. Both only affect the progress that is shown."""
         self._before = list(before)
         self._total = total
         self._data = data
@@ -45,13 +45,13 @@ class Collection:
         self._came: dict[str, dict[str, Any]] = {}
         self.given = 0  # records given to `on_record`, in order
         self._answered = False  # whether the daemon has replied at all
-        self._away = False  # whether it has stopped since then
+        self._away = False  # whether the daemon has stopped since then
         self.done = 0
         self._progress = _Progress()
 
     def run(self, *, wait: bool) -> None:
-        """Collect the results. `wait`: until all are there, even across restarts of the daemon.
-        Raises CommandError."""
+        """Collect the results. With `wait`, wait for all of them, even across restarts of the
+        daemon. Raises CommandError."""
         with self._progress if wait else nullcontext():
             while True:
                 try:
@@ -76,7 +76,7 @@ class Collection:
         )
 
     def give_rest(self) -> None:
-        """Give the remaining records, even though results before them are missing."""
+        """Pass the remaining records to `on_record`, although earlier results are missing."""
         for job in (self.jobs or ())[self.given :]:
             if (record := self._came.get(job)) is not None:
                 self.given += 1

@@ -47,7 +47,7 @@ def pull(name: str, data: Path, as_json: bool) -> None:
 
 
 class Seen:
-    """Progress of a pull, and the model that its name means."""
+    """The progress of a pull as events report it, and the model that the typed name means."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.done = self.total = 0
@@ -55,7 +55,7 @@ class Seen:
         self._root = ""
 
     def resolved(self, event: dict[str, Any]) -> None:
-        """Print which model a name means, and its vouchers, before anything is fetched."""
+        """Print which model a name means and which nodes vouch for it, before the fetch starts."""
         self._root = str(event["root"])
         if not self._quiet:
             name = event["name"] or "the model"
@@ -97,7 +97,7 @@ def dropped(liars: list[str]) -> list[str]:
 
 
 def vouched(vouchers: list[dict[str, Any]]) -> str:
-    """Name the vouchers of a model's name in a few words."""
+    """Describe in a few words which nodes vouch for a model's name."""
     if not vouchers:
         return "known only by its hash"
     more = f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else ""
@@ -105,7 +105,7 @@ def vouched(vouchers: list[dict[str, Any]]) -> str:
 
 
 def voucher(one: dict[str, Any]) -> str:
-    """Name a voucher, and the source of its claim."""
+    """Describe one node that vouches for a name, and how this node learned of it."""
     if one["source"] == "here":
         return "this node"
     if one["source"] == "members":

@@ -58,7 +58,7 @@ _LAYER_TENSORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A checked folder, ready to be cut into chunks. `tied`: the head is the embedding."""
+    """A checked folder, ready to be cut into chunks. `tied`: its embedding is also its head."""
 
     config: dict[str, Any]
     texts: dict[str, bytes]

@@ -78,7 +78,7 @@ def _about(body: Body) -> str:
 
 
 class OwnRecords:
-    """All own records of one identity. `changed` counts changes that a saved file would lack."""
+    """All own records of one identity. `changed` counts the changes that have to be saved."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -253,14 +253,14 @@ class OwnRecords:
         return bool(found)
 
     def hurry(self, now: float) -> None:
-        """Retry records that too few nodes store, because the network may be back or another."""
+        """Retry at once the records that too few nodes store, after a change of the network."""
         for own in self:
             if own.tries:
                 own.due, own.tries = now, 1
 
     @staticmethod
     def _rested(own: Own) -> float:
-        """Return the earliest time of its next announcement."""
+        """Return the earliest time at which a record may be announced again."""
         return own.last + defaults.SAY_PAUSE if own.patient else -inf
 
     @staticmethod

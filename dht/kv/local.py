@@ -81,14 +81,14 @@ class LocalChains:
         return changed
 
     def name(self, short: bytes, layers: Layers) -> bytes | None:
-        """Return the full name of a block that is here with all these layers, else None."""
+        """Return the full name of a block that this node holds with all these layers, or None."""
         block = self._blocks.get(short)
         if block is None or not any(_covers(here, layers) for here in block.layers):
             return None
         return block.name
 
     def held(self, chain: Chain, layers: Layers) -> int:
-        """Return how many leading blocks of a chain are here with these layers."""
+        """Return how many leading blocks of a chain this node holds with these layers."""
         for count, name in enumerate(chain.names):
             if self.name(name[:SHORT], layers) != name:
                 return count

@@ -155,7 +155,7 @@ class SimulatedWorker:
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """End the worker: it ends when its connection does."""
+        """Close the connection to the worker, which ends the worker."""
         self.end(0)
 
     # The worker's run.

@@ -34,8 +34,8 @@ class Mount:
             self._ended()
 
     def check(self, path: str, *, writing: bool = False) -> None:
-        """Raise the OSError that the path's faults, the disk's switches or the end of this mount
-        demand.
+        """Raise an OSError if a fault of the path or the disk, or the end of this mount, requires
+        one.
         """
         disk = self.disk
         if not self.alive:

@@ -1,9 +1,10 @@
 """A NAT like Linux's: connection tracking, and nf_nat on top of its table.
 
-Linux translates connections, not endpoints. A flow keeps its port if the tuple of its replies is
-free; otherwise it gets another port. An entry that only an outside host created (INPUT accepts)
-takes a tuple as well. So a Linux NAT behaves like an endpoint-independent one until the first
-clash. The golden tables (`golden/`) show the same for a real kernel.
+Linux maps each connection by itself, not each inside endpoint. A flow keeps its source port if no
+other entry in the table has the tuple of its replies. Otherwise it gets another port. If the
+INPUT rules accept a packet from outside, its entry occupies a tuple as well. So a Linux NAT behaves
+like an endpoint-independent one until two entries clash. Recordings of a real kernel (`golden/`)
+show the same.
 """
 
 import zlib
@@ -195,7 +196,7 @@ class LinuxNat(Gateway):
         self._inner.clear()
         self._spoken.clear()
 
-    # Every packet goes through the table first, then the rules.
+    # Every packet is looked up in the table first. The rules see only what is not found there.
 
     def outbound(self, packet: Packet) -> None:
         if packet.proto == ICMP:

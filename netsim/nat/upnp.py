@@ -37,7 +37,7 @@ _ERRORS: Final = {
 
 
 class Fault(Exception):
-    """An action is answered with an error of UPnP."""
+    """A UPnP error code with which the router answers an action."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_ERRORS[code])
@@ -46,7 +46,7 @@ class Fault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The router's description of itself. `version` of the IGD is 1 or 2."""
+    """The router's description of itself. `version` is that of the IGD: 1 or 2."""
 
     uuid: str
     address: str
@@ -62,7 +62,7 @@ class Device:
 
     @property
     def targets(self) -> list[str]:
-        """Return the targets under which it is found; an IGD 2 answers for 1 as well."""
+        """Return the search targets that the device answers. An IGD 2 also answers for an IGD 1."""
         kinds = ["device:InternetGatewayDevice", "service:WANIPConnection"]
         return ["upnp:rootdevice", f"uuid:{self.uuid}"] + [
             f"urn:schemas-upnp-org:{kind}:{version}"

@@ -65,8 +65,8 @@ class Namespace:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {said}\n{text}")
 
     def entering(self, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command inside, and kills it when the thread that
-        started it ends.
+        """Return the command line that runs a command in the namespace. The kernel kills the
+        command when the thread that started it ends.
         """
         return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *command]
 
@@ -78,7 +78,10 @@ class Namespace:
         return done.stdout
 
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a process inside. The caller has to end it; otherwise it ends with the caller."""
+        """Start a process in the namespace. The caller has to end it.
+
+        If the caller ends first, the kernel ends the process.
+        """
         return subprocess.Popen(self.entering(command), **options)
 
     def socket(
@@ -158,7 +161,7 @@ class Namespaces:
     def close(self) -> None:
         """Release everything. Processes inside must have been ended before."""
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # also if a forked process has the socket too
+            self._channel.shutdown(socket.SHUT_RDWR)  # even if a fork has the socket too
         self._channel.close()
         self._broker.wait()
         for space in self._all:

@@ -236,13 +236,13 @@ WITH_UNIT: Final = ("planetlab",)
 
 
 def names() -> list[str]:
-    """Return the matrices of the package."""
+    """Return the names of the built-in matrices."""
     return ["core"]
 
 
 @cache
 def matrix(name: str = "core") -> Matrix:
-    """Return a matrix of the package by name. Raises BadScenario."""
+    """Return a built-in matrix by its name. Raises BadScenario."""
     if name not in names():
         raise unknown("latency matrix", name, names())
     return cities(text("cities.csv").splitlines())

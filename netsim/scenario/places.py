@@ -38,7 +38,7 @@ class Places:
         self.matrix: Matrix | None = None
         self.names: dict[str, Path] = {}  # of hosts
         self.programs: dict[str, str] = {}  # by host
-        self.groups: dict[str, list[str]] = {"all": []}  # words that mean several hosts
+        self.groups: dict[str, list[str]] = {"all": []}  # words that stand for several hosts
         self.gateways: set[str] = set()
         self.sites = 0  # rows of the latency matrix; 0 without a matrix
         self.drawn: set[str] = set()  # the groups that the seed draws
@@ -100,7 +100,10 @@ class Places:
             self.sites = len(self.matrix)
 
     def matrix_of(self, latency: str, unit: str) -> Matrix:
-        """Return a matrix of the package by name, or of `FORM:FILE` in the scenario's folder."""
+        """Return a latency matrix: a built-in one by its name, or one that `FORM:FILE` describes.
+
+        The file must be in the scenario's folder.
+        """
         form, colon, name = latency.partition(":")
         if not colon:
             return vocabulary.latency(latency)
@@ -152,7 +155,7 @@ class Places:
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
-        """Refuse a key that would silently do nothing."""
+        """Reject a key that would have no effect."""
         self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
 
     def links(self) -> tuple[Link, ...]:
@@ -305,7 +308,7 @@ class Places:
         return self.groups.get(word, [word])
 
     def targets_of_settings(self) -> None:
-        """Refuse targets of a program that run another program."""
+        """Reject settings of a program whose targets run another program."""
         known: dict[str, set[str]] = {}
         for name in self.names:
             known.setdefault(self.programs[name], set()).add(name)

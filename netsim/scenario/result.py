@@ -90,7 +90,7 @@ def _form(annotation: Any) -> str:
 
 
 def thinned(values: list[float]) -> list[float]:
-    """Return the values sorted, and evenly thinned if there are many; the extremes stay."""
+    """Return the values sorted. If there are many, return an even sample with both extremes."""
     ordered = sorted(values)
     if len(ordered) <= MOST_SAMPLES:
         return ordered
@@ -99,7 +99,7 @@ def thinned(values: list[float]) -> list[float]:
 
 
 def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> dict[str, Any]:
-    """Return pairs of classes, and whether they met, as a matrix of [met, all] by class."""
+    """Return a matrix by class: of the pairs of two classes, how many met, and how many exist."""
     classes = sorted({name for a, b, _ in pairs for name in (a, b)})
     rank = {name: number for number, name in enumerate(classes)}
     cells = [[[0, 0] for _ in classes] for _ in classes]

@@ -89,7 +89,7 @@ def kinds() -> Collection[str]:
 
 
 def nat_knobs(kind: str) -> Mapping[str, Reader]:
-    """Return the keys of a gateway of that kind: names and readers."""
+    """Return the settings that a gateway of this kind has: their names and readers."""
     known = {*knobs_of(kind), "ipv6"}
     found = {name: read for name, read in KNOBS.items() if name in known}
     if "hairpin" in known and "input" not in known:
@@ -134,12 +134,12 @@ def populations() -> Sequence[str]:
 
 
 def latencies() -> Collection[str]:
-    """Return latency matrices: names, and formats that read a file."""
+    """Return the names of the built-in latency matrices and the formats of files."""
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
 def latency(name: str) -> matrices.Matrix:
-    """Return a latency matrix of the package. Raises BadScenario."""
+    """Return a built-in latency matrix by its name. Raises BadScenario."""
     if name not in matrices.names():
         raise unknown("latency matrix", name, latencies())
     return matrices.matrix(name)

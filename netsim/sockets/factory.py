@@ -36,7 +36,7 @@ def equip(host: Host) -> None:
 
 
 class SocketFactory(trio.abc.SocketFactory):
-    """Creates sockets of the current host."""
+    """Creates sockets on the current host: that of the running task."""
 
     def socket(self, family: int = 0, type: int = 0, proto: int = 0) -> SimSocket:
         host = current_host()

@@ -51,12 +51,15 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Whether the queue is full; like Linux, it takes one more than it was asked for."""
+        """Whether the queue is full. As in Linux, it holds one more than `listen` asked for."""
         return len(self.queue) > self.limit
 
 
 class TcpEnd(StreamSocket):
-    """Stack's view of a `TcpSocket`, which adds the methods that a program calls."""
+    """A TCP socket as the simulated stack uses it.
+
+    The subclass `TcpSocket` adds the methods that a program calls.
+    """
 
     OPTIONS: ClassVar[dict[Option, int]] = {
         **COMMON,
@@ -93,7 +96,7 @@ class TcpEnd(StreamSocket):
         self._writers = Waiters()
 
     def _shown(self, address: Addr) -> Any:
-        """Return an address as this family writes it."""
+        """Return an address in the notation of this socket's family."""
         ip, port = address
         if self._family != stdlib.AF_INET6:
             return ip, port

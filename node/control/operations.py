@@ -220,7 +220,7 @@ class Operations:
 
 @asynccontextmanager
 async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
-    """Yield a progress callback. The client gets the latest values as fast as it reads them."""
+    """Yield a callback for progress. A client that reads slowly gets only the latest values."""
     send, receive = trio.open_memory_channel[tuple[int, int]](1)
 
     def note(done: int, total: int) -> None:

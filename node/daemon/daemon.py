@@ -100,7 +100,7 @@ TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 
 
 def worker_process(host: Host, threads: int, memory: int) -> ManagedEngine:
-    """Return the real engine: a worker process of this daemon."""
+    """Return the engine for real machines: a worker process of this daemon."""
     return EngineProcess(host, threads=threads, memory_bytes=memory)
 
 
@@ -114,7 +114,9 @@ async def run_node(
     bar: ShowFetch | None = None,
     task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run one daemon until `Node.stop` or cancellation. Starts when its sockets answer.
+    """Run one daemon until `Node.stop` or cancellation.
+
+    `nursery.start` returns the node as soon as its sockets answer.
 
     `options` are settings by key, as a person typed them. They are written to the settings file,
     which is read as well. With None, `config` alone counts. `say` receives lines for a person,

@@ -95,9 +95,9 @@ class Credentials:
         return GroupAdmission(self.group, self.book)
 
     async def adopt(self, handed: Handed | None) -> Admission:
-        """Store the group credentials from an inviter and return the admission from now on.
+        """Store the group credentials from an inviter, and return the admission check to use now.
 
-        Raises NodeError if the folder belongs to another group, which is never replaced.
+        Raises NodeError if the folder belongs to another group. Its credentials are never replaced.
         """
         mine = self.group.charter if self.group is not None else None
         if mine is not None and (handed is None or handed.charter != mine):

@@ -60,7 +60,7 @@ class _Turns:
     """Round robin over authors: each gets equally many turns, however many jobs it lists."""
 
     def __init__(self) -> None:
-        self._turns: dict[PeerId, int] = {}  # of authors that are ahead of `_now`
+        self._turns: dict[PeerId, int] = {}  # the turn of each author that is ahead of `_now`
         self._now = 0
 
     def of(self, author: PeerId) -> int:
@@ -142,7 +142,8 @@ class Claimant:
     def finish(self, job: str, result: bytes) -> Claim:
         """Return the claim to write when the work is done.
 
-        Raises FeedFull if the result is too large. Then it must name where the rest is.
+        Raises FeedFull if `result` is too large. The caller has to store a large result elsewhere,
+        and pass a reference to it.
         """
         if len(result) > defaults.JOB_RESULT_BYTES:
             most = defaults.JOB_RESULT_BYTES

@@ -1,10 +1,10 @@
 """Writer of own feeds: turns facts into entries, and never signs two entries with one number.
 
-The stored entries may not be all that this key ever wrote: the store may be yesterday's copy, and
-another process may use the same key. So the first entry of each feed in a run begins an epoch, and
-so does the first entry after one that may or may not have been stored. An epoch of this key from
-elsewhere is answered with a later one. No I/O: the caller stores the entries from `flush`, calls
-`stored`, and only then tells peers.
+This key may have written more entries than the store holds: the store may be an old backup, and
+another process may use the same key. So the first entry of each feed in a run begins an epoch. So
+does the first entry after a write whose result is unknown. If a peer sends an epoch of this key
+that another process began, the writer begins a later one. No I/O: the caller stores the entries
+from `flush`, calls `stored`, and only then tells peers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ class _Own:
     kind: Kind
     facts: dict[str, bytes] = field(default_factory=dict)  # all facts that it should have
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
-    changed: Changes = field(default_factory=dict)  # changes that are in no entry yet
+    changed: Changes = field(default_factory=dict)  # changes that no entry contains yet
     flying: Changes | None = None  # changes in entries that are being stored
     epoch: int = 0  # latest epoch begun in this run; 0: none to continue
     known: int = 0  # latest epoch of this feed ever seen or made
@@ -62,7 +62,7 @@ class _Own:
         self.changed[key] = value
 
     def room_for(self, key: str, value: bytes) -> bool:
-        """Whether this fact fits into the feed with the others."""
+        """Return whether this fact fits into the feed beside the others."""
         held = self.facts.get(key)
         grown = fact_bytes(key, value) - (0 if held is None else fact_bytes(key, held))
         keys = len(self.facts) + (held is None)
@@ -123,7 +123,7 @@ class Writer:
         return None if own.feed.document is None else own.feed.document.get(key)
 
     def reported(self, peer: PeerId, linked: int) -> bool:
-        """Count a peer that has shown its heads of our feeds, once what was lacking has arrived.
+        """Count a peer that has sent its heads of our feeds, and any entries that this node lacked.
 
         With `linked` peers in all, at most that many reports are awaited. Return whether this was
         the last of them.
@@ -195,7 +195,7 @@ class Writer:
         return False
 
     def renew(self) -> None:
-        """Begin an epoch of each own feed, because the stored ones are lost.
+        """Begin a new epoch of each of this node's feeds, because the stored entries are lost.
 
         This includes feeds that this run has not changed.
         """

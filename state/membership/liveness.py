@@ -58,7 +58,7 @@ class Liveness:
         return watched is not None and watched.live
 
     def is_sure(self, members: Collection[PeerId]) -> bool:
-        """Whether each of these has a link, or has been checked."""
+        """Return whether each of these members has a link or has been checked."""
         return all(
             peer in self._links
             or ((watched := self._watched.get(peer)) and (watched.live or watched.tried > -inf))
@@ -416,7 +416,10 @@ class Liveness:
         watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
 
     def helpers(self, peer: PeerId) -> list[PeerId]:
-        """Return the peers to ask for a proof: witnesses, then peers that may know a witness."""
+        """Return the peers to ask for proof that a member is live: witnesses first, then others.
+
+        The others are linked peers that may know a witness.
+        """
         watched = self._watched.get(peer)
         if watched is None:
             return []
@@ -428,7 +431,7 @@ class Liveness:
         return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][:most]
 
     def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
-        """Return a witness of a member other than `but`, to ask for a proof, or None."""
+        """Return a witness of a member to ask for a proof, other than `but`, or None."""
         watched = self._watched.get(peer)
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)

@@ -48,11 +48,11 @@ class Known:
 
 
 class Offer(NamedTuple):
-    """An offer of a record: its number, how near it came from, and its age.
+    """An offer of a record: its number, how near its source is, and its age.
 
     The age is the number of seconds, rounded up, since the author had a link that the node knows
     of. It is sent with the record, so that all nodes forget a dead member at about the same time,
-    however long they tell each other of it.
+    however long they pass the record on.
     """
 
     seq: int
@@ -153,10 +153,10 @@ class Roster:
         return [peer for peer, known in self._known.items() if (host, port) in known.places]
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
-        """Return the members that publish the same address as this one.
+        """Return the other members that publish an address of this member.
 
-        Either it is one machine that has changed its identity, or one of them lies. Many homes use
-        the same private addresses, so those count only between members that are both near.
+        Either one machine has changed its identity, or one of the members lies. Many homes use the
+        same private addresses, so a private address counts only if both members are near.
         """
         if (own := self._known.get(peer)) is None:
             return []
@@ -173,7 +173,7 @@ class Roster:
         """Return the authors whose records to pull from a peer with these offers.
 
         This includes our own record if a later one is offered. For records that are known already,
-        updates how near they came from and when their author last had a link.
+        updates how near their source is and when their author last had a link.
         """
         wanted = []
         for tag, offer in offers.items():
@@ -411,7 +411,7 @@ class Roster:
 
 
 def _share(one: Known, other: Known) -> bool:
-    """Whether two members publish an address that only one machine can have."""
+    """Return whether two members publish an address that only one machine can have."""
     shared = one.places & other.places
     if not shared or min(one.reach, other.reach) > Nearness.PUBLIC:
         return bool(shared)
@@ -419,8 +419,10 @@ def _share(one: Known, other: Known) -> bool:
 
 
 def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:
-    """Return where a member listens itself. Relays are left out, because many members share
-    them."""
+    """Return the addresses at which a member itself listens.
+
+    Relays are left out, because many members share them.
+    """
     found = []
     for text in record.addresses:
         with suppress(TransportError):

@@ -114,7 +114,7 @@ class TextProcess:
         self._host = host
         self._files = files
         self._numbers = itertools.count(1)
-        self._queue: deque[_Request] = deque()  # sent or to be sent, the child's next first
+        self._queue: deque[_Request] = deque()  # sent or waiting; the first is the child's next
         self._outgoing = bytearray()
         self._writable = trio.Event()
         self._clock = trio.CancelScope()  # of the child's current request
@@ -125,7 +125,7 @@ class TextProcess:
 
     @property
     def info(self) -> TextInfo:
-        """Known once `run` has started."""
+        """The summary of the text files. It is available once `run` has started."""
         if self._info is None:
             raise TextError("text-closed", "the text process is not running")
         return self._info
@@ -133,8 +133,11 @@ class TextProcess:
     async def run(
         self, *, task_status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep a loaded child. Started once the files are loaded; raises TextError if they
-        cannot be. Later deaths only cost the request that caused them."""
+        """Keep a child running with the files loaded. `nursery.start` returns after the first load.
+
+        Raises TextError if the files cannot be loaded. If the child dies later, only the request
+        that killed it fails.
+        """
         pause, longest = TEXT_RETRY
         self._broken = None
         self._status = task_status
@@ -348,7 +351,10 @@ class Detokenizer:
         return TextDelta(self._filter.push(text), self._filter.stopped)
 
     async def finish(self) -> str:
-        """Return the held back text up to a stop string. Call once, after the last token."""
+        """Return the text that was held back, but nothing from a stop string on.
+
+        Call this once, after the last token.
+        """
         text = self._filter.push(self._window.finish())
         return text + self._filter.finish()
 

@@ -32,7 +32,7 @@ class Meter:
         self._add(use, Count(requests=1))
 
     def read(self, use: Use, tokens: int) -> None:
-        """Count prompt tokens that are to be computed here."""
+        """Count prompt tokens that this node will compute."""
         self._add(use, Count(tokens_in=tokens))
 
     def made(self, use: Use, *, tokens: int, seconds: float) -> None:

@@ -51,7 +51,7 @@ class Bridge:
 
 @asynccontextmanager
 async def open_bridge() -> AsyncIterator[Bridge]:
-    """Open a bridge for tasks that are started inside the block."""
+    """Run an asyncio loop inside trio for as long as the block runs, and yield its bridge."""
     async with trio_asyncio.open_loop() as loop:
         yield Bridge(loop)
 
@@ -102,7 +102,7 @@ class Carrier:
         self._channel: Any = None
         self._handshake_left = defaults.HANDSHAKE_DATAGRAMS
         self._spoken = False  # application data has arrived: both ends completed the handshake
-        self._pinched = False  # the browser's window became small
+        self._pinched = False  # the browser sees a small receive window
         self._pumping = False
         self._telling: asyncio.Future[None] | None = None  # kept: else it may be collected
 
@@ -116,7 +116,7 @@ class Carrier:
             if not is_one_record(datagram):
                 return
             if not is_application_data(datagram) and datagram[0] != _ALERT:
-                return  # no second handshake
+                return  # a second handshake is not allowed
         else:
             self._handshake_left -= 1
             if self._handshake_left < 0:
@@ -134,7 +134,7 @@ class Carrier:
             with trio.CancelScope(shield=True):
                 await trio_asyncio.aio_as_trio(self._end_all)(connecting)
 
-    # In asyncio's context.
+    # Methods that run in asyncio's context.
 
     def _on_connected(self, connecting: "asyncio.Task[None]") -> None:
         """Close the channel if aiortc raised an exception while connecting."""
@@ -194,7 +194,7 @@ class Carrier:
             self._lost()
             return False
         if not admitted:
-            self._tell_window()  # without a reply the browser would consider us dead
+            self._tell_window()  # without a reply the browser would take this node for dead
         return admitted
 
     def _on_dtls(self) -> None:
@@ -234,7 +234,7 @@ class Carrier:
         if self._sctp is not None and self._sctp.state == "connected":
             self._telling = asyncio.ensure_future(self._sctp._send_sack())
 
-    # Called from trio's tasks.
+    # Methods that trio's tasks call.
 
     def _output(self) -> None:
         if not self._pumping and not self.over.is_set():

@@ -17,7 +17,7 @@ _MOST_EXPORTED: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A proven data channel: its pipe, the peer at the other end, and 32 bytes that identify it."""
+    """An authenticated data channel: its byte stream, its peer, and 32 bytes that identify it."""
 
     pipe: ByteStream
     peer: PeerId
@@ -25,20 +25,20 @@ class BrowserSession:
 
 
 class Clear:
-    """A pass-through of bytes. `peer` and `exporter` are those of the session."""
+    """Replacement for `tls.Tls` that passes bytes through, because DTLS encrypts them already."""
 
     established = True
-    server = True  # the roles of a proven channel never change: the browser dials
+    server = True  # the roles never change: the browser always dials
 
     def __init__(self, session: BrowserSession) -> None:
         self.peer = session.peer
-        self.closed = False  # there is no close message as in TLS; the path ends with the pipe
+        self.closed = False  # there is no close message as in TLS: the path ends with the pipe
         self._exporter = session.exporter
         self._in: list[bytes] = []
         self._out: list[bytes | memoryview] = []
 
     def feed(self, ciphertext: bytes) -> None:
-        """Take bytes from the peer."""
+        """Accept bytes from the peer; `read` returns them."""
         if ciphertext:
             self._in.append(ciphertext)
 
@@ -48,7 +48,7 @@ class Clear:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def write(self, plaintext: bytes | memoryview) -> None:
-        """Take bytes for the peer; fetch them with `outgoing`."""
+        """Accept bytes for the peer; `outgoing` returns them."""
         if plaintext:
             self._out.append(plaintext)
 

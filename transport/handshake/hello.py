@@ -196,7 +196,10 @@ class Secret:
     key: bytes
 
     def prove(self, role: str, binding: Binding) -> Token:
-        """Return one side's token. `role` is `dialler` or `listener`, so that neither can echo."""
+        """Return the token of one side. `role` is that side: `dialler` or `listener`.
+
+        The token depends on the role, so neither side can send the other's token back as its own.
+        """
         parts = (
             b"shoal/admission/1",
             self.kind.encode(),
@@ -209,13 +212,13 @@ class Secret:
         return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
 
     def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
-        """Whether the token proves that the other side knows the secret."""
+        """Return whether the token proves that the other side knows the secret."""
         return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The way a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
+    """How a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
 
     kind: str
     invitation: bytes = b""
@@ -250,7 +253,7 @@ class Admission(Protocol):
 
     @property
     def further(self) -> Sequence[Secret]:
-        """Older secrets that it proves as well, at most FURTHER."""
+        """Older secrets that this side also proves, at most FURTHER."""
         ...
 
     def find(self, kind: str, ident: bytes) -> Secret | None:
@@ -380,7 +383,8 @@ def admit(
 
 
 def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
-    """Check the listener's hello, as the dialler, by one of the secrets that it proved itself."""
+    """Check the listener's hello, as the dialler. It must prove a secret that the dialler
+    proved."""
     if admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     secret = admission.secret

@@ -64,7 +64,7 @@ class Database:
         closed: Callable[[], None] | None = None,
         log: int = defaults.DATABASE_LOG,
     ) -> None:
-        """`log` is the size of the log, in bytes, from which `tidy` moves it into the file."""
+        """`log` is the size in bytes from which `tidy` copies the log into the file."""
         self._path = path
         self._most = log
         self._connection = connection
@@ -128,7 +128,7 @@ class Database:
                 self.run(statement)
 
     def tidy(self) -> None:
-        """Move the log into the database file, once the log is large enough."""
+        """Copy the write-ahead log into the database file if the log is large enough."""
         if self._log.pages >= self._most // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
             self._log.pages = 0
@@ -138,7 +138,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Move the log into the file, as far as the disk allows, and close. Never raises."""
+        """Copy the log into the file, as far as the disk allows, and close. Never raises."""
         with suppress(OSError, DatabaseDamaged, AlreadyLocked), self._translated():
             self._connection.close()
         closed, self._closed = self._closed, None

@@ -31,7 +31,8 @@ def tag_of(swarm: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A peer of our swarm at the address that it announced. `ttl` in seconds; 0 is a goodbye."""
+    """A peer of our swarm and the address that it announced. `ttl` is in seconds; 0 means that the
+    peer is leaving."""
 
     peer: PeerId
     place: Place

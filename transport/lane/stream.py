@@ -63,8 +63,8 @@ class LaneStream:
         self._read = 0
 
     def narrow(self, window: int) -> None:
-        """Use a smaller window in both directions than the hellos said. Both ends must do this
-        before either has sent or read anything."""
+        """Use a smaller window in both directions than the hellos announced. Both ends must do
+        this before either sends or reads anything."""
         self._limit = min(self._limit, window)
         self._window = self._granted = min(self._window, window)
 
@@ -76,7 +76,7 @@ class LaneStream:
         return self.send_done and self.receive_done
 
     def write(self, data: Bytes) -> None:
-        """Queue bytes, which must not change. The caller keeps `queued` small."""
+        """Queue bytes, which must not change later. The caller has to limit `queued`."""
         if data:
             self._pieces.append(memoryview(data))
             self.queued += len(data)
@@ -106,7 +106,7 @@ class LaneStream:
         return dropped
 
     def extend_limit(self, limit: int) -> None:
-        """Apply the peer's credit, an absolute offset. An older one changes nothing."""
+        """Apply credit from the peer: the offset up to which we may send. It never shrinks."""
         self._limit = max(self._limit, limit)
 
     def has_output(self, link_room: int) -> bool:

@@ -1,4 +1,4 @@
-"""Circuit as a pipe: bytes to a peer over a stream to a relay.
+"""A circuit as a byte stream: bytes to a peer over a stream to a relay.
 
 It carries the TLS records of the two ends, which the relay cannot read.
 """
@@ -28,11 +28,11 @@ def encode_preface(target: Vouched) -> bytes:
 
 
 class CircuitByteStream:
-    """One end of a circuit. `relay` carries it; `seen` is where the relay sees the other end.
+    """One end of a circuit over the peer `relay`. `seen` is where the relay sees the other end.
 
-    On the opener's side `seen` is None until the first bytes arrive (`voucher` is the IP address at
-    which the relay itself is seen). `failure` is the code of an abnormal end: that of a reset,
-    `link-lost`, or `bad-preface`.
+    On the opener's side `seen` is None until the relay's preface arrives. `voucher` is the IP
+    address at which this node sees the relay, which vouches for `seen`. `failure` is the code of
+    an abnormal end: the code of a reset, `link-lost`, or `bad-preface`.
     """
 
     medium: Final = "circuit"
@@ -56,7 +56,7 @@ class CircuitByteStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the relay ended it because its time or bytes were used up."""
+        """Whether the relay ended the circuit because its time or its bytes were used up."""
         return self.failure in (EXPIRED, LIMIT)
 
     @property

@@ -1,4 +1,4 @@
-"""Pacing: packets leave at the rate of congestion control, in bursts that are worth a wake-up."""
+"""Pacing: spaces packets at the rate of congestion control, in bursts worth a wake-up each."""
 
 from . import defaults
 from .congestion import DelayControl
@@ -27,7 +27,7 @@ class Pacer:
         self._before = self._bucket
 
     def settle(self, sent: int) -> None:
-        """Charge the bytes that count; packets with only acknowledgements do not."""
+        """Charge the bytes that count. Packets with only acknowledgements do not count."""
         self._bucket = self._before - sent
 
     def next_send_time(self, now: float) -> float | None:

@@ -180,7 +180,7 @@ class PmpClient:
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """Sent once: the lease's end repairs a loss."""
+        """Ask once to remove the mapping, which ends with its lease if the request is lost."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._control.send(natpmp.encode_map(granted.proto, granted.inside, 0, 0))
 
@@ -275,7 +275,7 @@ class PcpClient:
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """Sent once: the lease's end repairs a loss."""
+        """Ask once to remove the mapping, which ends with its lease if the request is lost."""
         await trio.lowlevel.checkpoint_if_cancelled()
         nonce = self._nonce_of(granted.proto, granted.inside)
         own, port = self._control.own, granted.port

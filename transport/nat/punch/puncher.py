@@ -63,7 +63,7 @@ class Puncher:
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
-        """`look(peer)` asks other nodes where they see a peer, unless that is known."""
+        """`look(peer)` asks other nodes at which address they see a peer, unless it is known."""
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
@@ -99,9 +99,11 @@ class Puncher:
     # Making offers.
 
     async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
-        """Try for a direct path to the peer of a link, and return the outcome. If an attempt is
-        under way already, wait for that. A `thrifty` attempt makes no search, which costs 2,000
-        datagrams. Never raises because of what a peer does."""
+        """Try to open a direct path to the peer of a link, and return the outcome.
+
+        If an attempt is already under way, wait for that one. A `thrifty` attempt skips the port
+        search, which costs 2,000 datagrams. Never raises because of what a peer does.
+        """
         running = self._attempts.get(link.peer) or self._offered.get(link.peer)
         if running is not None:
             return await self._outcome_of(running)
@@ -341,8 +343,10 @@ class Puncher:
         return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
 
     def met(self, peer: PeerId, medium: str) -> None:
-        """Note that the peer is authenticated on a direct path of `medium` "tcp" or "udp", however
-        it came, so that attempts are no longer needed."""
+        """Note that the peer is authenticated on a direct path, so attempts are no longer needed.
+
+        `medium` is "tcp" or "udp". The path need not be a result of hole punching.
+        """
         for attempt in (self._attempts.get(peer), self._offered.get(peer)):
             if attempt is not None:
                 attempt.met(medium)

@@ -1,4 +1,4 @@
-"""Schedule of a round's checks, by the plan for both sides' NATs. No I/O."""
+"""Schedule of one round's checks, which depends on the NATs of both sides. No I/O."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -47,10 +47,11 @@ def comb(
     *,
     first: bool,
 ) -> None:
-    """Check fresh sockets in pairs, begun one after the other: on this side from the first to the
-    last, on the other from the last to the first. So in one pair this side is early by six steps,
-    and in another late by six, whatever the difference of the clocks. A packet that comes too
-    early may spoil a port (docs/spec/punch.md), and in some pair no packet comes too early.
+    """Check pairs of fresh sockets one after the other. The two sides use opposite orders.
+
+    So in the first pair one side is early by six steps, and in the last pair the other side is. A
+    packet that comes too early may spoil a port (docs/spec/punch.md). Unless the clocks
+    are too far apart, no packet comes too early in at least one pair.
 
     A side without fresh sockets uses its port's own, whose address `main` the other side knows.
     """
@@ -63,7 +64,7 @@ def comb(
 
 
 def targets(remote: Sequence[Candidate]) -> list[Place]:
-    """Return where the peer's own port is seen from outside over IPv4, which its NAT decides."""
+    """Return the public IPv4 addresses at which the peer's UDP port is seen from outside."""
     return [
         each.place
         for each in remote
@@ -81,7 +82,7 @@ def spray(
     entropy: Callable[[int], bytes],
     at: float,
 ) -> None:
-    """Send to random ports of the hard side's address: most now, some when its sockets are open."""
+    """Send to random ports of the hard side: most now, the rest when its sockets are open."""
     first = int(count * FIRST_SHOTS)
     for i, port in enumerate(random_ports(entropy, count)):
         begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
@@ -98,7 +99,7 @@ def open_many(
 
 
 def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """Send to the next ports of the peer's NAT, twice."""
+    """Send twice to the ports that the peer's NAT will use next."""
     counting = theirs.counting
     if counting is None:
         return
@@ -108,8 +109,11 @@ def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
 
 
 def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """Check the next ports of the peer's NAT in order. Each of our packets uses up one of our own
-    ports, so the two sides meet where both have come equally far."""
+    """Check the ports that the peer's NAT will use next, in order.
+
+    Each packet also uses up the next port of our own NAT. So both sides advance by one port at a
+    time, and they meet once both have sent equally many packets.
+    """
     counting = theirs.counting
     if counting is None:
         return
@@ -123,6 +127,6 @@ def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
 
 
 def comb_step(round_: int) -> float:
-    """Return the seconds between two neighbours of the comb; later rounds allow for worse
-    clocks."""
+    """Return the seconds between two pairs of `comb`. Later rounds allow for larger differences
+    of the clocks."""
     return defaults.COMB_STEP_S * (1.0 + 0.6 * max(0, round_ - 2))

@@ -1,10 +1,10 @@
 """TCP hole punching: both sides dial each other from their listen ports at the same moment.
 
-Each side's SYN opens its own NAT for the other's. If they cross, they make one connection (RFC
-9293, 3.5, simultaneous open). If the earlier one gets lost, the later one finds the NAT open and
-meets the earlier dial. A NAT that answers a premature SYN with a reset ends the dial, which is
-tried again soon (RFC 5382 REQ-4 forbids such resets, but routers whose own stack replies send
-them).
+The SYN that a side sends opens its own NAT for the other side's SYN. If the two SYNs cross, they
+make one connection (simultaneous open, RFC 9293, 3.5). If a NAT drops the earlier SYN, the later
+one passes the NAT that the earlier one opened, and reaches the socket that still dials. A NAT may
+answer a premature SYN with a reset, which ends the dial. The dial is then repeated soon. RFC 5382
+REQ-4 forbids such resets, but some routers send them from their own TCP stack.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Dials(Protocol):
 
 
 class TcpEnd(StrEnum):
-    """Outcome of dialling one side's addresses."""
+    """Outcome of dialling the addresses of one peer."""
 
     WORKED = "worked"
     REFUSED = "refused"  # resets only
@@ -41,7 +41,7 @@ class TcpEnd(StrEnum):
 
 
 class Dialling:
-    """Dials to several addresses from one port at once, until a moment after the first success.
+    """Dials several addresses from one port at once, until shortly after the first success.
 
     `deliver(stream, place)` is called for each connection. A private address may belong to another
     machine than the peer, so the first connection need not be the right one.
@@ -65,7 +65,7 @@ class Dialling:
         self._ends: set[TcpEnd] = set()
 
     async def run(self, places: Sequence[Place]) -> TcpEnd:
-        """Dial until all tries or the time are used up, or a moment after the first success."""
+        """Dial until no tries or no time are left, or until shortly after the first success."""
         if not places:
             return TcpEnd.NOWHERE
         self._scope.deadline = trio.current_time() + self._limits.tcp_s
@@ -87,14 +87,19 @@ class Dialling:
             await trio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return a random pause, so that two sides whose routers both send resets do not miss each
-        other forever: their SYNs have to cross on the way."""
+        """Return a random pause.
+
+        If the routers of both sides send resets, the SYNs have to cross on the way. With equal
+        pauses they might never do so.
+        """
         low, high = self._limits.tcp_retry_s
         return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
     async def _try(self, place: Place) -> TcpEnd:
-        """Dial once, and wait for the SYNs that the kernel repeats: a dial that is abandoned for a
-        new one may have been about to succeed."""
+        """Dial once, and leave the kernel time to repeat its SYNs.
+
+        A dial that is replaced too soon may have been about to succeed.
+        """
         if not self._spend(place[0]):
             return TcpEnd.BUDGET
         end = TcpEnd.NO_ANSWER
@@ -124,7 +129,7 @@ class Dialling:
 
 
 async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:
-    """Whether the peer that dialled our listener waits for us to speak first.
+    """Return whether the peer that dialled our listener waits for us to send first.
 
     The dialler of an ordinary connection is the TLS client. If both sides have dialled, the
     client is the side with the smaller peer id, even if its own dial failed and the other's

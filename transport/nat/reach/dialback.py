@@ -22,7 +22,7 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A dial-back: `transport` is "tcp" or "udp"."""
+    """A requested dial-back. `transport` is "tcp" or "udp"."""
 
     transport: str
     place: Place
@@ -30,13 +30,13 @@ class Wanted:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The header of a call that asks for it."""
+        """The header of the call that requests this dial-back."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
 def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
-    """Parse a peer's call. None if it is malformed."""
+    """Parse the header of a peer's request for a dial-back. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
     if transport not in ("tcp", "udp") or type(nonce) is not bytes:
@@ -50,19 +50,19 @@ def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The dial-back may be made."""
+    """Decision to make the dial-back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """The asker must first pay this many bytes."""
+    """Decision that the asker must first send this many bytes."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """A coded refusal."""
+    """Decision to refuse, with a code."""
 
     code: str
     message: str
@@ -104,7 +104,7 @@ class Gate:
         if ip not in seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")
         if ":" in ip and not any(":" in each and is_public(each) for each in own):
-            return No("no-way", "this node has no IPv6 address")  # before it demands payment
+            return No("no-way", "this node has no IPv6 address")  # checked before it demands bytes
         if ip not in seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip in seen else self._foreign
@@ -133,7 +133,7 @@ class Gate:
 
 
 class Awaited:
-    """Nonces that the asker waits for."""
+    """The nonces of the dial-backs that this node requested and waits for."""
 
     def __init__(self) -> None:
         self._arrived: OrderedDict[bytes, Callable[[Place], None]] = OrderedDict()
@@ -156,7 +156,7 @@ class Awaited:
         return True
 
     def on_connection(self, first: bytes, source: Place) -> bool:
-        """Whether the first bytes of an accepted TCP connection are a dial-back to this node."""
+        """Return whether an accepted TCP connection with these first bytes is a dial-back to us."""
         size = 1 + defaults.NONCE_BYTES
         if first[:1] != defaults.DIALBACK_BYTE or len(first) < size:
             return False

@@ -1,4 +1,4 @@
-"""Reachability service of a node: measures how others reach it, and answers their questions."""
+"""Reachability service of a node: measures how peers can reach it, and helps peers measure."""
 
 from dataclasses import replace
 from math import inf
@@ -24,11 +24,11 @@ from .volunteer import Volunteer
 
 
 class Reach:
-    """The service of one node. `udp` is the node's UDP port, or None.
+    """Reachability service of one node. `udp` is the node's UDP port, or None.
 
-    `volunteer`: answer Binding requests and dial back for peers. `seen_at` returns the IP
-    addresses at which this node sees a peer, none for one that it reaches only through others.
-    Without it the links' own status is used.
+    With `volunteer` it also answers Binding requests and dials back for peers. `seen_at` returns
+    the IP addresses at which this node sees a peer: none if it reaches the peer only through
+    relays. Without `seen_at`, the status of the links is used.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Reach:
         return answer is not None and self._udp.send(answer, source, socket)
 
     def port_mapped(self, mapped: Mapped) -> None:
-        """Note the result of port mapping, which the next measurement tries out."""
+        """Note the result of port mapping, which the next measurement verifies."""
         if mapped != self._mapped:
             self._mapped = mapped
             self._news.set()
@@ -129,7 +129,10 @@ class Reach:
         return [each.places[0] for each in observers(self._peers.known())]
 
     async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
-        """Return where up to `count` observers see the UDP port now, in the order of asking."""
+        """Return the addresses at which up to `count` observers see the UDP port now.
+
+        The addresses are in the order of asking.
+        """
         if self._looker is None:
             return []
         seen = await self._looker.look(self.observers()[:count])
@@ -171,7 +174,7 @@ class Reach:
                     await self._news.wait()
 
     async def _settle(self) -> None:
-        """Wait for enough observers. With fewer the whole measurement would soon be repeated."""
+        """Wait for enough observers. With fewer, the whole measurement would soon be repeated."""
         need = defaults.ENOUGH_OBSERVERS
         for _ in range(defaults.SETTLES):
             await trio.sleep(defaults.SETTLE_S)
@@ -223,7 +226,7 @@ class Reach:
             too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             if self.measuring or known.measured_at is None or not too_few:
-                continue  # new peers would not add information
+                continue  # a measurement with more peers would show nothing new
             if self._peers.places() - self._could_ask:
                 self._news.set()
 
