@@ -131,7 +131,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_same_command_resumes(world
     until(lambda: world.chunks() >= 3)
     world.fill()  # in the middle
     _, told = running.communicate(timeout=90)
-    assert running.returncode == 1 and "is full" in told and "hint: make room" in told, told
+    assert running.returncode == 1 and "is full" in told and "hint: free some space" in told, told
     kept = world.chunks()
     assert kept >= 3
     world.getter.kill()  # the chunks outlive the daemon
