@@ -73,6 +73,7 @@ PLACES = 512  # nodes of one model that a plan includes
 PLAN_DROPS = 64  # nodes of a chain released one by one, before all of them are
 PLAN_STEPS = 50_000  # nodes examined while that is tried
 CLAIM_WAIT = 2.5  # seconds in which competing claims to the same layers arrive
+CLAIM_LONGEST = 10.0  # seconds of changing claims after which a node loads without another wait
 MOVE_SETTLE = 4.0  # seconds that a reason to move must last for a node that holds layers
 SPREAD_SETTLE = 30.0  # the same if all nodes together lack memory for the model: more nodes
 # may join, and then another division is better

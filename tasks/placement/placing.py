@@ -2,8 +2,9 @@
 time, and returns a step.
 
 A node claims layers before it loads them. It looks again when other nodes have had time to publish
-a claim on the same layers, and the plan then gives them to only one node. A node that holds layers
-moves only after the reason has lasted for a while. Why: docs/adr/0032-standing-placement.md.
+a claim on the same layers, and the plan then gives them to only one node. If the plan keeps
+changing, it loads after CLAIM_LONGEST anyway. A node that holds layers moves only after the reason
+has lasted for a while. Why: docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,15 @@ from math import inf
 
 from ...state.membership.record import Aim, MemberRecord, Rank
 from ...transport.identity import PeerId
-from ..defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, PLACES, SPREAD_SETTLE
+from ..defaults import (
+    CLAIM_LONGEST,
+    CLAIM_TIME,
+    CLAIM_WAIT,
+    MOVE_JITTER,
+    MOVE_SETTLE,
+    PLACES,
+    SPREAD_SETTLE,
+)
 from .coverage import Sizes, Span
 from .plan import Place, has_chain, plan
 
@@ -40,6 +49,7 @@ class Placing:
         self._held: Span | None = None
         self._claim: Span | None = None
         self._claimed_at = 0.0
+        self._claiming_since = 0.0
         self._reason_since: float | None = None
 
     @property
@@ -66,6 +76,10 @@ class Placing:
             if now < due:
                 return Step(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
+            return self._load(target)
+        if self._claim is None:
+            self._claiming_since = now
+        elif now >= self._claiming_since + CLAIM_LONGEST:
             return self._load(target)
         self._claim, self._claimed_at = target, now
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)

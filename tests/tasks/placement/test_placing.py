@@ -7,6 +7,7 @@ import pytest
 from shoal.netsim.daemons.placements import Outcome, Placements
 from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
 from shoal.tasks.defaults import (
+    CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
     MOVE_JITTER,
@@ -73,6 +74,15 @@ def test_a_reason_to_move_has_to_last() -> None:
     step = placing.look(2 * settle, SIZES, dead)
     assert (step.span, step.rank, step.load) == ((3, 6), Rank.CLAIMS, False)
     assert placing.look(2 * settle + CLAIM_WAIT, SIZES, dead).load
+
+
+def test_ever_changing_claims_of_another_node_do_not_keep_it_from_loading() -> None:
+    placing, loaded = Placing(OWN, 40), []
+    for second in range(60):
+        theirs = place((0, 2 + second % 2), Rank.FIXED)
+        if placing.look(second, SIZES, [theirs]).load:
+            loaded.append(second)
+    assert [second <= CLAIM_LONGEST + CLAIM_WAIT for second in loaded] == [True]
 
 
 def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
