@@ -77,6 +77,7 @@ CLAIM_LONGEST = 10.0  # seconds of changing claims after which a node loads with
 MOVE_SETTLE = 4.0  # seconds that a reason to move must last for a node that holds layers
 SPREAD_SETTLE = 30.0  # the same if all nodes together lack memory for the model: more nodes
 # may join, and then another division is better
+MOVES_KEPT = 3600.0  # seconds in which earlier moves make a node wait longer before the next one
 MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
 CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served before the claim expires
 PLACE_LOOK = (

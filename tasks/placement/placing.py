@@ -4,7 +4,8 @@ time, and returns a step.
 A node claims layers before it loads them. It looks again when other nodes have had time to publish
 a claim on the same layers, and the plan then gives them to only one node. If the plan keeps
 changing, it loads after CLAIM_LONGEST anyway. A node that holds layers moves only after the reason
-has lasted for a while. Why: docs/adr/0032-standing-placement.md.
+has lasted for a while, which doubles with each recent move.
+Why: docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from ..defaults import (
     CLAIM_WAIT,
     MOVE_JITTER,
     MOVE_SETTLE,
+    MOVES_KEPT,
     PLACES,
     SPREAD_SETTLE,
 )
@@ -51,6 +53,7 @@ class Placing:
         self._claimed_at = 0.0
         self._claiming_since = 0.0
         self._reason_since: float | None = None
+        self._moved: list[float] = []  # when it moved, in the last MOVES_KEPT seconds
 
     @property
     def rank(self) -> Rank:
@@ -76,11 +79,11 @@ class Placing:
             if now < due:
                 return Step(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
-            return self._load(target)
+            return self._load(now, target)
         if self._claim is None:
             self._claiming_since = now
         elif now >= self._claiming_since + CLAIM_LONGEST:
-            return self._load(target)
+            return self._load(now, target)
         self._claim, self._claimed_at = target, now
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
@@ -96,16 +99,21 @@ class Placing:
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
-        """Return when the reason to move will have lasted long enough."""
+        """Return when the reason to move will have lasted long enough. The time doubles with each
+        move after the second, so that other nodes cannot make this one move for ever."""
         if self._reason_since is None:
             self._reason_since = now
-        return self._reason_since + self._jitter + (MOVE_SETTLE if complete else SPREAD_SETTLE)
+        self._moved = [at for at in self._moved if at > now - MOVES_KEPT]
+        settle = (MOVE_SETTLE if complete else SPREAD_SETTLE) * 2 ** max(0, len(self._moved) - 1)
+        return self._reason_since + self._jitter + settle
 
     def _confirm(self, now: float, span: Span) -> Step:
         due = self._claimed_at + CLAIM_WAIT
-        return self._load(span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
+        return self._load(now, span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
 
-    def _load(self, span: Span) -> Step:
+    def _load(self, now: float, span: Span) -> Step:
+        if self._held is not None:
+            self._moved.append(now)
         self.hold(span)
         return Step(span, Rank.HOLDS, load=True)
 

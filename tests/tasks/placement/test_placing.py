@@ -85,6 +85,15 @@ def test_ever_changing_claims_of_another_node_do_not_keep_it_from_loading() -> N
     assert [second <= CLAIM_LONGEST + CLAIM_WAIT for second in loaded] == [True]
 
 
+def test_another_node_cannot_make_it_move_for_ever() -> None:
+    placing, moves = Placing(OWN, 40), 0
+    placing.hold((3, 6))
+    for second in range(3600):
+        theirs = place((0, 2 + second // 20 % 2), Rank.FIXED)
+        moves += placing.look(second, SIZES, [theirs]).load
+    assert 2 <= moves <= 10
+
+
 def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
     placing = held((0, 3))
     placing.look(0.0, SIZES, [place((0, 3), peer=FIRST)])
