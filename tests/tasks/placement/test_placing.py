@@ -86,11 +86,11 @@ def test_ever_changing_claims_of_another_node_do_not_keep_it_from_loading() -> N
 
 
 def test_another_node_cannot_make_it_move_for_ever() -> None:
-    placing, moves = Placing(OWN, 40), 0
-    placing.hold((3, 6))
+    placing, moves, sizes = Placing(OWN, 40), 0, Sizes(8, 10, 0, 0, 80)
+    placing.hold((4, 8))
     for second in range(3600):
-        theirs = place((0, 2 + second // 20 % 2), Rank.FIXED)
-        moves += placing.look(second, SIZES, [theirs]).load
+        theirs = place((0, 4 + second // 30 % 2), Rank.FIXED)
+        moves += placing.look(second, sizes, [theirs]).load
     assert 2 <= moves <= 10
 
 
