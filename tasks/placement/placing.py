@@ -104,7 +104,7 @@ class Placing:
         if self._reason_since is None:
             self._reason_since = now
         self._moved = [at for at in self._moved if at > now - MOVES_KEPT]
-        settle = (MOVE_SETTLE if complete else SPREAD_SETTLE) * 2 ** max(0, len(self._moved) - 1)
+        settle = (MOVE_SETTLE if complete else SPREAD_SETTLE) * (1 << max(0, len(self._moved) - 1))
         return self._reason_since + self._jitter + settle
 
     def _confirm(self, now: float, span: Span) -> Step:
