@@ -44,6 +44,7 @@ SEEK_TIME = 3.0  # seconds to wait for the records of newly linked nodes
 USAGE_PACE = 600.0  # seconds between two writes of the sums
 USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
 USAGE_LOOKS = 60  # lookups before the gateway that named the job is charged
+USAGE_UNKNOWN = 64  # jobs of one gateway that wait for these lookups; it pays for others at once
 USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.
