@@ -41,10 +41,28 @@ class Step:
     """When to look again if there is no news."""
 
 
+class Moves:
+    """Moves of one node in the last MOVES_KEPT seconds. Facts of other nodes cause them, so the
+    node waits longer for each further one."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def note(self, now: float) -> None:
+        self._times.append(now)
+
+    def factor(self, now: float) -> int:
+        """Return by how much to multiply the wait for the next move: 1, 1, 2, 4 and so on."""
+        self._times = [at for at in self._times if at > now - MOVES_KEPT]
+        return 1 << max(0, len(self._times) - 1)
+
+
 class Placing:
     """Layers of one node in one model. `jitter` (0 to 1) spreads nodes with the same reason."""
 
-    def __init__(self, own: PeerId, memory: int, jitter: float = 0.0) -> None:
+    def __init__(
+        self, own: PeerId, memory: int, jitter: float = 0.0, moves: Moves | None = None
+    ) -> None:
         self._own = own
         self._memory = memory
         self._jitter = jitter * MOVE_JITTER
@@ -53,7 +71,7 @@ class Placing:
         self._claimed_at = 0.0
         self._claiming_since = 0.0
         self._reason_since: float | None = None
-        self._moved: list[float] = []  # when it moved, in the last MOVES_KEPT seconds
+        self._moves = moves or Moves()
 
     @property
     def rank(self) -> Rank:
@@ -99,13 +117,11 @@ class Placing:
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
-        """Return when the reason to move will have lasted long enough. The time doubles with each
-        move after the second, so that other nodes cannot make this one move for ever."""
+        """Return when the reason to move will have lasted long enough."""
         if self._reason_since is None:
             self._reason_since = now
-        self._moved = [at for at in self._moved if at > now - MOVES_KEPT]
-        settle = (MOVE_SETTLE if complete else SPREAD_SETTLE) * (1 << max(0, len(self._moved) - 1))
-        return self._reason_since + self._jitter + settle
+        settle = MOVE_SETTLE if complete else SPREAD_SETTLE
+        return self._reason_since + self._jitter + settle * self._moves.factor(now)
 
     def _confirm(self, now: float, span: Span) -> Step:
         due = self._claimed_at + CLAIM_WAIT
@@ -113,7 +129,7 @@ class Placing:
 
     def _load(self, now: float, span: Span) -> Step:
         if self._held is not None:
-            self._moved.append(now)
+            self._moves.note(now)
         self.hold(span)
         return Step(span, Rank.HOLDS, load=True)
 
