@@ -142,8 +142,8 @@ class Facts:
         self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
-        """Return the other nodes' places. Ignore a member that has claimed layers for CLAIM_TIME
-        without serving them. A member that serves without an aim does not move."""
+        """Return the other nodes' places. Ignore a member that has sought or claimed layers
+        for CLAIM_TIME without serving them. A member that serves without an aim does not move."""
         found, unserved = [], dict[PeerId, tuple[Aim, float]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:
@@ -157,7 +157,7 @@ class Facts:
             if aim.root != self.root:
                 continue
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
-            if span is not None and span not in spans:
+            if span not in spans:
                 since = self._unserved.get(record.peer, (aim, now))
                 unserved[record.peer] = since if since[0] == aim else (aim, now)
                 if now - unserved[record.peer][1] >= CLAIM_TIME:

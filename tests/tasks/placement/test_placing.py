@@ -134,6 +134,14 @@ def test_which_members_count() -> None:
     }  # fmt: skip
 
 
+def test_a_member_that_seeks_layers_and_never_serves_any_expires() -> None:
+    """Otherwise one that offers memory for the whole model would keep all others from moving."""
+    facts, seeking = Facts(ROOT), record("b", Aim(ROOT, 0, 0, Rank.SEEKS))
+    assert facts.places([seeking], OWN, 0.0)
+    assert facts.places([seeking], OWN, CLAIM_TIME - 1)
+    assert not facts.places([seeking], OWN, CLAIM_TIME)
+
+
 def test_a_claim_that_is_never_served_expires() -> None:
     facts, aim = Facts(ROOT), Aim(ROOT, 0, 3, Rank.HOLDS)
     assert facts.places([record("b", aim)], OWN, 0.0)
