@@ -44,6 +44,7 @@ SEEK_TIME = 3.0  # seconds to wait for the records of newly linked nodes
 USAGE_PACE = 600.0  # seconds between two writes of the sums
 USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
 USAGE_LOOKS = 60  # lookups before the gateway that named the job is charged
+USAGE_UNKNOWN = 64  # jobs of one gateway that wait for these lookups; it pays for others at once
 USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.
@@ -71,10 +72,13 @@ DEMAND_TIME = 20.0  # seconds to wait for demand before the embedded model is se
 AHEAD_STEPS = 2000  # segments examined for nodes that choose their layers before this node
 PLACES = 512  # nodes of one model that a plan includes
 PLAN_DROPS = 64  # nodes of a chain released one by one, before all of them are
+PLAN_STEPS = 50_000  # nodes examined while that is tried
 CLAIM_WAIT = 2.5  # seconds in which competing claims to the same layers arrive
+CLAIM_LONGEST = 10.0  # seconds of changing claims after which a node loads without another wait
 MOVE_SETTLE = 4.0  # seconds that a reason to move must last for a node that holds layers
 SPREAD_SETTLE = 30.0  # the same if all nodes together lack memory for the model: more nodes
 # may join, and then another division is better
+MOVES_KEPT = 3600.0  # seconds in which earlier moves make a node wait longer before the next one
 MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
 CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served before the claim expires
 PLACE_LOOK = (

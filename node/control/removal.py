@@ -71,7 +71,7 @@ class Removal:
         if shards:
             layers = ", ".join(f"{shard.start}:{shard.stop}" for shard in shards)
             what = f"this node serves layers {layers} of {name}"
-            alone = _spelled(_only_here(root, node.directory.members(), node.identity.peer))
+            alone = _spelled(only_here(root, node.directory.members(), node.identity.peer))
             what += f"; no other node serves {alone}" if alone else "; others serve them as well"
         raise ModelError("in-use", what, hint=END_SERVING)
 
@@ -127,22 +127,24 @@ def blob_meant(text: str, roots: Collection[str]) -> str:
     raise ModelError(code, f"{ascii(text)[:66]} {what}", hint="`shoal blob list` shows the roots")
 
 
-def _only_here(
+def only_here(
     root: str, members: Mapping[PeerId, MemberRecord], own: PeerId
 ) -> list[tuple[int, int]]:
     """Return the layers of a model that only this node serves, as ranges."""
-    mine: set[int] = set()
-    others: set[int] = set()
+    mine: list[tuple[int, int]] = []
+    rest: list[tuple[int, int]] = []
     for peer, record in members.items():
-        for shard in record.shards:
-            if shard.root == root:
-                (mine if peer == own else others).update(range(shard.start, shard.stop))
+        spans = mine if peer == own else rest
+        spans += [(shard.start, shard.stop) for shard in record.shards if shard.root == root]
+    rest.sort()
     ranges: list[tuple[int, int]] = []
-    for layer in sorted(mine - others):
-        if ranges and ranges[-1][1] == layer:
-            ranges[-1] = ranges[-1][0], layer + 1
-        else:
-            ranges.append((layer, layer + 1))
+    for at, end in sorted(mine):
+        for start, stop in rest:
+            if at < min(start, end):
+                ranges.append((at, min(start, end)))
+            at = max(at, stop)
+        if at < end:
+            ranges.append((at, end))
     return ranges
 
 

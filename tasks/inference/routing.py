@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...state.membership.record import MemberRecord, ShardRecord
 from ...transport.identity import PeerId
+from ..defaults import MAX_STAGES
 from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Parts
 from ..errors import NoRoute
@@ -108,8 +109,8 @@ def _chain(
         before = best.get(hop.parts.start)
         if before is None or (hop.parts.start == 0 and not hop.parts.embedding):
             continue
-        if any(earlier.peer == hop.peer for earlier in before[1]):
-            continue  # a peer may occur only once in a chain
+        if len(before[1]) >= MAX_STAGES or any(earlier.peer == hop.peer for earlier in before[1]):
+            continue  # stages refuse longer chains, and chains with a peer twice
         (avoided, count, others, order), chain = before
         cost = (
             avoided + (hop.peer in avoid),

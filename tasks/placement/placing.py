@@ -2,8 +2,10 @@
 time, and returns a step.
 
 A node claims layers before it loads them. It looks again when other nodes have had time to publish
-a claim on the same layers, and the plan then gives them to only one node. A node that holds layers
-moves only after the reason has lasted for a while. Why: docs/adr/0032-standing-placement.md.
+a claim on the same layers, and the plan then gives them to only one node. If the plan keeps
+changing, it loads after CLAIM_LONGEST anyway. A node that holds layers moves only after the reason
+has lasted for a while, which doubles with each recent move.
+Why: docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +14,16 @@ from math import inf
 
 from ...state.membership.record import Aim, MemberRecord, Rank
 from ...transport.identity import PeerId
-from ..defaults import CLAIM_TIME, CLAIM_WAIT, MOVE_JITTER, MOVE_SETTLE, PLACES, SPREAD_SETTLE
+from ..defaults import (
+    CLAIM_LONGEST,
+    CLAIM_TIME,
+    CLAIM_WAIT,
+    MOVE_JITTER,
+    MOVE_SETTLE,
+    MOVES_KEPT,
+    PLACES,
+    SPREAD_SETTLE,
+)
 from .coverage import Sizes, Span
 from .plan import Place, has_chain, plan
 
@@ -30,17 +41,37 @@ class Step:
     """When to look again if there is no news."""
 
 
+class Moves:
+    """Moves of one node in the last MOVES_KEPT seconds. Facts of other nodes cause them, so the
+    node waits longer for each further one."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def note(self, now: float) -> None:
+        self._times.append(now)
+
+    def factor(self, now: float) -> int:
+        """Return by how much to multiply the wait for the next move: 1, 1, 2, 4 and so on."""
+        self._times = [at for at in self._times if at > now - MOVES_KEPT]
+        return 1 << max(0, len(self._times) - 1)
+
+
 class Placing:
     """Layers of one node in one model. `jitter` (0 to 1) spreads nodes with the same reason."""
 
-    def __init__(self, own: PeerId, memory: int, jitter: float = 0.0) -> None:
+    def __init__(
+        self, own: PeerId, memory: int, jitter: float = 0.0, moves: Moves | None = None
+    ) -> None:
         self._own = own
         self._memory = memory
         self._jitter = jitter * MOVE_JITTER
         self._held: Span | None = None
         self._claim: Span | None = None
         self._claimed_at = 0.0
+        self._claiming_since = 0.0
         self._reason_since: float | None = None
+        self._moves = moves or Moves()
 
     @property
     def rank(self) -> Rank:
@@ -66,7 +97,11 @@ class Placing:
             if now < due:
                 return Step(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
-            return self._load(target)
+            return self._load(now, target)
+        if self._claim is None:
+            self._claiming_since = now
+        elif now >= self._claiming_since + CLAIM_LONGEST:
+            return self._load(now, target)
         self._claim, self._claimed_at = target, now
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
@@ -85,13 +120,16 @@ class Placing:
         """Return when the reason to move will have lasted long enough."""
         if self._reason_since is None:
             self._reason_since = now
-        return self._reason_since + self._jitter + (MOVE_SETTLE if complete else SPREAD_SETTLE)
+        settle = MOVE_SETTLE if complete else SPREAD_SETTLE
+        return self._reason_since + self._jitter + settle * self._moves.factor(now)
 
     def _confirm(self, now: float, span: Span) -> Step:
         due = self._claimed_at + CLAIM_WAIT
-        return self._load(span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
+        return self._load(now, span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
 
-    def _load(self, span: Span) -> Step:
+    def _load(self, now: float, span: Span) -> Step:
+        if self._held is not None:
+            self._moves.note(now)
         self.hold(span)
         return Step(span, Rank.HOLDS, load=True)
 
@@ -104,8 +142,8 @@ class Facts:
         self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
-        """Return the other nodes' places. Ignore a member that has claimed layers for CLAIM_TIME
-        without serving them. A member that serves without an aim does not move."""
+        """Return the other nodes' places. Ignore a member that has sought or claimed layers
+        for CLAIM_TIME without serving them. A member that serves without an aim does not move."""
         found, unserved = [], dict[PeerId, tuple[Aim, float]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:
@@ -119,7 +157,7 @@ class Facts:
             if aim.root != self.root:
                 continue
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
-            if span is not None and span not in spans:
+            if span not in spans:
                 since = self._unserved.get(record.peer, (aim, now))
                 unserved[record.peer] = since if since[0] == aim else (aim, now)
                 if now - unserved[record.peer][1] >= CLAIM_TIME:

@@ -5,12 +5,14 @@ only a replica of each layer. All nodes compute the same plan from the same fact
 its own part (`placing.py`). Why: docs/adr/0032-standing-placement.md.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ...state.membership.record import Rank
 from ...transport.identity import PeerId
-from ..defaults import AHEAD_STEPS, PLAN_DROPS
+from ..defaults import AHEAD_STEPS, PLAN_DROPS, PLAN_STEPS
 from .coverage import Coverage, Sizes, Span
 
 
@@ -35,6 +37,13 @@ class Plan:
     spans: Mapping[PeerId, Span]
     complete: bool
     """Whether a chain of them covers all layers."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """Number of nodes examined, which bounds how long hostile facts keep a planner busy."""
+
+    steps: int = 0
 
 
 def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
@@ -103,18 +112,23 @@ def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> 
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
     fixed = [place for place in kept if not place.movable]
-    if _filled(sizes, fixed, movable) is None:
+    work = _Work()
+    every = _filled(sizes, fixed, movable, work)
+    if every is None:
         return _partly(sizes, kept, movable)
+    work.steps = 0
     for _ in range(PLAN_DROPS):
+        if work.steps > PLAN_STEPS:
+            break
         names = {place.peer for place in kept}
-        found = _filled(sizes, kept, [place for place in movable if place.peer not in names])
+        found = _filled(sizes, kept, [place for place in movable if place.peer not in names], work)
         if found is not None:
             return found
         loose = [place for place in kept if place.movable]
         if not loose:
             break
         kept.remove(max(loose, key=lambda place: (_waste(sizes, place), -place.rank, place.peer)))
-    return _filled(sizes, fixed, movable) or {}
+    return every
 
 
 def _disjoint(placed: Sequence[Place]) -> list[Place]:
@@ -164,29 +178,30 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 
 
 def _filled(
-    sizes: Sizes, kept: Sequence[Place], free: Sequence[Place]
+    sizes: Sizes, kept: Sequence[Place], free: Sequence[Place], work: _Work
 ) -> dict[PeerId, Span] | None:
     """Return the spans with which free nodes fill all gaps, or None if they cannot."""
     pool, found = sorted(free, key=_order), dict[PeerId, Span]()
     for gap in _gaps(sizes.layers, kept):
-        joined = _joined(sizes, gap, [place for place in pool if place.peer not in found])
+        joined = _joined(sizes, gap, [place for place in pool if place.peer not in found], work)
         if not joined:
             return None
         found |= joined
     return found
 
 
-def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> dict[PeerId, Span]:
+def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict[PeerId, Span]:
     """Return spans of a few nodes that fill a gap exactly, if possible without nodes that hold
     layers. Return nothing if all nodes together are too small."""
     free = [place for place in pool if place.rank < Rank.HOLDS]
-    return dict(_row(sizes, gap, free) or _row(sizes, gap, pool))
+    return dict(_row(sizes, gap, free, work) or _row(sizes, gap, pool, work))
 
 
-def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, Span]]:
+def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tuple[PeerId, Span]]:
     """Choose nodes for a gap: the smallest one that can fill it alone, or else the first ones of
     the pool that suffice, without those that turn out to be unnecessary."""
     size = gap[1] - gap[0]
+    work.steps += len(pool)
     alone = [
         (place.rank, room, place.peer)
         for place in pool
@@ -194,16 +209,19 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place]) -> list[tuple[PeerId, S
     ]
     if alone:
         return [(min(alone)[2], gap)]
-    chosen: list[Place] = []
-    total, row = 0, list[tuple[PeerId, Span]]()
-    for place in pool:
-        if room := _room(sizes, place):
-            chosen.append(place)
-            total += room
-        if total >= size and (row := _lined_up(sizes, gap, chosen)):
-            break
-    for place in chosen[::-1] if row else ():
+    able = [place for place in pool if _room(sizes, place)]
+    totals = list(accumulate(_room(sizes, place) for place in able))
+    least, most = bisect_left(totals, size) + 1, min(len(able), size)
+    # Each node more leaves more room, so what suffices is found by halving.
+    counts = range(least, most + 1)
+    at = bisect_left(counts, True, key=lambda n: bool(_lined_up(sizes, gap, able[:n])))
+    if at == len(counts):
+        return []
+    chosen, total = able[: counts[at]], totals[counts[at] - 1]
+    row = _lined_up(sizes, gap, chosen)
+    for place in chosen[::-1]:
         if (without := total - _room(sizes, place)) >= size:
+            work.steps += len(chosen)
             fewer = [each for each in chosen if each is not place]
             if shorter := _lined_up(sizes, gap, fewer):
                 chosen, row, total = fewer, shorter, without

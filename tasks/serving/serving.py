@@ -311,7 +311,7 @@ class Serving:
     async def _next(self, plan: Plan) -> Plan:
         """Wait for other layers of the same model, or for another model."""
         while True:
-            with trio.move_on_after(DEMAND_TIME):
+            with trio.move_on_after(DEMAND_TIME * self._standing.moves.factor(self._host.now())):
                 span = await self._standing.next_span()
                 return plan if span is None else plan.at(span)
             if (other := await self._other_model(plan)) is not None:
@@ -332,6 +332,7 @@ class Serving:
         if again is None or again.root != other.root:
             self._hold(plan)
             return None
+        self._standing.moves.note(self._host.now())
         self._why = f"{self._name(other.root)}: {choice.why}"
         self._hold(other.at(span))
         return other.at(span)

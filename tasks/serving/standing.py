@@ -14,7 +14,7 @@ from ...state.membership.record import Aim, Rank
 from ...transport.host.seam import Host
 from ..defaults import CLAIM_WAIT, PLACE_LOOK
 from ..placement.coverage import Sizes, Span
-from ..placement.placing import Facts, Placing, Step
+from ..placement.placing import Facts, Moves, Placing, Step
 from ..placement.plan import Place, plan
 
 _JITTERS: Final = 256
@@ -26,6 +26,8 @@ class Standing:
     def __init__(self, host: Host, directory: Directory, memory: int) -> None:
         self._host = host
         self._directory = directory
+        self.moves = Moves()
+        """Moves to other layers and to other models."""
         self._memory = memory
         self._jitter: float | None = None
         self._facts: Facts | None = None
@@ -38,7 +40,7 @@ class Standing:
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._sizes = Facts(root), sizes
-        self._placing = Placing(self._directory.own().peer, self._memory, self._jitter)
+        self._placing = Placing(self._directory.own().peer, self._memory, self._jitter, self.moves)
         self._seen = None
 
     async def next_span(self) -> Span | None:

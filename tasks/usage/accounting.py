@@ -5,6 +5,7 @@ since the last write. If there are more users than the feed may hold, those with
 are merged into one sum. Spec: docs/spec/jobs.md, Usage.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -39,7 +40,8 @@ class Accounting:
 
     A stage may compute for a job before the job and the claim on it reach this node, and both may
     have ended when the sums are written. So the payer of each use is looked up every USAGE_LOOK
-    seconds. If the job is still unknown after USAGE_LOOKS lookups, the gateway is charged.
+    seconds. If the job is still unknown after USAGE_LOOKS lookups, the gateway is charged. It is
+    charged at once if USAGE_UNKNOWN of its jobs are unknown already: it may have invented them.
     """
 
     def __init__(
@@ -88,10 +90,13 @@ class Accounting:
         for use, count in self._meter.take().items():
             known, times = looked.get(use, (Count(), 0))
             looked[use] = known + count, times
+        waiting = Counter[PeerId]()
         for use, (count, times) in looked.items():
             payer = self._payer(use)
-            if payer is None and patient and times < defaults.USAGE_LOOKS:
+            wait = patient and times < defaults.USAGE_LOOKS
+            if payer is None and wait and waiting[use.gateway] < defaults.USAGE_UNKNOWN:
                 self._unknown[use] = count, times + 1
+                waiting[use.gateway] += 1
                 continue
             user = payer or use.gateway, use.root
             if user[0] != self._own:

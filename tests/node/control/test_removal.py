@@ -1,6 +1,7 @@
 """Removal of models and blobs, on simulated daemons."""
 
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.control import offline
 from shoal.node.control.offline import list_models, remove_model
-from shoal.node.control.removal import blob_meant
+from shoal.node.control.removal import blob_meant, only_here
 from shoal.node.daemon.embedded import import_embedded
 from shoal.node.errors import ControlError
 from shoal.state.defaults import WRITE_HOLD
+from shoal.state.membership.record import MemberRecord, ShardRecord
+from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
 
 DATA = random.Random(5).randbytes(3 << 20)
@@ -155,3 +158,22 @@ async def test_without_a_daemon(tmp_path: Path) -> None:
     assert [model["root"] for model in (await list_models(host, tmp_path))["models"]] == [root]
     assert (await remove_model(host, tmp_path, root[:8], sure=True))["removed"]
     assert (await list_models(host, tmp_path))["models"] == []
+
+
+def test_layers_served_only_here_are_found_fast_whatever_others_claim() -> None:
+    root, own = "ab" * 32, PeerId("own")
+
+    def member(peer: str, *spans: tuple[int, int]) -> MemberRecord:
+        shards = tuple(ShardRecord(root, a == 0, a, b, False, "float32", 1) for a, b in spans)
+        return MemberRecord(PeerId(peer), 1, shards=shards)
+
+    def found(*others: MemberRecord) -> list[tuple[int, int]]:
+        mine = member(own, (2, 10))
+        return only_here(root, {record.peer: record for record in (mine, *others)}, own)
+
+    assert found() == [(2, 10)]
+    assert found(member("a", (0, 3), (5, 6)), member("b", (5, 7), (9, 12))) == [(3, 5), (7, 9)]
+    many = [member(f"p{n}", *((k, 4096 - k) for k in range(16))) for n in range(1000)]
+    began = time.process_time()
+    assert found(*many) == []
+    assert time.process_time() - began < 0.2

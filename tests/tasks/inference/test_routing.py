@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
+from shoal.tasks.defaults import MAX_STAGES
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
 from shoal.tasks.inference.routing import Hop, find_route, largest_room
@@ -137,6 +138,22 @@ def test_the_error_names_the_largest_prompt_that_fits() -> None:
 def test_a_full_swarm_and_shards_that_do_not_join_have_different_errors() -> None:
     assert "full of other requests" in too_long(with_room(a1=0, b1=700), 5, 5)[0]
     assert "join into a chain" in too_long(swarm(a=(0, 7), b=(6, 12)), 5, 5)[0]
+
+
+def chain_of(count: int) -> Members:
+    return {
+        PeerId(f"p{n}"): member(
+            f"p{n}", ShardRecord(ROOT, n == 0, n, n + 1, n == count - 1, "float32", 10)
+        )
+        for n in range(count)
+    }
+
+
+def test_a_chain_is_no_longer_than_stages_accept() -> None:
+    """It also bounds the work that the shards of strangers make."""
+    assert len(find_route(chain_of(MAX_STAGES), ROOT, MAX_STAGES, 1)) == MAX_STAGES
+    with pytest.raises(NoRoute, match="no shards join into a chain"):
+        find_route(chain_of(MAX_STAGES + 1), ROOT, MAX_STAGES + 1, 1)
 
 
 def test_a_chain_has_one_dtype() -> None:

@@ -7,6 +7,7 @@ import pytest
 from shoal.netsim.daemons.placements import Outcome, Placements
 from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
 from shoal.tasks.defaults import (
+    CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
     MOVE_JITTER,
@@ -75,6 +76,24 @@ def test_a_reason_to_move_has_to_last() -> None:
     assert placing.look(2 * settle + CLAIM_WAIT, SIZES, dead).load
 
 
+def test_ever_changing_claims_of_another_node_do_not_keep_it_from_loading() -> None:
+    placing, loaded = Placing(OWN, 40), []
+    for second in range(60):
+        theirs = place((0, 2 + second % 2), Rank.FIXED)
+        if placing.look(second, SIZES, [theirs]).load:
+            loaded.append(second)
+    assert [second <= CLAIM_LONGEST + CLAIM_WAIT for second in loaded] == [True]
+
+
+def test_another_node_cannot_make_it_move_for_ever() -> None:
+    placing, moves, sizes = Placing(OWN, 40), 0, Sizes(8, 10, 0, 0, 80)
+    placing.hold((4, 8))
+    for second in range(3600):
+        theirs = place((0, 4 + second // 30 % 2), Rank.FIXED)
+        moves += placing.look(second, sizes, [theirs]).load
+    assert 2 <= moves <= 10
+
+
 def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
     placing = held((0, 3))
     placing.look(0.0, SIZES, [place((0, 3), peer=FIRST)])
@@ -113,6 +132,14 @@ def test_which_members_count() -> None:
     assert {each.peer: (each.span, each.rank) for each in found} == {
         "b": (None, Rank.SEEKS), "d": ((3, 6), Rank.FIXED), "f": ((2, 4), Rank.CLAIMS),
     }  # fmt: skip
+
+
+def test_a_member_that_seeks_layers_and_never_serves_any_expires() -> None:
+    """Otherwise one that offers memory for the whole model would keep all others from moving."""
+    facts, seeking = Facts(ROOT), record("b", Aim(ROOT, 0, 0, Rank.SEEKS))
+    assert facts.places([seeking], OWN, 0.0)
+    assert facts.places([seeking], OWN, CLAIM_TIME - 1)
+    assert not facts.places([seeking], OWN, CLAIM_TIME)
 
 
 def test_a_claim_that_is_never_served_expires() -> None:

@@ -187,3 +187,18 @@ def test_a_thousand_nodes_of_a_thousand_layers_take_little_time(dead: bool) -> N
     began = time.process_time()
     assert plan(sizes, places).complete
     assert time.process_time() - began < 0.5
+
+
+def test_facts_of_strangers_do_not_keep_the_planner_busy() -> None:
+    """No node that seeks layers can hold the embedding, and no node of the chain is freed that
+    can."""
+    sizes = Sizes(4096, 10, 10_000, 0, 4096 * 10 + 10_000)
+    places = [Place(PeerId(f"s{n:03d}"), 5000, None, Rank.SEEKS) for n in range(430)]
+    places += [
+        Place(PeerId(f"h{n:02d}"), 5000, (2100 + 20 * n, 2101 + 20 * n), Rank.HOLDS)
+        for n in range(75)
+    ]
+    places.append(Place(PeerId("z"), 10_010, (1000, 2001), Rank.HOLDS))
+    began = time.process_time()
+    assert plan(sizes, places).complete
+    assert time.process_time() - began < 2

@@ -20,8 +20,9 @@ from shoal.tasks.engine.interface import LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.models import Find
 from shoal.tasks.inference.stage import Stage
-from shoal.tasks.placement.demand import Backing
+from shoal.tasks.placement.demand import Backing, Choice
 from shoal.tasks.placement.holes import needed_bytes
+from shoal.tasks.serving.choosing import Choosing
 from shoal.tasks.serving.serving import RestartingEngine, Serving, ServingSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
@@ -422,6 +423,26 @@ async def test_after_a_failed_move_the_old_layers_stay_and_it_is_retried(
         await trio.sleep(SERVE_RETRY[1] + 20)
         (shard,) = world.shards()
         assert (shard.start, shard.stop) == lost
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_other_nodes_cannot_make_it_change_models_for_ever(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(layers=None)
+    world.other_has_it()
+
+    async def other_model(self: Choosing, root: str) -> Choice:
+        await trio.lowlevel.checkpoint()
+        return Choice(root, "others say so", True)
+
+    monkeypatch.setattr(Choosing, "other_model", other_model)
+
+    async def body() -> None:
+        await trio.sleep(3600)
+        assert 3 <= len(world.engine.loads) <= 10
 
     await world.run(body)
 

@@ -102,6 +102,29 @@ async def test_a_job_is_charged_to_its_author_once_that_is_known(autojump_clock:
     }
 
 
+@pytest.mark.trio
+async def test_a_gateway_that_invents_jobs_is_charged_at_once(autojump_clock: object) -> None:
+    looked, meter = [0], Meter(OWN)
+
+    def payer(use: Use) -> PeerId | None:
+        looked[0] += 1
+        return None
+
+    feed = Feed()
+    accounting = Accounting(cast(State, feed), OWN, meter, payer)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accounting.run)
+        for number in range(1000):
+            meter.opened(Use(OTHER, ROOT, f"{number:064x}"))
+        await trio.sleep(defaults.USAGE_LOOK * 1.5)
+        looked[0] = 0
+        await trio.sleep(defaults.USAGE_LOOK)
+        assert looked[0] <= defaults.USAGE_UNKNOWN
+        nursery.cancel_scope.cancel()
+    accounting.write(last=True)
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(requests=1000))}
+
+
 def test_a_stopping_node_charges_the_gateways_of_unknown_jobs() -> None:
     feed, meter = Feed(), Meter(OWN)
     accounting = Accounting(cast(State, feed), OWN, meter, lambda use: None)
