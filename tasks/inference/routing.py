@@ -5,7 +5,6 @@ where one ends and the next begins, and no chain enters a shard in its middle.
 """
 
 import hashlib
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -57,13 +56,38 @@ def find_route(
 
 def largest_room(members: Members, root: str, layers: int) -> int | None:
     """Return how many positions, of prompt and answer together, the chain with the most free KV
-    can hold, or None if no chain covers the model."""
-    sizes = sorted({shard.kv_tokens_free for record in members.values() for shard in record.shards
-                    if shard.root == root})  # fmt: skip
-    fitting = bisect_left(
-        sizes, True, key=lambda size: not _best_chain(members, root, layers, size)
-    )
-    return sizes[fitting - 1] if fitting else None
+    can hold, or None if no chain covers the model.
+
+    One pass over the shards (a widest path), because a swarm full of liars may have thousands.
+    """
+    by_dtype: dict[str, list[ShardRecord]] = {}
+    for record in members.values():
+        for shard in record.shards:
+            if shard.root == root and shard.stop <= layers and shard.dtype in DTYPE_BYTES:
+                by_dtype.setdefault(shard.dtype, []).append(shard)
+    rooms = [_widest(shards, layers) for shards in by_dtype.values()]
+    return max((room for room in rooms if room is not None), default=None)
+
+
+def _widest(shards: list[ShardRecord], layers: int) -> int | None:
+    """Return the free KV of the narrowest shard in the widest chain, which has the fewest shards
+    of equally wide ones and at most MAX_STAGES."""
+    best: dict[int, tuple[int, int]] = {}  # free KV, and minus the number of shards
+    finished: int | None = None
+    for shard in sorted(shards, key=lambda shard: (shard.start, shard.stop)):
+        room, stages = shard.kv_tokens_free, -1
+        if shard.start:
+            before = best.get(shard.start)
+            if before is None or -before[1] >= MAX_STAGES:
+                continue
+            room, stages = min(room, before[0]), before[1] - 1
+        elif not shard.embedding:
+            continue
+        if shard.stop < layers:
+            best[shard.stop] = max((room, stages), best.get(shard.stop, (room, stages)))
+        elif shard.head:
+            finished = max(room, finished or 0)
+    return finished
 
 
 def _best_chain(

@@ -8,6 +8,7 @@ from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.defaults import MAX_STAGES
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
+from shoal.tasks.inference import routing
 from shoal.tasks.inference.routing import Hop, find_route, largest_room
 from shoal.transport.identity import PeerId
 
@@ -206,3 +207,35 @@ def _fewest(spans: list[tuple[int, int]]) -> int | None:
     while LAYERS not in reach and hops < LAYERS:
         reach, hops = reach | {b for a, b in spans if a in reach}, hops + 1
     return hops if LAYERS in reach else None
+
+
+SHARD = st.tuples(st.integers(0, LAYERS - 1), st.integers(1, LAYERS), st.integers(0, 5))
+
+
+@given(st.lists(SHARD, max_size=12))
+def test_the_largest_room_is_the_most_that_a_search_finds(
+    shards: list[tuple[int, int, int]],
+) -> None:
+    members = {
+        PeerId(f"p{number}"): member(
+            f"p{number}",
+            ShardRecord(ROOT, start == 0, start, stop, stop == LAYERS, "float32", room),
+        )
+        for number, (start, stop, room) in enumerate(shards)
+        if start < stop
+    }
+    fitting = [room for room in range(6) if _fits(members, room)]
+    assert largest_room(members, ROOT, LAYERS) == max(fitting, default=None)
+
+
+def _fits(members: Members, tokens: int) -> bool:
+    try:
+        return bool(find_route(members, ROOT, LAYERS, tokens))
+    except NoRoute:
+        return False
+
+
+def test_the_largest_room_takes_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for each size held the event loop for 0.6 s in a swarm with 1,000 liars."""
+    monkeypatch.setattr(routing, "_best_chain", lambda *_: pytest.fail("a search"))
+    assert largest_room(with_room(a1=900, b1=700), ROOT, LAYERS) == 700
