@@ -67,7 +67,7 @@ def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> Non
 def log(key: str | None, kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
     """Show the changes of KEY, or all changes, oldest first.
 
-    Each change has its author and time, by the author's clock. An author begins its feed anew when
+    Each change has its author and time, by the author's clock. An author begins its feed again when
     its node starts, or when most entries are outdated. Facts from before that are marked `or
     earlier`. Needs a running daemon.
     """
