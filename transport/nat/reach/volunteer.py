@@ -19,7 +19,7 @@ from .stun import Message
 
 
 class Handles(Protocol):
-    """The endpoint, as far as this module needs it."""
+    """Interface of the endpoint that this module needs."""
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
