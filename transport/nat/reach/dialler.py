@@ -63,7 +63,7 @@ class Dialler:
             self._under_way -= 1
 
     async def _dial(self, wanted: Wanted) -> bool:
-        """Send a dial-back. Return False if this node has no route to the address."""
+        """Send a dial-back. Return False if it could not be sent, for example without a route."""
         return await (self._by_tcp(wanted) if wanted.transport == "tcp" else self._by_udp(wanted))
 
     async def _by_tcp(self, wanted: Wanted) -> bool:
