@@ -105,7 +105,7 @@ class PunchLimits:
     last_round_s: float = 3.0
     """The same for the last round, and for a round with a birthday search."""
     grace_s: float = 0.4
-    """Time for which the attempt continues by TCP or UDP after the other of the two has worked."""
+    """Time for which other dials and checks continue after one has worked."""
     linger_s: float = 1.5
     """How long this side still answers checks after a pair is chosen, because the peer may not know
     about the choice yet."""

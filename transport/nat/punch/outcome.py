@@ -14,7 +14,7 @@ class Result(StrEnum):
     WORKED = "worked"
     REFUSED = "refused"  # the peer refused the offer, or a router reset the TCP dials
     NO_ANSWER = "no-answer"
-    NOT_POSSIBLE = "not-possible"  # it was not tried
+    NOT_POSSIBLE = "not-possible"  # this node could not try it, or had to stop
     NOT_NEEDED = "not-needed"  # another strategy succeeded first
 
 
