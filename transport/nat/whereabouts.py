@@ -77,7 +77,8 @@ class Whereabouts:
     def reachable(self) -> bool:
         """Whether any peer that has IPv4 can dial this node over TCP.
 
-        If no peer could test this, it is True if the node has a public IPv4 address of its own.
+        If no peer could test this, the result is True if the node has a public IPv4 address of its
+        own.
         """
         shown = self.shown_reachable()
         return self.public_ipv4() if shown is None else shown
@@ -110,8 +111,8 @@ class Whereabouts:
     def everywhere(self) -> bool:
         """Whether this node listens on TCP port 443 of a public IPv4 address.
 
-        Peers whose network blocks all outgoing connections except those of the web can then reach
-        it.
+        A peer can then reach it even from a network that blocks all outgoing connections but the
+        web's.
         """
         return any(HTTPS_PORT in self._ports(ip) for ip in self._public() if ":" not in ip)
 

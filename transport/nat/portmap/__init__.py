@@ -1,2 +1,1 @@
-"""Port mapping: asks the router to forward ports (by PCP, NAT-PMP or UPnP), and renews the
-leases."""
+"""Port mapping: asks the router to forward ports by PCP, NAT-PMP or UPnP, and renews the leases."""

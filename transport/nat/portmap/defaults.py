@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 LEASE_S: Final = 3600
-"""Lease to request, in seconds. The router thus drops the mapping of a crashed node after an
-hour."""
+"""Lease to request, in seconds. After that time the router drops the mapping of a crashed
+node."""
 RENEW_LEAST_S: Final = 20.0
 """Shortest time between two renewals of a lease, in seconds, even if the lease is shorter."""
 CHECK_S: Final = 60.0
@@ -72,8 +72,7 @@ XML_ELEMENTS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class PortmapLimits:
-    """Times that the caller of a `PortMapper` may set. The protocols determine the other
-    constants."""
+    """Times of a `PortMapper` that its caller may set."""
 
     lease_s: int = LEASE_S
     """Lease to request, in seconds."""

@@ -1,5 +1,7 @@
-"""HTTP/1.1 with a home router: encodes one request, and parses one bounded response with h11. No
-I/O."""
+"""HTTP/1.1 with a home router, without I/O.
+
+Encodes one request, and parses one response of bounded size with h11.
+"""
 
 import re
 from collections.abc import Mapping
@@ -94,8 +96,7 @@ class Bad(StrEnum):
 
 
 class ResponseReader:
-    """Parser of one response. Its head has at most `HEAD_BYTES` and its body at most
-    `BODY_BYTES`."""
+    """Parser of one response, at most `HEAD_BYTES` of head and `BODY_BYTES` of body."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
@@ -120,8 +121,7 @@ class ResponseReader:
             return Bad.TOO_LARGE if error.error_status_hint == _HEAD_TOO_LARGE else Bad.MALFORMED
 
     def end(self) -> Response | Bad:
-        """Process the end of the connection. Return the response, or the reason if it is
-        invalid."""
+        """Process the end of the connection. Return the response, or why there is none."""
         try:
             self._http.receive_data(b"")
             return self._read() or Bad.CUT_OFF

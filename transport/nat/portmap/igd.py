@@ -1,5 +1,4 @@
-"""Encoding of the documents of a UPnP Internet Gateway Device: its description and its actions. No
-I/O.
+"""Encoding of a UPnP Internet Gateway Device's description and actions. No I/O.
 
 Supports the services WANIPConnection:1, WANIPConnection:2 and WANPPPConnection:1. "UDA" is the UPnP
 Device Architecture.
@@ -128,7 +127,6 @@ def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
 
 
 def number(text: str, most: int) -> int:
-    """Parse a decimal number that the gateway has sent. Return 0 if it is invalid or above
-    `most`."""
+    """Parse a decimal number from the gateway. Return 0 if it is invalid or above `most`."""
     good = text.isascii() and text.isdecimal() and len(text) <= 10
     return int(text) if good and int(text) <= most else 0

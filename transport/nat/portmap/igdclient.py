@@ -1,6 +1,6 @@
 """Client of UPnP port mapping at one gateway: finds its service, and calls the service's actions.
 
-Time and memory are bounded.
+The time and the memory that it uses are bounded.
 """
 
 import math
@@ -41,10 +41,9 @@ _RETRY_FAULTS = (igd.CONFLICT, igd.OTHER_CONFLICT)
 
 
 class IgdClient:
-    """Client of the gateway's UPnP service. It never connects to another address than the
-    gateway's.
+    """Client of the gateway's UPnP service.
 
-    It implements the interface `mapping.Client`.
+    It implements `mapping.Client`, and never connects to another address than the gateway's.
     """
 
     name = "upnp"
@@ -309,8 +308,10 @@ _NO_LEASES = (igd.ONLY_PERMANENT, igd.INVALID_ARGS)
 
 
 async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad:
-    """Send a request and read the response. Raises trio.BrokenResourceError if the connection
-    breaks."""
+    """Send a request and read the response.
+
+    Raises trio.BrokenResourceError if the connection breaks.
+    """
     await stream.send_all(request)
     reader = ResponseReader()
     while data := await stream.receive_some(_READ_BYTES):

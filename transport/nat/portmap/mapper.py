@@ -188,7 +188,7 @@ class PortMapper:
         scope.cancel()
 
     async def _work(self, clients: list[Client]) -> None:
-        """Get mappings and renew them until they are lost, again and again, until cancelled."""
+        """Get mappings, renew them until they are lost, and begin again, until cancelled."""
         pause, longest = RETRY_S
         while True:
             held = await self._acquire(clients)
@@ -326,7 +326,7 @@ class PortMapper:
                 await self._remove(held)
 
     async def _keep(self, held: _Held) -> None:
-        """Check and renew the mappings until the gateway drops them, or replies no longer."""
+        """Check and renew the mappings until the gateway drops them or no longer replies."""
         silent = 0
         look_at = held.since + self._limits.check_s
         while silent < SILENT_LOOKS and self._host.now() < held.expires:
@@ -367,8 +367,7 @@ class PortMapper:
                     nursery.start_soon(held.client.unmap, item)
 
     async def _wait(self, until: float) -> bool:
-        """Wait until the time `until`. Return whether a call of `refresh` has ended the wait
-        earlier.
+        """Wait until the time `until`. Return whether a call of `refresh` has ended the wait.
 
         Such a call ends the wait only after `HUSH_S` seconds.
         """

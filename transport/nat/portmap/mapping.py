@@ -101,18 +101,17 @@ class Client(Protocol):
         ...
 
     async def unmap(self, granted: Granted) -> None:
-        """Ask the gateway to remove a mapping. It may fail without notice."""
+        """Ask the gateway to remove a mapping. A failure is not reported."""
         ...
 
     async def address(self) -> str | None:
-        """Return the outer IP address that the gateway reports; None if it reports no usable
-        one."""
+        """Return the outer IP address that the gateway reports; None without a usable one."""
         ...
 
     async def check(self, held: list[Granted]) -> Health:
-        """Check whether the gateway still has the mappings, without renewing them.
+        """Check whether the gateway still has the mappings.
 
-        Some gateways lose a mapping in a way that this check cannot detect.
+        The mappings are not renewed, so the check may miss a loss.
         """
         ...
 
@@ -155,6 +154,6 @@ class Mapping:
 def lease_of(told: float, asked: int) -> float:
     """Return the lease to rely on, in seconds, if the gateway states a lease of `told` seconds.
 
-    It is at least 1 s, and at most the requested lease `asked`.
+    The result is at least 1 s, and at most the requested lease `asked`.
     """
     return float(min(max(told, 1), asked))

@@ -113,8 +113,8 @@ def decode(data: bytes) -> PmpAnswer | None:
 def is_continued(epoch: int, passed: float, before: int) -> bool:
     """Return whether the gateway's clock shows that its mappings still exist.
 
-    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If it is behind (more
-    than an eighth of the time and 2 s; RFC 6886, section 3.6), the gateway has restarted. If it is
-    far ahead, this computer was asleep, perhaps for longer than its lease.
+    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If the clock is behind by
+    more than an eighth of that time and 2 s (RFC 6886, section 3.6), the gateway has restarted. If
+    the clock is far ahead, this computer was asleep, perhaps for longer than its lease.
     """
     return passed * 7 / 8 - 2 <= epoch - before <= passed * 9 / 8 + SLEPT_S

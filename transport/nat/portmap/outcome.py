@@ -16,7 +16,7 @@ _BEHIND = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What the port mapper has found out so far."""
+    """Findings of the port mapper so far."""
 
     gateway: str | None = None  # IP address of the router; None if there is none to ask
     own: str | None = None  # our own IP address in its network

@@ -126,11 +126,10 @@ def decode(data: bytes) -> PcpAnswer | None:
 
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
-    """Return whether the server's clock shows that its mappings still exist (RFC 6887, section
-    8.5).
+    """Return whether the server's clock shows that its mappings still exist.
 
-    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If it has not advanced
-    like our clock, the server has lost its mappings.
+    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If the clock has not
+    advanced like ours, the server has lost its mappings (RFC 6887, section 8.5).
     """
     if epoch + 1 < before:
         return False
@@ -139,8 +138,7 @@ def is_continued(epoch: int, passed: float, before: int) -> bool:
 
 
 def _packed(address: str) -> bytes:
-    """Encode an IP address in 16 bytes; IPv4 as an IPv4-mapped IPv6 address (RFC 6887, section
-    5)."""
+    """Encode an IP address in 16 bytes, IPv4 as IPv4-mapped IPv6 (RFC 6887, section 5)."""
     ip = ip_address(address)
     return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 

@@ -37,8 +37,7 @@ class _Waiter:
 
 
 class _Clock:
-    """Watches the gateway's clock, the *epoch* of one protocol, to detect that the gateway
-    restarted.
+    """Detector of a gateway's restart, from the gateway's clock (the *epoch* of one protocol).
 
     A gateway that restarts loses its mappings, and its clock begins at 0 again.
     """
@@ -244,8 +243,8 @@ _VERSION = natpmp.Result.UNSUPPORTED_VERSION  # the same number in both protocol
 class PcpClient:
     """Client of PCP. It identifies a mapping by its transport protocol, inner port and nonce.
 
-    Another computer does not know the nonce, and can therefore neither forge a reply nor change the
-    mapping. `nonce_of(proto, inner port)` returns the nonce of a mapping.
+    `nonce_of(proto, inner port)` returns the nonce of a mapping. A computer that does not know the
+    nonce can neither forge a reply nor change the mapping.
     """
 
     name = "pcp"

@@ -100,10 +100,10 @@ class Attempt:
     # Life of the attempt.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the attempt. It ends a moment after the first success, at its deadline, or by
-        `give_up`.
+        """Run the attempt to its end.
 
-        All extra sockets are closed at the end, except for one on which a byte stream is open.
+        The attempt ends a moment after the first success, at its deadline, or when `give_up` is
+        called. All extra sockets are closed then, except for one on which a byte stream is open.
         """
         try:
             with self._scope:
@@ -176,13 +176,14 @@ class Attempt:
             self._wake.set()
 
     def may_be_at(self, ip: str) -> bool:
-        """Return whether the peer is likely to be at an IP address, so that this side may send
-        there."""
+        """Return whether the peer may be at an IP address, so that this side may send there."""
         return may_probe(ip, self._seen)
 
     def _may_check(self, ip: str) -> bool:
-        """Return whether UDP checks may be sent to an IP address, even if only the peer names
-        it."""
+        """Return whether this side may send UDP checks to an IP address.
+
+        Unlike `may_be_at`, this includes a few addresses that only the peer has named.
+        """
         return ip in self._unseen or self.may_be_at(ip)
 
     def _spend(self, ip: str, now: float) -> bool:
@@ -195,8 +196,9 @@ class Attempt:
     def opens(self, ip: str) -> bool:
         """Return whether a TCP connection from an IP address must be a result of this attempt.
 
-        It is not if this side has a public address or a forwarded port, because any peer could have
-        dialled that. Otherwise only this side's own dials can have let it through the NAT.
+        If this side has a public address or a forwarded port, the result is False, because any peer
+        could have dialled that. Otherwise only this side's own dials can have opened the NAT for
+        the connection.
         """
         return self._shut and self.may_be_at(ip)
 
@@ -272,8 +274,10 @@ class Attempt:
         return True
 
     def _begin_search(self) -> bool:
-        """Begin the birthday search if both sides have reserved it. Return whether it begins
-        now."""
+        """Mark the birthday search as begun, if both sides have reserved it.
+
+        Returns False if they have not, or if it has begun before.
+        """
         if self.searched or self.name not in self._tools.searching:
             return False
         self.searched = True
@@ -299,8 +303,10 @@ class Attempt:
             self._on_chosen(self.checks.chosen)
 
     def receive(self, message: Message, data: bytes, source: Place, socket: Socket) -> bool:
-        """Process a STUN message, decoded from `data`. Return False if it is not of this
-        attempt."""
+        """Process a STUN message, decoded from `data`.
+
+        Returns False if it does not belong to this attempt.
+        """
         now = self._tools.host.now()
         if not self.checks.receive(message, data, source, socket, now):
             return False

@@ -1,6 +1,6 @@
 """Budget for what this node sends to addresses that peers have named, in all attempts together.
 
-An attacker could make many peers name the address of a victim, and thus direct a whole swarm at it.
+An attacker could make many peers name the address of a victim, and so direct a whole swarm at it.
 Each node therefore limits what it sends to each address, and to each network that may belong to one
 victim (`networks.targets`). The limit holds for a sliding window. Datagrams are counted in slices
 of a sixtieth of the window. A slice that lies only partly inside the window counts in full, so that

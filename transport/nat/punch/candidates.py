@@ -4,7 +4,7 @@ A peer names its own addresses, and may lie. A node that sent to every named add
 to attack the owner of an address (as a reflector). A node therefore sends to an address only if a
 third node has seen the peer there, or if it is a private address in this node's own network.
 
-There is one exception. The relay between two homes often has no IPv6, and cannot tell their IPv6
+There is one exception. The relay between two homes often has no IPv6, and does not know their IPv6
 addresses. A few UDP checks may therefore be sent to a public IPv6 address that only the peer has
 named (`Budget.unseen`), and more once the peer has replied from there.
 """
@@ -112,8 +112,7 @@ _TRANSPORTS: Final = {str(each): each for each in Transport}
 
 
 def encode(candidates: Sequence[Candidate]) -> list[list[object]]:
-    """Encode the first sixteen candidates for an offer, each as [IP address, port, kind,
-    transport]."""
+    """Encode the first 16 candidates for an offer, each as [IP address, port, kind, transport]."""
     return [[*each.place, str(each.kind), str(each.transport)] for each in candidates[:CANDIDATES]]
 
 

@@ -1,9 +1,8 @@
-"""Connectivity checks between two peers, which find a socket and a peer's address that work. No
-I/O.
+"""Connectivity checks: find a socket and an address of the peer between which datagrams pass.
 
-The method follows ICE (RFC 8445). Both sides send STUN Binding requests to all addresses of the
-peer to which they may send. A request is signed with a secret that the receiver has sent over the
-link (short-term credentials, RFC 8489, section 9.1). The receiver replies. It also checks the
+No I/O. The method follows ICE (RFC 8445). Both sides send STUN Binding requests to all addresses of
+the peer to which they may send. A request is signed with a secret that the receiver has sent over
+the link (short-term credentials, RFC 8489, section 9.1). The receiver replies. It also checks the
 address from which the request came, if it may send to it (a peer-reflexive candidate, RFC 8445,
 section 7.3.1.3). A *pair* of a socket and an address works once a reply has come from the address
 to which the request was sent. The *controlling* side waits a moment for better pairs. It then
@@ -11,7 +10,7 @@ repeats a request with USE-CANDIDATE on the pair that it chooses, until the peer
 
 Unlike ICE, there is one component, and there are no foundations and no frozen pairs. The peer ids
 decide which side is controlling. A pair may also be checked only once (a *shot*). A birthday search
-consists of many shots.
+(`predict.py`) consists of many shots.
 """
 
 from collections.abc import Callable
@@ -63,7 +62,7 @@ class _Pair(Generic[S]):
         self.sent = 0  # checks sent so far
         self.sent_at = -inf  # time of the latest check
         self.at = inf  # time of the next check
-        self.dead = False  # chosen, but never confirmed
+        self.dead = False  # proposed to the peer, but never confirmed
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -137,8 +136,7 @@ class Checks(Generic[S]):
             self._schedule(found, at)
 
     def shot(self, socket: S, place: Place, *, at: float) -> None:
-        """Schedule a single check at the time `at`. The limit on the pace of checks does not
-        apply."""
+        """Schedule a single check at the time `at`, exempt from the limit on the pace."""
         self._order += 1
         heappush(self._queue, (at, self._order, socket, place))
 
@@ -158,8 +156,7 @@ class Checks(Generic[S]):
         heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
-        """Create a pair. Return None if there are too many, or if nothing may be sent to
-        `place`."""
+        """Create a pair. Return None if there are too many, or if `place` must not be sent to."""
         if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
             return None
         pair = self._pairs[socket, place] = _Pair(socket, place, lan)
@@ -175,8 +172,8 @@ class Checks(Generic[S]):
     def due(self) -> float:
         """The time at which to call `take` next.
 
-        It is infinite if nothing is scheduled, or while the peer's key (`theirs`) is unknown. It is
-        minus infinity if a datagram is ready.
+        Infinity means that nothing is scheduled, or that the peer's key (`theirs`) is still
+        unknown. Minus infinity means that a datagram is ready to be sent.
         """
         if self._out:
             return -inf
@@ -271,8 +268,10 @@ class Checks(Generic[S]):
     # Received messages.
 
     def receive(self, message: Message, data: bytes, source: Place, socket: S, now: float) -> bool:
-        """Process a STUN message, decoded from `data`. Return False if it is not of this
-        attempt."""
+        """Process a STUN message, decoded from `data`.
+
+        Returns False if it does not belong to this attempt.
+        """
         if message.kind is Kind.REQUEST:
             if message.username != self.name:
                 return False

@@ -101,9 +101,9 @@ class PunchLimits:
 
     # Rounds (puncher.py), in seconds.
     round_s: float = 1.2
-    """Time from the start of a round until the next offer, to which two round trips are added."""
+    """Time from the start of a round until the next offer, besides two round trips."""
     last_round_s: float = 3.0
-    """The same for the last round, and for a round with a birthday search."""
+    """Length of the last round, and of a round with a birthday search, besides two round trips."""
     grace_s: float = 0.4
     """Time for which other dials and checks continue after one has worked."""
     linger_s: float = 1.5

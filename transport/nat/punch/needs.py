@@ -64,7 +64,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What this node knows of itself before an attempt."""
+    """State of this node before an attempt: its NAT, its addresses, and its observers."""
 
     nat: Nat
     candidates: Sequence[Candidate] = ()
@@ -76,10 +76,10 @@ class Own:
 
 
 class Knowledge(Protocol):
-    """Interface to what the node knows of itself and its peers. Each attempt queries it anew."""
+    """Interface to the state of the node and its peers. Each attempt queries the latest state."""
 
     def own(self, peer: PeerId) -> Own:
-        """Return what this node knows of itself, for an attempt with `peer`."""
+        """Return the state of this node, for an attempt with `peer`."""
         ...
 
     def seen(self, peer: PeerId) -> Seen:

@@ -1,4 +1,4 @@
-"""Binding requests that find out at which addresses observers see this node's sockets now. No I/O.
+"""Binding requests that find out where observers see this node's sockets now. No I/O.
 
 The result of an earlier measurement may be outdated. A NAT forgets a mapping after half a minute
 without datagrams, and a NAT that allocates ports sequentially has reached other ports by now.

@@ -30,7 +30,7 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one side tells the other before a round: an offer, or the reply to one."""
+    """Data that one side sends to the other before a round, in an offer or in the reply to one."""
 
     name: bytes  # of the attempt
     round: int  # counted from 1

@@ -3,17 +3,17 @@
 The *hard* side is behind a symmetric NAT, which gives it another outer port for each peer (RFC
 4787: address-dependent mapping, or address- and port-dependent mapping). The *easy* side is behind
 another kind of NAT, and its outer port is known. If the easy side's filter accepts any port of the
-hard side's address, the hard side can begin. Otherwise the easy side has to guess the hard side's
-port:
+hard side's address, the checks of the hard side arrive, and show its port. Otherwise the easy side
+has to guess that port:
 
 - The hard side's NAT allocates ports sequentially (a *counting* NAT). The hard side asks several
   observers in a row. The ports that they see show which ports are next (`sequence`).
-  - The NAT allocates random ports. The two sides make a *birthday search* (RFC 5128, section 3.4,
+- The NAT allocates random ports. The two sides make a *birthday search* (RFC 5128, section 3.4,
   calls this impractical for a single socket). The hard side opens N sockets, and sends from each of
   them to the easy side's port. N of the M = 64,512 ports from which its NAT chooses are then open
   to the easy side. The easy side sends to k different random ports. The probability that it misses
-  all N is the product of (M - N - i) / (M - i) over i < k, which is at most (1 - N/M)^k. With N =
-  256 and k = 1,400, 99.6 % of the searches succeed. No address then receives more than 1,500
+  all N is the product of (M - N - i) / (M - i) over i < k, which is at most (1 - N/M)^k. With
+  N = 256 and k = 1,400, 99.6 % of the searches succeed. No address then receives more than 1,500
   datagrams, which the budget allows.
 - Both sides are hard. With random ports, N * k would have to be about M * M = 4e9. That is not
   attempted (`symmetric-both`). If both NATs are counting NATs, both sides go through their ports in
@@ -32,7 +32,7 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """What one side knows about its NAT."""
+    """Description of one side's NAT, as far as that side knows it."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
     filtering: Behaviour = Behaviour.UNKNOWN
@@ -84,7 +84,7 @@ def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
     """Return the plan of our side. The peer computes the matching plan with both NATs swapped.
 
     If `search` is False, the plan is never a birthday search. Prediction is needed only if one side
-    is hard and the other side's filter is strict. The filter then rejects the checks of the hard
+    is hard and the filter of the other side is strict. That filter rejects the checks of the hard
     side, because they come from an unknown port.
     """
     if not (mine.udp and theirs.udp):
@@ -103,10 +103,10 @@ def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
 def _meet_though_hard(one: Nat, other: Nat) -> bool:
     """Return whether two hard sides can get a path without prediction.
 
-    Three conditions must hold. One side has no filter, so that checks to the port that observers
-    saw arrive. The other side accepts a reply from another port than that one. And one side's NAT
-    uses the same outer port for all ports of the peer; otherwise no reply would ever come from the
-    address that was asked.
+    Three conditions must hold. The filter of one side accepts any sender, so that checks to the
+    port that observers saw arrive. The other side accepts a reply from another port than that one.
+    And the NAT of one side uses the same outer port for all ports of the peer; otherwise no reply
+    would ever come from the address that was asked.
     """
     nats = one, other
     return (

@@ -1,7 +1,6 @@
 """Preparation of a round: finds out where observers see this side's sockets now.
 
-The terms *hard side* and *birthday search* are explained in `predict.py`, the *comb* in
-`schedule.py`.
+For *hard side* and *birthday search* see `predict.py`, for *comb* see `schedule.py`.
 """
 
 from collections.abc import Sequence
@@ -28,8 +27,7 @@ _COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What this side has prepared for a round. See `Offer` for the fields that it sends to the
-    peer."""
+    """One side's preparation of a round. `Offer` explains the fields that are sent."""
 
     nat: Nat
     candidates: Sequence[Candidate]

@@ -197,8 +197,7 @@ class Puncher:
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
-        """Collect this side's addresses for the round `number`, and open extra sockets if
-        needed."""
+        """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
             # The peer waits only a limited time for the reply to its offer.
             with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
@@ -223,7 +222,10 @@ class Puncher:
         return failed(peer, Result.REFUSED, "glare")
 
     async def _outcome_of(self, attempt: Attempt) -> Outcome:
-        """Wait until an attempt has worked or is over. Store and return its outcome."""
+        """Wait for the outcome of an attempt, store it, and return it.
+
+        The wait ends once a strategy has worked, or the attempt is over.
+        """
         await attempt.settled.wait()
         if attempt.outcome().worked:
             return self._note(attempt.outcome())
@@ -233,8 +235,7 @@ class Puncher:
     # Answering offers.
 
     async def offered(self, call: Call) -> Answer:
-        """Handle a call of `punch.offer`: reply with this side's part of the round, and begin
-        it."""
+        """Handle a call of `punch.offer`: reply with this side's addresses, and begin the round."""
         offer = decode(call.header)
         if offer is None or call.payload:
             return Refusal("bad-offer", "malformed offer")
@@ -370,8 +371,7 @@ class Puncher:
         return None
 
     def opened(self, peer: PeerId, ip: str) -> bool:
-        """Return whether an accepted TCP connection of `peer` from `ip` is a result of hole
-        punching."""
+        """Return whether hole punching led to an accepted TCP connection of `peer` from `ip`."""
         return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
 
     def met(self, peer: PeerId, medium: str) -> None:

@@ -1,6 +1,6 @@
-"""Schedules of the UDP checks of one round, one for each kind of NATs on the two sides. No I/O.
+"""Schedules of the UDP checks of one round. The NATs of both sides decide which is used.
 
-The terms *hard side*, *easy side* and *birthday search* are explained in `predict.py`.
+No I/O. The terms *hard side*, *easy side* and *birthday search* are explained in `predict.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +37,9 @@ STEPS: Final = 24
 
 
 def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> None:
-    """Schedule repeated checks of all the peer's addresses, from the socket of the node's UDP port.
+    """Schedule repeated checks of all the peer's addresses, from the node's UDP port.
 
-    They begin at the time `at`.
+    The checks begin at the time `at`.
     """
     for each in remote:
         checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
@@ -57,7 +57,7 @@ def comb(
 ) -> None:
     """Schedule checks of the comb: each new socket of this side checks one new socket of the peer.
 
-    If a packet arrives at a router before that router's side has sent, the router may spoil the
+    If a packet arrives at a router before the side behind it has sent, the router may spoil the
     port (docs/spec/punch.md, section 4). The right order depends on the routers, and on the
     difference between the clocks of the two sides. The comb therefore tries several orders, one for
     each pair. The pairs begin `step` seconds apart, from the time `at` on. One side goes through
@@ -77,8 +77,7 @@ def comb(
 
 
 def targets(remote: Sequence[Candidate]) -> list[Place]:
-    """Return the IPv4 addresses at which the peer's UDP port can be reached from outside its
-    network."""
+    """Return the peer's IPv4 addresses for UDP that can be reached from outside its network."""
     return [
         each.place
         for each in remote
@@ -153,6 +152,6 @@ def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
 def comb_step(round_: int) -> float:
     """Return the time between the beginnings of two pairs of the comb, in seconds.
 
-    It is longer in the third round, which allows for a larger difference between the clocks.
+    In the third round the time is longer, which allows for a larger difference between the clocks.
     """
     return defaults.COMB_STEP_S * (1.0 + 0.6 * max(0, round_ - 2))

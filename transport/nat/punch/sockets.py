@@ -1,5 +1,4 @@
-"""Extra UDP sockets that one attempt opens. They are closed at its end, except for the chosen
-one."""
+"""Extra UDP sockets of one attempt. Its end closes all of them except the chosen one."""
 
 import trio
 

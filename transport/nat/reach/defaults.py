@@ -106,7 +106,8 @@ MEASURE_S: Final = 1800.0
 BOUGHT_S: Final = 1500.0
 """How long the result of a paid dial-back is reused, in seconds."""
 AGAIN_S: Final = 120.0
-"""Time to the next measurement if no peer dialled some address of this node, in seconds."""
+"""Time to the next measurement if some address of this node was not dialled by any peer, in
+seconds."""
 MEASURE_GAP_S: Final = 15.0
 """The shortest time between two measurements, in seconds."""
 SETTLE_S: Final = 2.0

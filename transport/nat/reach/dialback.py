@@ -4,7 +4,7 @@ The protocol follows AutoNAT v2 (libp2p specification, `autonat/autonat-v2.md`).
 server one of its addresses and a nonce. The server dials that address from a new port and sends the
 nonce, by which the asker recognizes the dial-back. A dishonest asker could name the address of a
 victim. Therefore, if the server does not see the asker at the address, the asker must first send
-more bytes than the victim would receive. Rate limiters bound all other dial-backs.
+more bytes than the victim would receive. Rate limiters bound all dial-backs.
 """
 
 from collections import OrderedDict
@@ -70,11 +70,10 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """A demand for a payment of `size` bytes, valid until the time `until` (host clock,
-    seconds)."""
+    """A demand for a payment of `size` bytes."""
 
     size: int
-    until: float
+    until: float  # when it becomes invalid, in seconds on the host's clock
 
 
 class Gate:
@@ -160,8 +159,7 @@ class Awaited:
         self._arrived.pop(nonce, None)
 
     def on_nonce(self, nonce: bytes, source: Place) -> bool:
-        """Report the arrival of a nonce to its `arrived` callback. Return whether it was
-        expected."""
+        """Report an arrived nonce to its `arrived` callback. Return whether it was expected."""
         found = self._arrived.get(nonce)
         if found is None:
             return False

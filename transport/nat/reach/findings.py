@@ -14,7 +14,7 @@ from .reachability import Answer, Behaviour, Dialled, Ipv6, Pattern, Reachabilit
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding."""
+    """A fact about this node's connection to the internet."""
 
     code: str  # for programs
     sentence: str  # for people
@@ -44,7 +44,7 @@ class PortMap:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Input of all findings."""
+    """The facts from which all findings are derived."""
 
     reach: Reachability
     port: int  # this node's port for TCP and UDP
@@ -308,8 +308,9 @@ def _punch(mapping: Behaviour) -> Hope:
 def _prediction(reach: Reachability) -> Hope:
     """Return the prospect of hole punching with predicted ports.
 
-    It is needed only if one of the two NATs is symmetric. If this node's NAT is symmetric and its
-    ports are not sequential, it can succeed only with a peer whose NAT is not symmetric.
+    Prediction is needed only if one of the two NATs is symmetric. If this node's NAT is symmetric
+    and its ports are not sequential, prediction can succeed only with a peer whose NAT is not
+    symmetric.
     """
     kind = reach.udp
     if kind.blocked:

@@ -76,8 +76,7 @@ class LinkedPeers:
         return frozenset((peer, ip) for peer in peers for ip in self.seen_at(peer)[:1])
 
     def known(self) -> list[LinkedPeer]:
-        """Return the linked peers whose offer is cached and that this node sees at an IP
-        address."""
+        """Return the linked peers with a cached offer that this node sees at an IP address."""
         return [
             LinkedPeer(peer, seen[0], self._offers[peer][0], tuple(seen[1:]))
             for link in self._endpoint.links()

@@ -37,8 +37,10 @@ class Ports:
 
 
 class Measurement:
-    """One measurement. It asks the peers in `linked`; their dial-backs are reported to
-    `awaited`."""
+    """One measurement, made with the help of the peers in `linked`.
+
+    Their dial-backs are reported to `awaited`.
+    """
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Measurement:
     ) -> None:
         """Have peers dial an IP address at which they do not see this node, and pay for it.
 
-        `places` are (transport, address) with this IP address. A payment has some 50 kB. To pay
+        `places` are (transport, address) with this IP address. A payment has 30 to 100 kB. To pay
         rarely, only one peer dials for each transport, the other transports are skipped after a
         failure, and `bought` caches the results.
         """
@@ -148,10 +150,10 @@ class Measurement:
     async def _dial(
         self, transport: str, place: Place, able: Sequence[LinkedPeer], at_once: int
     ) -> list[bool]:
-        """Ask peers in `able` to dial an address, `at_once` at a time, until one of them has
-        dialled.
+        """Ask peers to dial an address, until at least one of them has dialled.
 
-        Returns for each peer that has dialled whether its dial-back arrived.
+        Asks the peers in `able` in turn, `at_once` at a time. Returns for each peer that has
+        dialled whether its dial-back arrived.
         """
         answers: list[bool] = []
 

@@ -42,7 +42,7 @@ class Observer:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The one or two addresses at which the peer answers."""
+        """The addresses at which the peer answers, one or two."""
         return tuple((self.ip, port) for port in self.ports[:2])
 
 
@@ -57,10 +57,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request to a peer for a dial-back: it shall send `nonce` to `place` from a new port of its
-    own.
+    """A request for a dial-back, to be sent over the link to `peer`.
 
-    It is sent over the link to the peer.
+    The peer shall send `nonce` to the address `place` from a new port of its own.
     """
 
     peer: PeerId
@@ -269,8 +268,8 @@ class Classifier:
     def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
         """Request dial-backs to a socket from peers to which it has never sent.
 
-        Each socket begins with another peer. A datagram that arrives from such a peer is proof that
-        the filter accepts any IP address.
+        Different sockets ask different peers. If a datagram arrives from a peer to which the socket
+        has never sent, this proves that the filter accepts any IP address.
         """
         others = [each for each in self._observers if each.ip != question.observer.ip]
         for observer in others[socket % max(len(others), 1) :][: defaults.STRANGERS]:

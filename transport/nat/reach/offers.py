@@ -1,4 +1,4 @@
-"""What peers offer for measurements: UDP ports that answer Binding requests, and dial-backs.
+"""Offers of peers for measurements: UDP ports that answer Binding requests, and dial-backs.
 
 Encodes and parses the reply to `reach.observe` (docs/spec/reach.md), and orders the peers to ask.
 """

@@ -1,5 +1,4 @@
-"""Results of a measurement: the NAT's behaviour, this node's addresses, and which can be
-reached."""
+"""Results of a measurement: the NAT's behaviour, and how peers reach this node's addresses."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,11 +8,10 @@ from ...identity import PeerId
 
 
 class Behaviour(StrEnum):
-    """Kind of a NAT's mapping or of its filtering (RFC 4787, sections 4.1 and 5; RFC 5780, section
-    3).
+    """Kind of a NAT's mapping or of its filtering, in the terms of RFC 4787 and RFC 5780.
 
     As a filtering, `ENDPOINT_INDEPENDENT` means that any host may send to an existing mapping. It
-    also stands for the absence of a filter.
+    also stands for the absence of a filter. (RFC 4787, sections 4.1 and 5; RFC 5780, section 3.)
     """
 
     UNKNOWN = "unknown"
@@ -79,7 +77,7 @@ class Dialled:
     transport: str  # "tcp" or "udp"
     place: Place
     answer: Answer
-    asked: int  # peers that dialled it
+    asked: int  # peers that dialled it, a count
 
 
 class Ipv6(StrEnum):

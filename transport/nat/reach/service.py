@@ -27,12 +27,13 @@ from .volunteer import Volunteer
 
 
 class Reach:
-    """Reachability service of one node. `reachability` is the latest result, number `version`.
+    """Reachability service of one node.
 
-    `udp` is the node's UDP port, or None if it has none. If `volunteer` is True, the service also
-    answers STUN Binding requests and dials back for peers. `seen_at` returns the IP addresses at
-    which this node sees a peer; it returns none if this node reaches the peer only through relays.
-    Without `seen_at`, the service takes a peer's address from the status of its link.
+    `reachability` is the latest result, and `version` counts the results. `udp` is the node's UDP
+    port, or None if it has none. If `volunteer` is True, the service also answers STUN Binding
+    requests and dials back for peers. `seen_at` returns the IP addresses at which this node sees a
+    peer; it returns none if this node reaches the peer only through relays. Without `seen_at`, the
+    service takes a peer's address from the status of its link.
     """
 
     def __init__(
@@ -167,8 +168,7 @@ class Reach:
         return await self._measure_again()
 
     async def _measure_again(self) -> Reachability:
-        """Measure like `measure`, but without repeating dial-backs that this node lately paid
-        for."""
+        """Measure like `measure`, but reuse recent results of paid dial-backs."""
         if self._measuring.locked():
             async with self._measuring:
                 return self.reachability
@@ -214,8 +214,8 @@ class Reach:
     def _pause(self) -> float:
         """Return the time in seconds after which to measure again even if nothing has changed.
 
-        The time is short if there are observers, but none of them has dialled one of this node's
-        IPv4 addresses. They were probably busy, as happens when many nodes join at once. IPv6
+        The time is short if there are observers, but some IPv4 address of this node was not dialled
+        by any peer. The peers were probably busy, as happens when many nodes join at once. IPv6
         addresses do not count, because there may be no peer with IPv6.
         """
         known = self.reachability
@@ -265,13 +265,12 @@ class Reach:
             too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             if self.measuring or known.measured_at is None or not too_few:
-                continue  # a measurement with more peers would show nothing new
+                continue  # enough observers were asked, or a measurement is due anyway
             if self._peers.places() - self._could_ask:
                 self._news.set()
 
     async def _measure(self) -> None:
-        """Run one measurement, and publish its result: first the NAT's kind, then the
-        dial-backs."""
+        """Run one measurement. Publish the NAT's kind first, and the dial-backs later."""
         now = self._host.now()
         if not self._bought or now >= self._bought_at + defaults.BOUGHT_S:
             self._bought.clear()

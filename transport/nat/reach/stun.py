@@ -131,8 +131,7 @@ def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -
 
 
 def request(transaction: bytes) -> bytes:
-    """Encode a Binding request. Its padding makes it larger than any reply, as `observer.py`
-    demands."""
+    """Encode a Binding request, padded so that it is larger than any reply to it."""
     return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
@@ -194,8 +193,7 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _fingerprint(begin: bytes) -> bytes:
-    """Return the FINGERPRINT value of a message that begins with `begin` (RFC 8489, section
-    14.7)."""
+    """Return the value of the FINGERPRINT that follows `begin` (RFC 8489, section 14.7)."""
     return (zlib.crc32(begin) ^ _FINGERPRINT_XOR).to_bytes(4)
 
 
