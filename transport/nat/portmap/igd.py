@@ -65,7 +65,7 @@ class Fault:
 
     @property
     def words(self) -> str:
-        """The reason of the refusal, for the user, in our own words."""
+        """The reason for the refusal, for the user, in our own words."""
         return WORDS.get(self.code, f"refused with code {self.code}")
 
 

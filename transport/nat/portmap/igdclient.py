@@ -276,8 +276,8 @@ class IgdClient:
     ) -> dict[str, str] | Fault | Refused:
         """Call an action of a service.
 
-        Returns its results by name, a Fault if the gateway refuses the action, or Refused without a
-        valid response.
+        Returns its results by name, a Fault if the gateway refuses the action, or Refused if there
+        is no valid response.
         """
         fields, body = igd.encode_action(service, name, arguments)
         answer = await self._fetch(service.control, fields, body)

@@ -33,7 +33,7 @@ PROTOCOLS: Final = ("pcp", "nat-pmp", "upnp")
 _NO_ADDRESS = Refused("maps ports, but tells no outer address")
 
 OnChange = Callable[[Mapping | None], None]
-"""Receives the new mapping, or None if there is none any more."""
+"""Receives the new mapping, or None if the mapping is lost."""
 
 
 class Place(NamedTuple):
@@ -80,7 +80,7 @@ class _Held:
 
 
 class PortMapper:
-    """Maps a TCP and a UDP port at the router, to the same outer port number if possible.
+    """Client that maps a TCP and a UDP port at the router, with the same number if possible.
 
     `mapping` is the current mapping, or None. `outcome` has the findings for the user. `key` is a
     secret of this node that stays the same after a restart. The nonces of PCP are derived from it,

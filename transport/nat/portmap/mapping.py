@@ -20,7 +20,7 @@ NUMBERS: Final = {Proto.TCP: 6, Proto.UDP: 17}
 
 
 class Scope(StrEnum):
-    """From where an IPv4 address can be reached."""
+    """Range from which an IPv4 address can be reached."""
 
     PUBLIC = "public"  # from everywhere
     CARRIER = "carrier"  # 100.64.0.0/10: only from behind the same carrier's NAT (RFC 6598)
@@ -89,7 +89,7 @@ class Client(Protocol):
 
     @property
     def name(self) -> str:
-        """`pcp`, `nat-pmp` or `upnp`."""
+        """The protocol: `pcp`, `nat-pmp` or `upnp`."""
         ...
 
     async def probe(self) -> Answer:
@@ -132,7 +132,7 @@ class Mapping:
 
     @property
     def scope(self) -> Scope:
-        """From where the outer address can be reached."""
+        """The range from which the outer address can be reached."""
         return scope_of(self.address)
 
     @property

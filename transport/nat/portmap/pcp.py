@@ -77,7 +77,7 @@ class PcpAnswer:
 
     @property
     def words(self) -> str:
-        """The reason of a refusal, for the user, in our own words."""
+        """The reason for a refusal, for the user, in our own words."""
         return WORDS.get(self.result, f"refused with code {self.result}")
 
 

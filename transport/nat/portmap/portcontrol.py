@@ -109,7 +109,10 @@ class PortControl:
             return None
 
     async def _receive(self, socket: Datagrams, announced: bool) -> None:
-        """Process all datagrams of the gateway. `announced`: `socket` receives announcements."""
+        """Process all datagrams of the gateway that arrive at `socket`.
+
+        `announced` says whether `socket` is the one for announcements.
+        """
         with suppress(trio.ClosedResourceError):
             while True:
                 for data, source in await socket.receive():

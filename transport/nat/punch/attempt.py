@@ -146,7 +146,7 @@ class Attempt:
 
     @property
     def kept(self) -> tuple[Datagrams, QuicByteStream] | None:
-        """(Extra socket, its QUIC byte stream) that stay in use after the attempt, or None."""
+        """The extra socket that stays in use after the attempt and its byte stream, or None."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
     async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
@@ -187,7 +187,7 @@ class Attempt:
         return ip in self._unseen or self.may_be_at(ip)
 
     def _spend(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address. Return False if it must not be sent."""
+        """Count one datagram to an IP address, or return False if it must not be sent."""
         budget = self._tools.budget
         if ip in self._unseen and ip not in self.checks.proven:
             return budget.unseen(ip, now)

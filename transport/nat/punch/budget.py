@@ -55,13 +55,13 @@ class Budget:
         self._unseen = Rates(Rate(*limits.unseen), Rate(*limits.unseen_total))
 
     def datagram(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address. Return False, uncounted, if it must not be sent."""
+        """Count one datagram to an IP address, or return False if it must not be sent."""
         return self._spend(self._datagrams, ip, self._limits.target_datagrams, now)
 
     def unseen(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address at which no third node has seen the peer.
+        """Count one datagram to an IP address, or return False if it must not be sent.
 
-        Returns False if it must not be sent. The limits are lower than for other addresses.
+        Call this for an address at which no third node has seen the peer. Its limits are lower.
         """
         if not self._unseen.take(targets(ip)[0].name, now):
             self.refused += 1
@@ -69,7 +69,7 @@ class Budget:
         return self.datagram(ip, now)
 
     def syn(self, ip: str, now: float) -> bool:
-        """Count one TCP SYN to an IP address. Return False, uncounted, if it must not be sent."""
+        """Count one TCP SYN to an IP address, or return False if it must not be sent."""
         return self._spend(self._syns, ip, self._limits.target_syns, now)
 
     def datagrams_left(self, ip: str, now: float) -> int:
@@ -92,7 +92,7 @@ class Budget:
         return int(now / self._slice_s) - _SLICES
 
     def _spend(self, accounts: dict[str, _Account], ip: str, most: int, now: float) -> bool:
-        """Count one sending to `ip` against each target that contains it.
+        """Count one datagram or SYN to `ip` against each target that contains it.
 
         Returns False, and counts it as refused, if a target has reached its limit. `most` is the
         limit of the smallest target.

@@ -1,4 +1,4 @@
-"""Candidate addresses for hole punching: their kinds, their encoding, and which may be sent to.
+"""Candidate addresses for hole punching: kinds, encoding, and to which of them a node may send.
 
 A peer names its own addresses, and may lie. A node that sent to every named address could be abused
 to attack the owner of an address (as a reflector). A node therefore sends to an address only if a
@@ -25,7 +25,7 @@ _PRIVATE: Final = tuple(
 
 
 class Kind(StrEnum):
-    """How a node knows about one of its own addresses."""
+    """Source from which a node knows one of its own addresses."""
 
     LAN = "lan"  # a private address of an interface
     PUBLIC = "public"  # a public address of an interface

@@ -148,9 +148,9 @@ class Checks(Generic[S]):
         self._settle_at = self._nominate_at = inf
 
     def _forget_shots(self) -> None:
-        """Cancel all scheduled shots, because the peer has been heard.
+        """Cancel all scheduled shots. Call this when the peer's first request has arrived.
 
-        More shots could make a router spoil a port (docs/spec/punch.md, section 4).
+        Further shots could make a router spoil a port (docs/spec/punch.md, section 4).
         """
         self._queue = [item for item in self._queue if item[2:] in self._pairs]
         heapify(self._queue)

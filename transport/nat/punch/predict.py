@@ -55,7 +55,7 @@ class Nat:
 
     @classmethod
     def of(cls, verdict: Reachability) -> Self:
-        """Convert the result of a reachability measurement."""
+        """Return the description that follows from a reachability measurement."""
         kind, pattern = verdict.udp, verdict.udp.allocation.pattern
         return cls(
             kind.mapping,
@@ -67,7 +67,7 @@ class Nat:
 
 
 class Plan(StrEnum):
-    """What one side does in a round besides ordinary checks."""
+    """Action of one side in a round, besides ordinary checks."""
 
     CHECKS = "checks"  # nothing else is needed
     COUNT = "count"  # we are behind a counting NAT: tell the peer its latest port

@@ -40,7 +40,7 @@ class Prepared:
 
 
 class Observing:
-    """Asks observers at which addresses they see sockets of this node, for all attempts."""
+    """Client of observers, for all attempts: asks where they see sockets of this node."""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools

@@ -222,10 +222,7 @@ class Puncher:
         return failed(peer, Result.REFUSED, "glare")
 
     async def _outcome_of(self, attempt: Attempt) -> Outcome:
-        """Wait for the outcome of an attempt, store it, and return it.
-
-        The wait ends once a strategy has worked, or the attempt is over.
-        """
+        """Wait until an attempt succeeds or ends. Store its outcome, and return it."""
         await attempt.settled.wait()
         if attempt.outcome().worked:
             return self._note(attempt.outcome())
@@ -279,7 +276,7 @@ class Puncher:
         return None if self._may_ask(peer) else "too-often"
 
     def _may_ask(self, peer: PeerId) -> bool:
-        """Return whether a peer is within its rate of offers, and count this offer if so."""
+        """Return whether a peer may make another offer now, and count the offer if so."""
         now, limits = self._host.now(), self.limits
         asked = self._asked.setdefault(peer, deque())
         while asked and asked[0] <= now - limits.offers_s:

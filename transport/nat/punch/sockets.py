@@ -1,4 +1,4 @@
-"""Extra UDP sockets of one attempt. Its end closes all of them except the chosen one."""
+"""Extra UDP sockets of one attempt. All but the chosen one are closed when the attempt ends."""
 
 import trio
 

@@ -22,7 +22,7 @@ _AGAIN_S: Final = (0.95, 2.0, 4.0)  # seconds after which the kernel repeats a S
 
 
 class Dials(Protocol):
-    """Interface of the host that dialling needs."""
+    """Part of the host's interface that dialling uses."""
 
     def entropy(self, size: int) -> bytes: ...
 
@@ -42,7 +42,7 @@ class TcpEnd(StrEnum):
 
 
 class Dialling:
-    """Dials several addresses of a peer concurrently, all from the port `source_port`.
+    """Concurrent dials to several addresses of a peer, all from the port `source_port`.
 
     `spend(ip)` counts one SYN, and returns False if it must not be sent. `deliver(stream, place)`
     is called for each connection. After the first connection the other dials continue for a moment,

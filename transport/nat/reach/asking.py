@@ -19,7 +19,7 @@ from .dialback import Awaited, Wanted
 
 
 class Peer(Protocol):
-    """Interface of a link that this module needs."""
+    """Part of a link's interface that this module uses."""
 
     @property
     def peer(self) -> PeerId: ...

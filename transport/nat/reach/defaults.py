@@ -113,7 +113,7 @@ MEASURE_GAP_S: Final = 15.0
 SETTLE_S: Final = 2.0
 """Time to wait for more links between the first link and the first measurement, in seconds."""
 SETTLES: Final = 2
-"""Largest number of such waits. They end early once `ENOUGH_OBSERVERS` peers are linked."""
+"""Largest number of such waits. They end early once `ENOUGH_OBSERVERS` observers are linked."""
 ENOUGH_OBSERVERS: Final = 3
 """Observers that a measurement should have, a count. One with fewer observers is repeated when new
 links come up."""
@@ -132,4 +132,4 @@ OBSERVER_LINKS: Final = 16
 OWN_PLACES: Final = 8
 """Addresses of this node that peers are asked to dial in one measurement, a count."""
 DIALLERS: Final = 2
-"""Peers that are asked to dial each of these addresses, a count."""
+"""Peers that are asked at the same time to dial one of these addresses, a count."""

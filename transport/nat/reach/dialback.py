@@ -77,7 +77,7 @@ class _Demand:
 
 
 class Gate:
-    """Decides which dial-backs the server sends. Its memory is bounded."""
+    """Decision-maker on requested dial-backs, for the server. Its memory is bounded."""
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
         everybody = Rate(defaults.ALL_BURST, defaults.ALL_PER_S)
@@ -143,7 +143,7 @@ class Gate:
 
 
 class Awaited:
-    """The dial-backs that this node has requested and waits for, by nonce."""
+    """Table of the dial-backs that this node has requested and waits for. The key is the nonce."""
 
     def __init__(self) -> None:
         self._arrived: OrderedDict[bytes, Callable[[Place], None]] = OrderedDict()

@@ -22,7 +22,7 @@ class Finding:
 
 
 class Strategy(StrEnum):
-    """The methods by which this node and a peer can get a path to each other, best first."""
+    """Method by which this node and a peer can get a path to each other. The best come first."""
 
     LAN = "lan"
     PUBLIC = "public"  # this node's own public address
@@ -244,7 +244,7 @@ def _ipv6(now: Situation) -> Iterator[Finding]:
 
 
 class Hope(StrEnum):
-    """How likely a strategy is to work from this node."""
+    """Prospect that a strategy works from this node."""
 
     WORKS = "works"  # it has made a link, or a measurement has proven it
     LIKELY = "likely"

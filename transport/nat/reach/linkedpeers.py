@@ -20,14 +20,14 @@ _NOT_THEIRS = ("relayed", "webrtc", "none")
 
 
 class Link(asking.Peer, Protocol):
-    """Interface of a link that this module needs."""
+    """Part of a link's interface that this module uses."""
 
     @property
     def status(self) -> LinkStatus: ...
 
 
 class Links(Protocol):
-    """Interface of the endpoint that this module needs."""
+    """Part of the endpoint's interface that this module uses."""
 
     @property
     def port(self) -> int: ...

@@ -12,7 +12,7 @@ from .stun import Message
 
 
 class StunPort(Protocol):
-    """Interface of the node's UDP port (`transport/udp/port.py`) that this module needs."""
+    """Part of the interface of the UDP port (`transport/udp/port.py`) that this package uses."""
 
     @property
     def port(self) -> int: ...
@@ -21,7 +21,7 @@ class StunPort(Protocol):
 
 
 class Looker:
-    """Sends Binding requests from the node's UDP port, and matches the replies to them."""
+    """Sender of Binding requests from the node's UDP port, and receiver of the replies."""
 
     def __init__(self, host: Host, udp: StunPort) -> None:
         self._host = host

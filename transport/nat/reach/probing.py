@@ -35,7 +35,7 @@ async def classify(
 
 
 class _Measurement:
-    """Runs one `Classifier`: sends its datagrams and requests, and passes it what arrives."""
+    """I/O of one `Classifier`: sends its datagrams and requests, and passes it what arrives."""
 
     def __init__(
         self,

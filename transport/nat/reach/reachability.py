@@ -27,7 +27,7 @@ class Behaviour(StrEnum):
 
 
 class Pattern(StrEnum):
-    """How a NAT chooses the outer port of a new mapping."""
+    """Rule by which a NAT chooses the outer port of a new mapping."""
 
     UNKNOWN = "unknown"
     PRESERVING = "preserving"  # the same as the inner port, if that is free
@@ -81,7 +81,7 @@ class Dialled:
 
 
 class Ipv6(StrEnum):
-    """Whether this node can be reached over IPv6."""
+    """Reachability of this node over IPv6."""
 
     NONE = "none"
     """This machine has no public IPv6 address."""

@@ -276,7 +276,10 @@ class _Reader:
             self.fields.setdefault("unknown", tuple(self._unknown))
 
     def _take(self, kind: int, value: bytes, position: int, *, last: bool) -> None:
-        """Store one attribute, whose header begins at `position`. `last`: none follows it."""
+        """Store one attribute, whose header begins at `position`.
+
+        `last` says whether it is the last attribute of the message.
+        """
         if kind == _FINGERPRINT:
             if not last or value != _fingerprint(self._data[:position]):
                 raise ValueError("the fingerprint is wrong")

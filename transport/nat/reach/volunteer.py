@@ -19,7 +19,7 @@ from .stun import Message
 
 
 class Handles(Protocol):
-    """Interface of the endpoint that this module needs."""
+    """Part of the endpoint's interface that this module uses."""
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
