@@ -384,7 +384,10 @@ class PortMapper:
         return int.from_bytes(self._host.entropy(4)) / 2**32
 
     def _set(self, held: _Held | None) -> None:
-        """Publish the mapping, or None, and call the listeners if it has changed."""
+        """Publish `held` as the current mapping; None means that there is no mapping.
+
+        Calls the listeners if the address, the ports, the protocol or the gateway have changed.
+        """
         before, self.mapping = self.mapping, None
         if held is not None:
             tcp, udp = held.port(Proto.TCP), held.port(Proto.UDP)

@@ -327,7 +327,10 @@ class Checks(Generic[S]):
         sent: tuple[S, Place, float, bool],
         now: float,
     ) -> None:
-        """Process the reply to the request `sent`: its pair works now, or is agreed on."""
+        """Process the reply to the request `sent`, which shows that its pair works.
+
+        If the request had USE-CANDIDATE, both sides have now agreed on the pair.
+        """
         asked_by, asked, sent_at, use = sent
         if self.theirs is None or (socket, source) != (asked_by, asked):
             self.refused += 1  # the reply must come from the address asked: RFC 8445, 7.2.5.2.1

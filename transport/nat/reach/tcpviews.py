@@ -27,7 +27,7 @@ class _Seen:
 
 
 class TcpViews:
-    """Store of the latest view for each IP address of an observer, at most `TCP_VIEWS` of them."""
+    """Store of the latest view of each observer's IP address, for at most `TCP_VIEWS` addresses."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
