@@ -8,7 +8,7 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as theirs
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import Allowance, HopMessage, StopMessage
-from shoal.transport.libp2p.multiaddr import encode_peer
+from shoal.transport.libp2p.package import encode_peer
 from tests.transport.libp2p.pipes import OURS, THEIRS
 
 
