@@ -24,6 +24,25 @@ def test_requests() -> None:
     assert (status.type, status.status) == (theirs.StopMessage.STATUS, theirs.Status.OK)
 
 
+def test_bytes_written_by_hand_from_the_specification() -> None:
+    """The package's classes write our messages, so they cannot be the only check of them."""
+    peer = encode_peer(THEIRS.peer)
+    named = b"\x12\x28\x0a\x26" + peer
+    limit = b"\x1a\x06\x08\x78\x10\x80\x80\x08"
+    assert wire.hop_request(wire.RESERVE) == b"\x02\x08\x00"
+    assert wire.hop_request(wire.CONNECT, THEIRS.peer) == b"\x2c\x08\x01" + named
+    assert wire.stop_connect(THEIRS.peer, Allowance(120, 131072)) == (
+        b"\x34\x08\x00" + named + limit
+    )
+    assert wire.stop_status(wire.OK) == b"\x04\x08\x01\x20\x64"
+    assert wire.hop_status(wire.NO_RESERVATION) == b"\x05\x08\x02\x28\xcc\x01"
+    granted = wire.reservation(77, [b"a", b"b"], b"v")
+    assert wire.hop_status(wire.OK, allowance=Allowance(0, 0), reservation=granted) == (
+        b"\x17\x08\x02\x1a\x0b\x08\x4d\x12\x01a\x12\x01b\x1a\x01v"
+        b"\x22\x04\x08\x00\x10\x00\x28\x64"
+    )
+
+
 def test_answers() -> None:
     message = theirs.HopMessage(type=theirs.HopMessage.STATUS, status=theirs.Status.NO_RESERVATION)
     assert HopMessage.decode(message.SerializeToString()) == HopMessage(2, None, 204, None)
