@@ -38,8 +38,7 @@ def test_bytes_written_by_hand_from_the_specification() -> None:
     assert wire.hop_status(wire.NO_RESERVATION) == b"\x05\x08\x02\x28\xcc\x01"
     granted = wire.reservation(77, [b"a", b"b"], b"v")
     assert wire.hop_status(wire.OK, allowance=Allowance(0, 0), reservation=granted) == (
-        b"\x17\x08\x02\x1a\x0b\x08\x4d\x12\x01a\x12\x01b\x1a\x01v"
-        b"\x22\x04\x08\x00\x10\x00\x28\x64"
+        b"\x17\x08\x02\x1a\x0b\x08\x4d\x12\x01a\x12\x01b\x1a\x01v\x22\x04\x08\x00\x10\x00\x28\x64"
     )
 
 
