@@ -1,7 +1,7 @@
 """The part that the libp2p package does: keys, peer ids, multiaddrs and protobuf messages.
 
 Connections and streams are our own code, because the package does not limit what they hold
-(docs/adr/00XX-libp2p-package.md).
+(docs/adr/0035-libp2p-package.md).
 """
 
 from typing import TYPE_CHECKING, TypeVar
