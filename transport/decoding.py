@@ -74,25 +74,29 @@ def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> 
 
 
 def read_rows(
-    kind: type[M], data: bytes | bytearray | memoryview, *, limit: int, most: int
-) -> list[M]:
-    """Return at most `most` messages in a list. Raises Undecodable."""
-    found: list[M] = _read(_decoder(kind, most), data, limit)
+    kind: type[T], data: bytes | bytearray | memoryview, *, limit: int, most: int
+) -> list[T]:
+    """Return a list of at most `most` items, which are messages or named tuples. The latter have
+    an exact length on the wire. Raises Undecodable."""
+    found: list[T] = _read(_decoder(kind, most), data, limit)
     return [_checked(each) for each in found]
 
 
 def typed(kind: type[M], value: object) -> M:
     """Return a decoded value as a message of type `kind`. Raises Undecodable."""
     try:
-        return _checked(msgspec.convert(value, kind, builtin_types=(bytes,)))
-    except msgspec.MsgspecError as error:
+        found = msgspec.convert(value, kind, builtin_types=_BYTES)
+        found.check()
+    except (msgspec.MsgspecError, ValueError) as error:
         raise Undecodable(_plain(error)) from None
+    return found
 
 
+_BYTES: Final = (bytes,)  # refuses text for bytes, in which it would look for base64
 _decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
 
 
-def _decoder(kind: type[M], most: int | None = None) -> Callable[..., Any]:
+def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:
     """Return the decoder of a message, or of a list of at most `most`."""
     found = _decoders.get((kind, most))
     if found is None:
@@ -113,9 +117,10 @@ def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, lim
         raise Undecodable("the value nests too deeply") from None
 
 
-def _checked(message: M) -> M:
+def _checked(message: T) -> T:
     try:
-        message.check()
+        if isinstance(message, Message | Row):
+            message.check()
     except ValueError as error:
         raise Undecodable(str(error)) from None
     return message
