@@ -9,7 +9,6 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...transport.host.seam import Files
 from ..defaults import (
@@ -82,7 +81,7 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
     return {name: part for name, part in slices.items() if _is_weight(name, part, path)}
 
 
-def _slice(name: str, value: Any, path: Path, start: int) -> Slice:
+def _slice(name: str, value: object, path: Path, start: int) -> Slice:
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
