@@ -151,11 +151,6 @@ class Reader:
         )
         self._unpacker.feed(data)
 
-    def array(self) -> int:
-        """Enter an array and return its number of items, which the caller bounds."""
-        count: int = self._step(self._unpacker.read_array_header)
-        return count
-
     def map(self) -> int:
         """Enter a map and return its number of pairs, which the caller bounds."""
         count: int = self._step(self._unpacker.read_map_header)
@@ -165,37 +160,11 @@ class Reader:
         """Read a value that is not a container. Empty containers pass, so check the type."""
         return self._step(self._unpacker.unpack)
 
-    def value(self, *, depth: int = DEPTH, items: int = ITEMS) -> Any:
-        """Read a value of any form, bounded as in `decode`."""
-        skipped = self.skip()
-        return decode(skipped, limit=len(skipped), depth=depth, items=items)
-
     def skip(self) -> memoryview:
         """Skip a value and return its bytes."""
         start = self._unpacker.tell()
         self._step(self._unpacker.skip)
         return self._data[start : self._unpacker.tell()]
-
-    def at_array(self) -> bool:
-        """Return whether an array comes next."""
-        return self._next() in _ARRAYS
-
-    def at_map(self) -> bool:
-        """Return whether a map comes next."""
-        return self._next() in _MAPS
-
-    def at_nil(self) -> bool:
-        """Return whether nil comes next."""
-        return self._next() == 0xC0
-
-    def end(self) -> None:
-        """Check that no bytes are left."""
-        if self._unpacker.tell() != len(self._data):
-            raise Undecodable("bytes follow the value's end")
-
-    def _next(self) -> int:
-        at = self._unpacker.tell()
-        return self._data[at] if at < len(self._data) else -1
 
     @staticmethod
     def _step(read: Callable[[], T]) -> T:
