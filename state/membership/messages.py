@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from sys import intern
 
+import msgpack
+
 from ...transport.decoding import Reader
 from ...transport.errors import Undecodable
 from ...transport.identity import SIGNATURE_BYTES, PeerId
@@ -102,15 +104,37 @@ def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Seq
     raise BadRecord("a list of links has a wrong form")
 
 
-def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
-    """Return the member to find, the nonce that it signs, and whether to ask further peers.
+def encode_find(ident: int, number: bytes, further: bool, peers: Sequence[PeerId]) -> bytes:
+    """Encode `live.find`: the question's own number, the number that the members sign, whether to
+    ask further peers, and the members."""
+    return bytes(msgpack.packb([ident, number, further, list(peers)]))
 
-    Raises BadRecord.
-    """
-    match unpack(payload, list, 256):
-        case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
-            return PeerId(peer), nonce, further
-    raise BadRecord("a request for a member has a wrong form")
+
+def read_find(payload: bytes | memoryview) -> tuple[int, bytes, bool, list[PeerId]]:
+    """Return the values of a `live.find`, in the order of the message. Raises BadRecord."""
+    match unpack(payload, list, defaults.LINKS_BYTES):
+        case [int(ident), bytes(number), bool(further), list(peers), *_]:
+            fits = 0 <= ident < 2**32 and len(number) == defaults.NONCE_BYTES
+            if fits and 0 < len(peers) <= defaults.ASKED_FOR and all(map(_is_name, peers)):
+                return ident, number, further, _names(peers)
+    raise BadRecord("a request for members has a wrong form")
+
+
+_FOUND = Struct(f">IH{SIGNATURE_BYTES}s")
+"""The number of a question, a member's position in it, and that member's signature."""
+
+
+def encode_found(ident: int, place: int, proof: bytes) -> bytes:
+    """Encode `live.found`, the reply about one member."""
+    return _FOUND.pack(ident, place, proof)
+
+
+def read_found(payload: bytes | memoryview) -> tuple[int, int, bytes]:
+    """Return a question's number, the member's position in it, and its signature. Raises
+    BadRecord."""
+    if len(payload) != _FOUND.size:
+        raise BadRecord("a reply about a member has a wrong size")
+    return _FOUND.unpack(payload)
 
 
 def read_gather(payload: bytes | memoryview) -> tuple[bytes, list[PeerId]]:
@@ -119,7 +143,7 @@ def read_gather(payload: bytes | memoryview) -> tuple[bytes, list[PeerId]]:
         case [bytes(nonce), list(peers), *_] if len(nonce) == defaults.NONCE_BYTES:
             if len(peers) <= defaults.ASKED_FOR and all(map(_is_name, peers)):
                 return nonce, _names(peers)
-    raise BadRecord("a request for members has a wrong form")
+    raise BadRecord("a request for proofs has a wrong form")
 
 
 def read_gathered(payload: bytes | memoryview) -> tuple[list[bytes], list[bytes]]:

@@ -11,8 +11,9 @@ from trio.testing import MockClock
 
 from shoal.state import defaults
 from shoal.state.membership import probing
+from shoal.state.membership.finding import Finding
 from shoal.state.membership.liveness import Liveness
-from shoal.state.membership.messages import read_gather
+from shoal.state.membership.messages import encode_find, encode_found, read_find, read_gather
 from shoal.state.membership.roster import Roster
 from shoal.transport.identity import PeerId
 from shoal.transport.lane.frame import Priority
@@ -139,6 +140,20 @@ async def test_a_liar_makes_no_member_dead(
     assert (out == 0) == checked
 
 
+def lie(liar: FakeNode, proof: bytes) -> None:
+    """Let a node answer all questions about members with this signature."""
+
+    def answer(call: Call) -> Reply:
+        ident, _, _, peers = read_find(call.payload)
+        link: Any = liar.endpoint.all_links[call.peer]
+        for place in range(len(peers)):
+            body = encode_found(ident, place, proof)
+            link.post("live.found", payload=body, priority=Priority.CONTROL)
+        return Reply()
+
+    liar.endpoint.handle("live.find", answer)
+
+
 def sign_nothing(call: Call) -> Reply:
     """Answer for all members with invalid signatures."""
     _, peers = read_gather(call.payload)
@@ -156,7 +171,7 @@ async def test_a_liar_keeps_no_dead_member_listed(
     if not verified:  # control
         monkeypatch.setattr(probing, "verify", lambda *_: True)
     silence(dead)
-    liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
+    lie(liar, bytes(64))
     liar.endpoint.handle("live.gather", sign_nothing)
     notice(dead, by=honest)
     await trio.sleep(2)
@@ -172,7 +187,7 @@ async def test_an_old_proof_does_not_count(net: FakeNet, autojump_clock: MockClo
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
     silence(dead)
-    liar.endpoint.handle("live.find", lambda call: Reply(payload=old))
+    lie(liar, old)
     for hub in (liar, honest):
         notice(dead, by=hub)
     await trio.sleep(3)
@@ -189,23 +204,24 @@ async def test_no_member_is_lost_while_this_node_stalls(
         monkeypatch.setattr(defaults, "STALL_S", stall)
         nodes = await star(net, 2, 3)
         late, leaf = nodes[2], nodes[-1]
-        asked = probing.Probing._ask_around
+        asked = Finding.ask_around
         waits = iter([3.0])
 
-        async def slow(self: probing.Probing, peer: PeerId, nonce: bytes) -> bool:
-            wait = next(waits, None) if self.liveness._own == late.peer else None
-            if wait is not None:
-                await trio.sleep(wait)
-                return False
-            return await asked(self, peer, nonce)
+        async def slow(self: Finding, *args: Any) -> None:
+            wait = next(waits, None) if self._liveness._own == late.peer else None
+            if wait is None:
+                await asked(self, *args)
+            else:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(wait)
 
-        monkeypatch.setattr(probing.Probing, "_ask_around", slow)
+        monkeypatch.setattr(Finding, "ask_around", slow)
         notice(leaf, by=nodes[0])
         out = 0
         for _ in range(60):
             await trio.sleep(0.1)
             out += leaf.peer not in late.members
-        monkeypatch.setattr(probing.Probing, "_ask_around", asked)
+        monkeypatch.setattr(Finding, "ask_around", asked)
         for node in nodes:
             node.die()
         return out
@@ -220,16 +236,74 @@ async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
 ) -> None:
     nodes = await star(net, 2, 3)
     one, two = nodes[2], nodes[3]
-    nonce = bytes(defaults.NONCE_BYTES)
-    link: Any = nodes[0].endpoint.all_links[one.peer]
 
-    async def asked(further: bool) -> bool:
-        question = msgpack.packb([two.peer, nonce, further])
-        proof = await link._own.net.by_peer[one.peer].serve(nodes[0].peer, "live.find", question)
-        return isinstance(proof, Reply)
+    async def found(further: bool) -> list[bytes]:
+        net.sent.clear()
+        question = encode_find(7, NONCE, further, [two.peer])
+        assert isinstance(await one.endpoint.serve(nodes[0].peer, "live.find", question), Reply)
+        to = one.peer, nodes[0].peer, "live.found"
+        return [payload for *way, payload in net.sent if tuple(way) == to]
 
-    assert await asked(True)
-    assert not await asked(False)
+    proof = two.identity.sign(probing.DOMAIN, NONCE)
+    assert await found(True) == [encode_found(7, 0, proof)]
+    assert await found(False) == []
+
+
+@pytest.mark.trio
+async def test_a_slow_member_delays_no_proof_of_another(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """A hub does not know yet that the first of two members is dead."""
+    hub, leaf, gone, live = await star(net, 1, 3)
+    silence(gone)
+    net.sent.clear()
+    question = encode_find(7, NONCE, False, [gone.peer, live.peer])
+    with trio.move_on_after(0.1):
+        await hub.endpoint.serve(leaf.peer, "live.find", question)
+    proof = live.identity.sign(probing.DOMAIN, NONCE)
+    assert (hub.peer, leaf.peer, "live.found", encode_found(7, 1, proof)) in net.sent
+
+
+@pytest.mark.trio
+async def test_one_question_asks_about_all_members_in_doubt(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 2, 12)
+    leaves, gone = nodes[2:6], nodes[6:]
+    calls = counted(nodes, "live.find")
+    for each in gone:
+        silence(each)
+        for hub in nodes[:2]:
+            notice(each, by=hub)
+    await trio.sleep(defaults.TELL_S + defaults.CHECK_S + 0.2)
+    assert all(each.peer not in leaf.members for each in gone for leaf in leaves)
+    for leaf in leaves:
+        assert sum(n for (_, by, _), n in calls.items() if by == leaf.peer) <= 4
+
+
+@pytest.mark.trio
+async def test_each_peer_may_send_one_signature_of_a_member(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """False ones are not verified again and again, nor those of a peer that was not asked."""
+    nodes = await star(net, 2, 2)
+    verified: list[bytes] = []
+    monkeypatch.setattr(probing, "verify", lambda *args: verified.append(args[-1]))
+
+    async def answer(call: Call) -> Reply:
+        ident, _, _, peers = read_find(call.payload)
+        body = encode_found(ident, 0, bytes(64))
+        for by in (*nodes[:2], nodes[3]):
+            for _ in range(10):
+                nodes[2].endpoint.serve(by.peer, "live.found", body)
+        body = encode_found(ident, len(peers), bytes(64))
+        nodes[2].endpoint.serve(call.peer, "live.found", body)
+        return Reply()
+
+    for hub in nodes[:2]:
+        hub.endpoint.handle("live.find", answer)
+    await nodes[2].directory._probing._check([nodes[3].peer])
+    assert len(verified) == 2
 
 
 @pytest.mark.trio
@@ -242,13 +316,15 @@ async def test_a_helper_does_not_use_a_link_in_doubt(
     notice(gone, by=hub)
     net.sent.clear()
     began = trio.current_time()
-    question = msgpack.packb([gone.peer, NONCE, False])
-    answer = await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
-    assert isinstance(answer, Refusal) and trio.current_time() == began
+    question = encode_find(7, NONCE, False, [gone.peer])
+    await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
+    assert not net.sent and trio.current_time() == began
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("method", ["live.links", "live.find", "live.gather", "live.prove"])
+@pytest.mark.parametrize(
+    "method", ["live.links", "live.find", "live.found", "live.gather", "live.prove"]
+)
 @pytest.mark.parametrize(
     "payload",
     [
@@ -260,7 +336,7 @@ async def test_a_helper_does_not_use_a_link_in_doubt(
         msgpack.packb([1, [], []]),
         msgpack.packb([True, [1], []]),
         msgpack.packb([True, [], {}]),
-        msgpack.packb(["x", b"short", True]),
+        msgpack.packb([1, b"short", True, ["x"]]),
         msgpack.packb([b"short", ["x"]]),
         msgpack.packb({"a": "b"}),
         *SMALL_BOMBS.values(),
@@ -282,7 +358,7 @@ async def test_malformed_messages_end_the_link(
     ("method", "rate", "payload"),
     [
         ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
-        ("live.find", "FINDS", msgpack.packb(["nobody", NONCE, True])),
+        ("live.find", "FINDS", encode_find(7, NONCE, True, [PeerId("nobody")])),
         ("live.gather", "QUESTIONS", msgpack.packb([NONCE, ["nobody"]])),
         ("live.prove", "PROOFS", NONCE),
     ],
@@ -307,20 +383,27 @@ async def test_a_flood_is_refused(
 
 @pytest.mark.trio
 async def test_no_other_peer_is_asked_after_the_proof(
-    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    net: FakeNet, autojump_clock: MockClock
 ) -> None:
     nodes = await star(net, 2, 4)
-    questions: list[str] = []
-    question = probing.Probing._question
-
-    async def count(self: probing.Probing, link: Any, method: str, *args: Any) -> bytes:
-        questions.append(method)
-        return await question(self, link, method, *args)
-
-    monkeypatch.setattr(probing.Probing, "_question", count)
-    assert await nodes[2].directory._probing._ask_around(nodes[-1].peer, NONCE)
+    calls = counted(nodes, "live.find", "live.prove")
+    await nodes[2].directory._probing._check([nodes[-1].peer])
     await trio.sleep(defaults.CHECK_S)
-    assert questions == ["live.find", "live.prove"]
+    assert [method for method, *_ in calls] == ["live.find", "live.prove"]
+    assert calls.total() == 2
+
+
+@pytest.mark.trio
+async def test_a_question_counts_as_many_as_it_has_members(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    """Each of them may cost a message and a signature."""
+    nodes = await star(net, 1, 2)
+    crowd = [PeerId(f"nobody {number}") for number in range(defaults.ASKED_FOR)]
+    for refused in (False, True):
+        question = encode_find(7, NONCE, True, crowd)
+        answer = await nodes[0].endpoint.serve(nodes[1].peer, "live.find", question)
+        assert isinstance(answer, Refusal) == refused
 
 
 def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
