@@ -126,6 +126,16 @@ def test_a_withdrawn_report_only_causes_a_check(node: Liveness) -> None:
     assert node.is_live(X)
 
 
+def test_peers_whose_link_is_in_doubt_are_asked_only_if_there_are_no_others(
+    node: Liveness,
+) -> None:
+    for peer in (A, B, C):
+        node.doubt(peer, 5.0)
+    assert node.helpers(X) == [D]
+    node.doubt(D, 5.0)
+    assert set(node.helpers(X)) == {A, B, C, D}
+
+
 def test_rumours_cause_a_limited_number_of_checks(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

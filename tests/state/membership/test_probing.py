@@ -13,55 +13,19 @@ from shoal.state import defaults
 from shoal.state.membership import probing
 from shoal.state.membership.finding import Finding
 from shoal.state.membership.liveness import Liveness
-from shoal.state.membership.messages import encode_find, encode_found, read_find, read_gather
+from shoal.state.membership.messages import encode_find, read_gather
 from shoal.state.membership.roster import Roster
 from shoal.transport.identity import PeerId
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Call, Refusal, Reply
 from tests.bombs import SMALL_BOMBS
 from tests.state.fake_net import FakeNet, FakeNode
-
-NONCE = bytes(defaults.NONCE_BYTES)
+from tests.state.membership.stars import NONCE, counted, give_up, lie, notice, silence, star
 
 
 @pytest.fixture
 async def net(nursery: trio.Nursery) -> FakeNet:
     return FakeNet(nursery)
-
-
-async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> list[FakeNode]:
-    """Return hubs that are linked with all nodes, and leaves that are linked only with the hubs."""
-    nodes = [FakeNode(net, number, links=0) for number in range(1, hubs + leaves + 1)]
-    for number, node in enumerate(nodes):
-        net.nursery.start_soon(node.run, *nodes[: min(number, hubs)])
-    await trio.sleep(settle)
-    return nodes
-
-
-def silence(node: FakeNode, quiet: bool = True) -> None:
-    """Stop a node's machine: no peer is told, and calls to it wait."""
-    node.scope.cancel()
-    for place in [place for place, each in node.net.at.items() if each.peer == node.peer]:
-        del node.net.at[place]  # nor does it answer dials
-    for other in node.net.by_peer.values():
-        for peer, link in other.all_links.items():
-            if node.peer in (peer, other.peer):
-                link.connected = False
-
-
-def notice(node: FakeNode, by: FakeNode) -> None:
-    """Let `by` notice that its link to `node` has no path."""
-    link: Any = by.endpoint.all_links[node.peer]
-    for callback in by.endpoint.doubt:
-        callback(link, True)
-
-
-def give_up(node: FakeNode, by: FakeNode) -> None:
-    """Let `by` notice that it has received nothing from `node` for too long."""
-    link: Any = by.endpoint.all_links[node.peer]
-    link.quiet = True
-    for callback in by.endpoint.quiet:
-        callback(link)
 
 
 @pytest.mark.trio
@@ -138,20 +102,6 @@ async def test_a_liar_makes_no_member_dead(
         await trio.sleep(0.1)
         out += sum(leaf.peer not in node.members for node in nodes[2:-1])
     assert (out == 0) == checked
-
-
-def lie(liar: FakeNode, proof: bytes) -> None:
-    """Let a node answer all questions about members with this signature."""
-
-    def answer(call: Call) -> Reply:
-        ident, _, _, peers = read_find(call.payload)
-        link: Any = liar.endpoint.all_links[call.peer]
-        for place in range(len(peers)):
-            body = encode_found(ident, place, proof)
-            link.post("live.found", payload=body, priority=Priority.CONTROL)
-        return Reply()
-
-    liar.endpoint.handle("live.find", answer)
 
 
 def sign_nothing(call: Call) -> Reply:
@@ -231,97 +181,6 @@ async def test_no_member_is_lost_while_this_node_stalls(
 
 
 @pytest.mark.trio
-async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 3)
-    one, two = nodes[2], nodes[3]
-
-    async def found(further: bool) -> list[bytes]:
-        net.sent.clear()
-        question = encode_find(7, NONCE, further, [two.peer])
-        assert isinstance(await one.endpoint.serve(nodes[0].peer, "live.find", question), Reply)
-        to = one.peer, nodes[0].peer, "live.found"
-        return [payload for *way, payload in net.sent if tuple(way) == to]
-
-    proof = two.identity.sign(probing.DOMAIN, NONCE)
-    assert await found(True) == [encode_found(7, 0, proof)]
-    assert await found(False) == []
-
-
-@pytest.mark.trio
-async def test_a_slow_member_delays_no_proof_of_another(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    """A hub does not know yet that the first of two members is dead."""
-    hub, leaf, gone, live = await star(net, 1, 3)
-    silence(gone)
-    net.sent.clear()
-    question = encode_find(7, NONCE, False, [gone.peer, live.peer])
-    with trio.move_on_after(0.1):
-        await hub.endpoint.serve(leaf.peer, "live.find", question)
-    proof = live.identity.sign(probing.DOMAIN, NONCE)
-    assert (hub.peer, leaf.peer, "live.found", encode_found(7, 1, proof)) in net.sent
-
-
-@pytest.mark.trio
-async def test_one_question_asks_about_all_members_in_doubt(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 12)
-    leaves, gone = nodes[2:6], nodes[6:]
-    calls = counted(nodes, "live.find")
-    for each in gone:
-        silence(each)
-        for hub in nodes[:2]:
-            notice(each, by=hub)
-    await trio.sleep(defaults.TELL_S + defaults.CHECK_S + 0.2)
-    assert all(each.peer not in leaf.members for each in gone for leaf in leaves)
-    for leaf in leaves:
-        assert sum(n for (_, by, _), n in calls.items() if by == leaf.peer) <= 4
-
-
-@pytest.mark.trio
-async def test_each_peer_may_send_one_signature_of_a_member(
-    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """False ones are not verified again and again, nor those of a peer that was not asked."""
-    nodes = await star(net, 2, 2)
-    verified: list[bytes] = []
-    monkeypatch.setattr(probing, "verify", lambda *args: verified.append(args[-1]))
-
-    async def answer(call: Call) -> Reply:
-        ident, _, _, peers = read_find(call.payload)
-        body = encode_found(ident, 0, bytes(64))
-        for by in (*nodes[:2], nodes[3]):
-            for _ in range(10):
-                nodes[2].endpoint.serve(by.peer, "live.found", body)
-        body = encode_found(ident, len(peers), bytes(64))
-        nodes[2].endpoint.serve(call.peer, "live.found", body)
-        return Reply()
-
-    for hub in nodes[:2]:
-        hub.endpoint.handle("live.find", answer)
-    await nodes[2].directory._probing._check([nodes[3].peer])
-    assert len(verified) == 2
-
-
-@pytest.mark.trio
-async def test_a_helper_does_not_use_a_link_in_doubt(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 3)
-    hub, leaf, gone = nodes[0], nodes[2], nodes[3]
-    silence(gone)
-    notice(gone, by=hub)
-    net.sent.clear()
-    began = trio.current_time()
-    question = encode_find(7, NONCE, False, [gone.peer])
-    await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
-    assert not net.sent and trio.current_time() == began
-
-
-@pytest.mark.trio
 @pytest.mark.parametrize(
     "method", ["live.links", "live.find", "live.found", "live.gather", "live.prove"]
 )
@@ -379,48 +238,6 @@ async def test_a_flood_is_refused(
     if not isinstance(other, (Reply, Refusal)):
         other = await other
     assert getattr(other, "code", "") != "too-often"
-
-
-@pytest.mark.trio
-async def test_no_other_peer_is_asked_after_the_proof(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 4)
-    calls = counted(nodes, "live.find", "live.prove")
-    await nodes[2].directory._probing._check([nodes[-1].peer])
-    await trio.sleep(defaults.CHECK_S)
-    assert [method for method, *_ in calls] == ["live.find", "live.prove"]
-    assert calls.total() == 2
-
-
-@pytest.mark.trio
-async def test_a_question_counts_as_many_as_it_has_members(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    """Each of them may cost a message and a signature."""
-    nodes = await star(net, 1, 2)
-    crowd = [PeerId(f"nobody {number}") for number in range(defaults.ASKED_FOR)]
-    for refused in (False, True):
-        question = encode_find(7, NONCE, True, crowd)
-        answer = await nodes[0].endpoint.serve(nodes[1].peer, "live.find", question)
-        assert isinstance(answer, Refusal) == refused
-
-
-def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
-    """Count the calls of these methods from now on, by method, caller and peer."""
-    calls: Counter[tuple[str, PeerId, PeerId]] = Counter()
-    for node in nodes:
-        for method in methods:
-            handler = node.endpoint._handlers[method]
-
-            def count(
-                call: Call, handler: Any = handler, method: str = method, at: PeerId = node.peer
-            ) -> Any:
-                calls[method, call.peer, at] += 1
-                return handler(call)
-
-            node.endpoint.handle(method, count)
-    return calls
 
 
 @pytest.mark.trio
