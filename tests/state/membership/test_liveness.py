@@ -133,7 +133,7 @@ def test_peers_whose_link_is_in_doubt_are_asked_only_if_there_are_no_others(
         node.doubt(peer, 5.0)
     assert node.helpers(X) == [D]
     node.doubt(D, 5.0)
-    assert set(node.helpers(X)) == {A, B, C, D}
+    assert len(node.helpers(X)) == defaults.ASKED
 
 
 def test_rumours_cause_a_limited_number_of_checks(
@@ -185,8 +185,8 @@ def test_members_in_doubt_wait_to_be_checked_together(
         found = node.next_checks(now)
         rounds += bool(found)
         waits += [now - (20.0 + crowd.index(each) / 10) for each in found]
-    assert max(waits) < 0.7
-    assert (rounds <= 4 + 4 * 2) == paced
+    assert max(waits) < 1.1
+    assert (rounds <= 4 + 4) == paced
 
 
 def test_one_witness_cannot_use_up_the_checks_of_others(
