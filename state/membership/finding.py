@@ -37,7 +37,7 @@ class Finding:
         links: Mapping[PeerId, Link],
         allows: Callable[[Link, int], bool],
     ) -> None:
-        """`allows` tells whether a peer may ask about so many members now."""
+        """`allows` tells whether the peer of a link may ask about this number of members now."""
         self._endpoint = endpoint
         self._liveness = liveness
         self._links = links
