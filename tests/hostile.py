@@ -52,9 +52,7 @@ class Liar:
     def __init__(self, seed: bytes, rate: float | None) -> None:
         caps = None if rate is None else Shaper(Caps(up=Cap(bulk=rate)), HOST.now())
         self.identity = Identity.from_seed(seed)
-        self.endpoint = Endpoint(
-            HOST, self.identity, admission=OpenSwarm(), libp2p=False, shaper=caps
-        )
+        self.endpoint = Endpoint(HOST, self.identity, admission=OpenSwarm(), shaper=caps)
         self.asked: Counter[str] = Counter()
         self._manifests: dict[str, bytes] = {}
         self._sizes: dict[str, int] = {}

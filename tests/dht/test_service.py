@@ -265,7 +265,7 @@ async def test_its_own_contact_is_up_to_date() -> None:
 
     dht = Dht(
         host,
-        Endpoint(host, identity, admission=OpenSwarm(), libp2p=False),
+        Endpoint(host, identity, admission=OpenSwarm()),
         identity,
         connect=refuse,
         addresses=lambda: found,

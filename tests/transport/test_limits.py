@@ -18,10 +18,9 @@ from shoal.transport.limits import (
     Entry,
     HalfOpen,
     Limits,
-    SourceRates,
     Sources,
 )
-from shoal.transport.rates import Rate
+from shoal.transport.rates import Rate, SourceRates
 
 
 @pytest.fixture

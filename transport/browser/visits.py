@@ -12,8 +12,8 @@ from ..guard import Guard
 from ..host.datagrams import Datagrams, Place
 from ..host.seam import Host
 from ..identity import Identity, PeerId, public_key_of
-from ..limits import Crowd, SourceRates
-from ..rates import Rate
+from ..limits import Crowd
+from ..rates import Rate, SourceRates
 from . import defaults
 from .bridge import Bridge, Carrier
 from .channel import ChannelByteStream

@@ -2,14 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from .. import defaults
-from ..browser.clear import Clear
 from ..bytestream import ByteStream, TcpByteStream
 from ..errors import TransportError
+from ..identity import PeerId
 from ..lane.frame import Bytes
 from .tls import Tls
 
@@ -30,9 +30,45 @@ class PathLost(Exception):
     """The connection broke. The link above decides what that means."""
 
 
+class Security(Protocol):
+    """The methods of `Tls`. A browser's byte stream is encrypted already and has another
+    implementation (`browser/clear.py`)."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The authenticated peer."""
+        ...
+
+    @property
+    def server(self) -> bool:
+        """Whether this side is the server."""
+        ...
+
+    @property
+    def established(self) -> bool:
+        """Whether both ends are authenticated."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the peer has ended its direction."""
+        ...
+
+    def feed(self, ciphertext: Bytes) -> None: ...
+
+    def read(self) -> Bytes: ...
+
+    def write(self, plaintext: Bytes) -> None: ...
+
+    def outgoing(self) -> Bytes: ...
+
+    def release(self) -> None: ...
+
+    def exporter(self, label: bytes, size: int) -> bytes: ...
+
+
 class SecureStream:
-    """A byte stream `pipe` under `tls`. A browser's byte stream is encrypted already and has
-    `Clear` instead.
+    """A byte stream `pipe` under `tls`.
 
     One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
     TLS server, in case the other end began as a client too: two nodes that dial each other at the
@@ -42,12 +78,12 @@ class SecureStream:
     def __init__(
         self,
         pipe: ByteStream,
-        tls: Tls | Clear,
+        tls: Security,
         first: bytes = b"",
         *,
         turn: Callable[[], Tls] | None = None,
     ) -> None:
-        self.tls: Tls | Clear = tls
+        self.tls = tls
         self._turn = None if tls.server else turn
         self.address = pipe.remote
         self.medium = pipe.medium

@@ -39,7 +39,7 @@ class PunchLimits:
 
     target_datagrams: int = 1500
     """Datagrams to one IPv4 address or IPv6 /64 in a window, over all attempts, a count; a larger
-    network gets a multiple of it (`place.targets`)."""
+    network gets a multiple of it (`networks.targets`)."""
     target_syns: int = 60
     """TCP dials to one target in a window, over all attempts, a count."""
     window_s: float = 600.0

@@ -20,16 +20,13 @@ from ...bytestream import ByteStream
 from ...errors import CallRefused, LinkClosed
 from ...guard import Guard
 from ...host.datagrams import Datagrams, Place
-from ...host.seam import Host
 from ...identity import PeerId
 from ...link.calls import Answer, Call, Refusal, Reply
 from ...udp.quic import QuicByteStream
 from ..reach import stun
 from . import defaults
 from .attempt import FUTILE, Attempt
-from .budget import Budget
-from .defaults import PunchLimits
-from .needs import Channel, Knowledge, OnByteStream, Serves, Socket, Tools, Udp
+from .needs import Channel, Knowledge, Serves, Socket, Tools
 from .offer import Offer, decode, encode
 from .outcome import Outcome, Result, failed
 from .predict import Plan
@@ -48,35 +45,29 @@ async def _no_look(peer: PeerId) -> None:
 
 
 class Puncher:
-    """Service that registers `punch.offer` at the endpoint and binds fresh sockets at `bind`."""
+    """Service that registers `punch.offer` at the endpoint."""
 
     def __init__(
         self,
-        host: Host,
         endpoint: Serves,
-        udp: Udp | None,
+        tools: Tools,
         knowledge: Knowledge,
-        on_byte_stream: OnByteStream,
         *,
-        limits: PunchLimits | None = None,
-        bind: str = "0.0.0.0",
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
         """`look(peer)` asks other nodes at which address they see a peer, unless it is known."""
-        self.limits = limits or PunchLimits()
-        self.budget = Budget(self.limits)
+        self.limits = tools.limits
+        self.budget = tools.budget
         self.outcomes: dict[PeerId, Outcome] = {}
         """The latest outcome with each peer, including attempts that the peer offered."""
-        self._host = host
+        self._host = tools.host
         self._guard = guard or Guard()
         self._endpoint = endpoint
         self._knowledge = knowledge
         self._look = look or _no_look
-        self._tools = Tools(
-            host, udp, lambda: endpoint.port, self.budget, self.limits, on_byte_stream, bind
-        )
-        self._observing = Observing(self._tools, udp) if udp is not None else None
+        self._tools = tools
+        self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
         self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
         self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun

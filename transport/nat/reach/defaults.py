@@ -44,7 +44,7 @@ SMALLEST_ANSWER_BYTES: Final = 40
 """Size of a header, an IPv4 address and a fingerprint. Smaller requests get no reply."""
 ANSWER_BURST: Final = 32
 ANSWERS_PER_S: Final = 4.0
-"""Replies to one /24 or /64: a burst, and per second (`limits.SourceRates`)."""
+"""Replies to one /24 or /64: a burst, and per second (`rates.SourceRates`)."""
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """Replies to all sources, likewise: 100 replies are 5 kB."""
@@ -67,7 +67,7 @@ ASKER_PER_S: Final = 16 / 600
 TARGET_BURST: Final = 16
 TARGET_PER_S: Final = 0.1
 """Dial-backs to one /24 or /64 at which the asker is seen, burst and per second. A larger network
-gets a multiple of them (`limits.SourceRates`)."""
+gets a multiple of them (`rates.SourceRates`)."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
 """Dial-backs to other targets: the asker has paid for them, but the target has not asked."""

@@ -14,9 +14,8 @@ from typing import Any
 
 from ...host.datagrams import Place
 from ...identity import PeerId
-from ...limits import SourceRates
 from ...networks import is_public, may_dial_port, plain_ip
-from ...rates import Rate, Rates
+from ...rates import Rate, Rates, SourceRates
 from . import defaults
 
 

@@ -6,8 +6,7 @@ all.
 """
 
 from ...host.datagrams import Place
-from ...limits import SourceRates
-from ...rates import Rate
+from ...rates import Rate, SourceRates
 from . import defaults, stun
 from .stun import Kind, Message
 

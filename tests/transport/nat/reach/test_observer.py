@@ -3,11 +3,10 @@
 import pytest
 
 from shoal.transport.host.datagrams import Place
-from shoal.transport.limits import SourceRates
 from shoal.transport.nat.reach import defaults, stun
 from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.stun import Kind, Message, request
-from shoal.transport.rates import Rate
+from shoal.transport.rates import Rate, SourceRates
 
 ID = bytes(12)
 HERE = "11.0.0.9", 4567
