@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import trio
@@ -178,7 +178,7 @@ class Liar:
 
     def _on_manifest(self, call: Call) -> Answer:
         self.asked["manifest"] += 1
-        root, offset = str(call.header.get("root")), call.header.get("offset", 0)
+        root, offset = str(call.header.get("root")), cast(int, call.header.get("offset", 0))
         data = self._manifests.get(root)
         if data is None:
             return Refusal("unknown-model", "it is not here")

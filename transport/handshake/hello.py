@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgpack
 
@@ -109,7 +109,7 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
     return version if version >= max(ours[0], theirs[0]) else None
 
 
-def _unpack(data: bytes | memoryview) -> dict[str, Any]:
+def _unpack(data: bytes | memoryview) -> dict[str, object]:
     try:
         fields = decode(data, limit=defaults.HELLO_BYTES)
     except Undecodable:
@@ -119,7 +119,7 @@ def _unpack(data: bytes | memoryview) -> dict[str, Any]:
     return fields
 
 
-def _numbers(fields: Mapping[str, Any], key: str, count: int, limit: int) -> list[int]:
+def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> list[int]:
     values = fields.get(key)
     if not isinstance(values, list) or len(values) != count:
         raise Fault("bad-hello")

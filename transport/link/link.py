@@ -34,7 +34,7 @@ from .status import LinkStatus
 from .stream import Stream
 from .streams import Streams
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
 class Owner(Protocol):
@@ -114,12 +114,9 @@ class Link:
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()  # wakes `_tend`
-        self._server = CallServer(
-            self.peer, lane, shared.handlers, self._limits, self._answers_wait
-        )
-        self._streams = Streams(
-            self.peer, lane, shared.handlers, flush=self._flush, ended=self._ended
-        )
+        handlers = shared.handlers
+        self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
+        self._streams = Streams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
         self._paths = LinkPaths(shared, lane, self)
         self._callers = Callers(
             lane,
@@ -217,7 +214,7 @@ class Link:
     async def call(
         self,
         method: str,
-        header: Mapping[str, Any] = _EMPTY,
+        header: Mapping[str, object] = _EMPTY,
         payload: Bytes = b"",
         *,
         priority: Priority = Priority.CONTROL,
@@ -244,7 +241,7 @@ class Link:
     def post(
         self,
         method: str,
-        header: Mapping[str, Any] = _EMPTY,
+        header: Mapping[str, object] = _EMPTY,
         payload: Bytes = b"",
         *,
         priority: Priority,
@@ -270,7 +267,11 @@ class Link:
             self._account()
 
     async def open_stream(
-        self, method: str, header: Mapping[str, Any] = _EMPTY, *, priority: Priority = Priority.BULK
+        self,
+        method: str,
+        header: Mapping[str, object] = _EMPTY,
+        *,
+        priority: Priority = Priority.BULK,
     ) -> "Stream":
         """Open a stream to the peer's handler. Raises CallRefused (`busy`, `too-large`),
         LinkClosed. A peer without that handler resets the stream (`unknown-method`)."""
@@ -541,7 +542,7 @@ class Link:
     def _ask(
         self,
         method: str,
-        header: Mapping[str, Any],
+        header: Mapping[str, object],
         payload: Bytes,
         priority: Priority,
         now: float | None,

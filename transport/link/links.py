@@ -160,8 +160,8 @@ class Links:
         """End the newest link of the fullest network, if the newcomer's networks are less full.
 
         So one owner with many peer ids or addresses does not keep others out. Fullness is the
-        number of links divided by the network's multiple (`networks.networks`). Links that this node
-        dialled stay, and so do relayed ones, because relays limit those.
+        number of links divided by the network's multiple (`networks.networks`). Links that this
+        node dialled stay, and so do relayed ones, because relays limit those.
         """
         links = self.all()
         if len(links) < self._limits.links:  # a link that has ended is still being removed

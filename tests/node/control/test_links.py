@@ -11,6 +11,7 @@ from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.nat.punch.outcome import Outcome, Result, StrategyOutcome, failed
+from shoal.transport.relay.book import Asker
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 from tests.transport.fleet import make_node, running
@@ -108,6 +109,6 @@ async def test_relaying() -> None:
     }  # fmt: skip
     limits = RelayLimits(volunteer=True, rate=5_000)
     dialer = Dialer(host, endpoint, relaying=limits)
-    dialer.relaying.book.reserve("peer", "5.5.5.5", 0.0, member=True)
+    dialer.relaying.book.reserve(Asker("peer", "5.5.5.5", 0.0), 0.0)
     view = relaying_view(dialer)
     assert (view["on"], view["rate"], view["places"]) == (True, 5_000, 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -23,15 +23,28 @@ from .mapping import (
     scope_of,
 )
 
-Match = Callable[[bytes], Any]
-"""A function that decodes a datagram into the awaited reply; None if it is another datagram."""
+T = TypeVar("T")
 
 
-class _Waiter:
-    def __init__(self, match: Match) -> None:
-        self.match = match
-        self.answer: Any = None
+class _Waiter(Generic[T]):
+    """A request whose reply has not come. `match` decodes a datagram into the awaited reply; None
+    if it is another datagram."""
+
+    def __init__(self, match: Callable[[bytes], T | None]) -> None:
+        self._match = match
+        self.answer: T | None = None
         self.came = trio.Event()
+
+    def take(self, data: bytes) -> None:
+        """Take a datagram, if it is the awaited reply."""
+        found = self._match(data)
+        if found is not None and not self.came.is_set():
+            self.answer = found
+            self.came.set()
+
+
+class _Takes(Protocol):
+    def take(self, data: bytes) -> None: ...
 
 
 class _Clock:
@@ -66,7 +79,7 @@ class PortControl:
         self._on_news = on_news
         self._socket: Datagrams | None = None
         self._news: Datagrams | None = None
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_Takes] = []
 
     async def open(self, nursery: trio.Nursery) -> None:
         """Receive in `nursery` until `close`. Raises HostError if no socket can be opened."""
@@ -114,17 +127,14 @@ class PortControl:
             self._on_news()
             return
         for waiter in self._waiters:
-            found = waiter.match(data)
-            if found is not None and not waiter.came.is_set():
-                waiter.answer = found
-                waiter.came.set()
+            waiter.take(data)
 
     def send(self, data: bytes) -> None:
         """Send a datagram once, without waiting for a reply."""
         if self._socket is not None:
             self._socket.send(data, (self.gateway, natpmp.PORT))
 
-    async def ask(self, data: bytes, match: Match) -> Any:
+    async def ask(self, data: bytes, match: Callable[[bytes], T | None]) -> T | None:
         """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
         waiter = _Waiter(match)
         self._waiters.append(waiter)

@@ -1,6 +1,7 @@
 """One side of a punching attempt: its checks and dials in up to three rounds, and their outcome."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -36,38 +37,38 @@ _PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
 _WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: PathKind.MAPPED}
 
 
-class Attempt:
-    """One side of an attempt. `client` says whether this side is the TLS and QUIC client, and
-    chooses the pair: it has the smaller peer id. `offering` says whether it made the offers,
-    `thrifty` that it makes no search."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of one side in an attempt."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        peer: PeerId,
-        seen: Seen,
-        *,
-        name: bytes,
-        client: bool,
-        offering: bool,
-        thrifty: bool = False,
-    ) -> None:
+    name: bytes
+    """The attempt's name, the same on both sides."""
+    client: bool
+    """Whether this side is the TLS and QUIC client, and chooses the pair: it has the smaller peer
+    id."""
+    offering: bool
+    """Whether this side makes the offers."""
+    thrifty: bool = False
+    """Whether this side makes no search."""
+
+
+class Attempt:
+    """One side of an attempt to open a direct path to `peer`."""
+
+    def __init__(self, tools: Tools, peer: PeerId, seen: Seen, part: Part) -> None:
         self.peer = peer
-        self.name = name
-        self.client = client
-        self.offering = offering
-        self.thrifty = thrifty
+        self.part = part
+        self.name = part.name
         self.round = 0
         self.plan = Plan.CHECKS
         self._theirs: Offer | None = None  # the peer's latest offer or answer
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
-            name,
-            controlling=client,
-            secret=self.secret,
-            may_probe=self._may_check,
-            spend=self._spend,
+            part.name,
+            self.secret,
+            self,
+            controlling=part.client,
             entropy=tools.host.entropy,
             limits=tools.limits,
         )
@@ -145,7 +146,7 @@ class Attempt:
         self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, PathKind.PUNCHED)
-        self.plan = plan(mine.nat, theirs.nat, search=not self.thrifty)
+        self.plan = plan(mine.nat, theirs.nat, search=not self.part.thrifty)
         if self.plan not in SEARCHES or mine.busy or theirs.busy:
             self._tools.searching.discard(self.name)
         await trio.sleep_until(at)
@@ -162,10 +163,12 @@ class Attempt:
         """Whether the peer may be at an IP address, so that datagrams may be sent to it."""
         return may_probe(ip, self._seen)
 
-    def _may_check(self, ip: str) -> bool:
+    # What checks may be sent (`Permits`).
+
+    def may_check(self, ip: str) -> bool:
         return ip in self._unseen or self.may_be_at(ip)
 
-    def _spend(self, ip: str, now: float) -> bool:
+    def spend(self, ip: str, now: float) -> bool:
         budget = self._tools.budget
         if ip in self._unseen and ip not in self.checks.proven:
             return budget.unseen(ip, now)
@@ -203,9 +206,8 @@ class Attempt:
                 schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
-            place = main[0] if main else None
-            first = self.offering
-            schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
+            pairs = schedule.Comb(mine.fresh, theirs.comb, main[0] if main else None)
+            schedule.comb(checks, pairs, at, step, first=self.part.offering)
         schedule.ordinary(checks, remote, at)
 
     def told(self, theirs: Offer) -> None:
@@ -219,7 +221,7 @@ class Attempt:
 
     def may_need_search(self, mine: Nat) -> bool:
         """Return whether a search may be due in the next round. Each attempt has one."""
-        if self.thrifty or self.searched:
+        if self.part.thrifty or self.searched:
             return False
         if self._theirs is None:
             return mine.hard or mine.strict
@@ -275,7 +277,7 @@ class Attempt:
     def _on_chosen(self, chosen: Chosen[Socket]) -> None:
         self._choice = chosen
         self._kept = chosen.socket
-        if self.client and self._nursery is not None:
+        if self.part.client and self._nursery is not None:
             self._nursery.start_soon(self._dial_udp, chosen)
 
     async def _dial_udp(self, chosen: Chosen[Socket]) -> None:
@@ -303,7 +305,7 @@ class Attempt:
 
     def expects(self, place: Place) -> bool:
         """Whether a QUIC connection accepted from there belongs to this attempt."""
-        return not self.client and self._choice is not None and self._choice.place == place
+        return not self.part.client and self._choice is not None and self._choice.place == place
 
     def arrived(self, pipe: QuicByteStream) -> None:
         """Note that the peer's QUIC connection has come, on the chosen pair."""
@@ -340,7 +342,7 @@ class Attempt:
 
     def _deliver(self, pipe: ByteStream, strategy: str, path_kind: PathKind) -> None:
         self._work(strategy)
-        self._tools.on_byte_stream(pipe, self.peer, self.client, path_kind)
+        self._tools.on_byte_stream(pipe, self.peer, self.part.client, path_kind)
 
     def _work(self, strategy: str) -> None:
         if self._strategies.get(strategy, _FRESH).result is not Result.WORKED:

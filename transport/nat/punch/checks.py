@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from ...host.datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
@@ -66,22 +66,30 @@ class _Pair(Generic[S]):
         return not self.lan, ":" not in self.place[0], self.rtt if self.rtt is not None else inf
 
 
+class Permits(Protocol):
+    """Limits on the datagrams of checks."""
+
+    def may_check(self, ip: str) -> bool:
+        """Return whether an address may be sent to at all."""
+
+    def spend(self, ip: str, now: float) -> bool:
+        """Count one datagram. Return False if it must not be sent."""
+
+
 class Checks(Generic[S]):
     """Checks of one side in one attempt.
 
     `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
-    once the peer has replied) outgoing ones. `may_probe(ip)` says whether an address may be sent to
-    at all. `spend(ip, now)` counts each datagram and may forbid it.
+    once the peer has replied) outgoing ones. `permits` limits what is sent.
     """
 
     def __init__(
         self,
         name: bytes,
+        secret: bytes,
+        permits: Permits,
         *,
         controlling: bool,
-        secret: bytes,
-        may_probe: Callable[[str], bool],
-        spend: Callable[[str, float], bool],
         entropy: Callable[[int], bytes],
         limits: PunchLimits,
     ) -> None:
@@ -95,8 +103,7 @@ class Checks(Generic[S]):
         self.mapped: dict[S, Place] = {}  # where the peer last saw each of our sockets
         self.proven: set[str] = set()
         """IP addresses from which the peer has replied to a check."""
-        self._may_probe = may_probe
-        self._spend = spend
+        self._permits = permits
         self._entropy = entropy
         self._limits = limits
         self._pairs: dict[tuple[S, Place], _Pair[S]] = {}
@@ -141,7 +148,7 @@ class Checks(Generic[S]):
         heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
-        if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
+        if len(self._pairs) >= self._limits.pairs or not self._permits.may_check(place[0]):
             return None
         pair = self._pairs[socket, place] = _Pair(socket, place, lan)
         return pair
@@ -201,7 +208,11 @@ class Checks(Generic[S]):
             self._schedule(pair, now + limits.repeat_s[pair.sent - 1])
 
     def _request(self, socket: S, place: Place, now: float, *, use: bool = False) -> None:
-        if self.theirs is None or not self._may_probe(place[0]) or not self._spend(place[0], now):
+        if (
+            self.theirs is None
+            or not self._permits.may_check(place[0])
+            or not self._permits.spend(place[0], now)
+        ):
             return
         transaction = self._entropy(TRANSACTION_BYTES)
         if len(self._pending) >= self._limits.pending:
@@ -258,7 +269,7 @@ class Checks(Generic[S]):
     ) -> None:
         """Reply to an authentic request, once, and only at an address that may be probed. Otherwise
         an attacker could replay a request and make us send to an address of its choice."""
-        if not authentic(data, message, self.secret) or not self._may_probe(source[0]):
+        if not authentic(data, message, self.secret) or not self._permits.may_check(source[0]):
             self.refused += 1
             return
         if message.transaction in self._requests:
@@ -270,7 +281,7 @@ class Checks(Generic[S]):
         self.heard += 1
         if self.heard == 1:
             self._forget_shots()
-        if self._spend(source[0], now):
+        if self._permits.spend(source[0], now):
             answer = Message(Kind.SUCCESS, message.transaction, mapped=source)
             self._out.append(Send(socket, encode(answer, self.secret), source))
         pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from ...defaults import LOW_PORT
 from ...host.datagrams import Place
@@ -54,10 +54,10 @@ class Offer:
         return [place for place in self.comb if place is not None]
 
 
-def encode(offer: Offer) -> dict[str, Any]:
+def encode(offer: Offer) -> dict[str, object]:
     """Return the header of a call, or of its reply."""
     nat = offer.nat
-    header: dict[str, Any] = {
+    header: dict[str, object] = {
         "a": offer.name,
         "r": offer.round,
         "k": offer.secret,
@@ -78,7 +78,7 @@ def encode(offer: Offer) -> dict[str, Any]:
     return header
 
 
-def decode(header: Mapping[str, Any]) -> Offer | None:
+def decode(header: Mapping[str, object]) -> Offer | None:
     """Decode a peer's offer or answer. None if anything has a wrong type or is out of bounds."""
     name, number, secret = header.get("a"), header.get("r"), header.get("k")
     if not isinstance(name, bytes) or len(name) != defaults.ATTEMPT_BYTES:

@@ -25,7 +25,7 @@ from ...link.calls import Answer, Call, Refusal, Reply
 from ...udp.quic import QuicByteStream
 from ..reach import stun
 from . import defaults
-from .attempt import FUTILE, Attempt
+from .attempt import FUTILE, Attempt, Part
 from .needs import Channel, Knowledge, Serves, Socket, Tools
 from .offer import Offer, decode, encode
 from .outcome import Outcome, Result, failed
@@ -169,14 +169,14 @@ class Puncher:
             mine.counting,
             _UNKNOWN_RTT_S if rtt is None else rtt,
             mine.search,
-            attempt.thrifty,
+            attempt.part.thrifty,
             mine.busy,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         if number == 1:
             # An offer that is to be answered has a time limit.
-            with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
+            with trio.move_on_after(inf if attempt.part.offering else self.limits.observe_s):
                 await self._look(attempt.peer)
         attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
@@ -237,7 +237,7 @@ class Puncher:
     def _refusal_of(self, offer: Offer, peer: PeerId) -> str | None:
         attempt = self._attempts.get(peer)
         if attempt is not None:
-            fits = not attempt.offering and attempt.name == offer.name
+            fits = not attempt.part.offering and attempt.name == offer.name
             if not fits or offer.round != attempt.round + 1 or offer.round > self.limits.rounds:
                 return "busy"
         elif offer.round != 1:
@@ -269,10 +269,7 @@ class Puncher:
             self._tools,
             peer,
             self._knowledge.seen(peer),
-            name=name,
-            client=self._endpoint.peer < peer,
-            offering=offering,
-            thrifty=thrifty,
+            Part(name, self._endpoint.peer < peer, offering, thrifty),
         )
 
     def _take_part(self, attempt: Attempt) -> None:
@@ -346,7 +343,7 @@ class Puncher:
         """Whether this side is the TLS client on an accepted TCP connection. Returns at once,
         unless the address is being punched. Raises the errors of `Pipe.wait_readable`."""
         for attempt in self._all():
-            if attempt.client and attempt.may_be_at(pipe.remote[0]):
+            if attempt.part.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
                     return False
                 attempt.met("tcp")

@@ -1,6 +1,7 @@
 """Schedule of one round's checks, which depends on the NATs of both sides. No I/O."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ...host.datagrams import Datagrams, Place
@@ -37,28 +38,28 @@ def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> 
         checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
 
 
-def comb(
-    checks: Checks[Socket],
-    mine: Sequence[Datagrams],
-    theirs: Sequence[Place | None],
-    main: Place | None,
-    at: float,
-    step: float,
-    *,
-    first: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Comb:
+    """Fresh sockets of both sides, of which each of `mine` is paired with one of `theirs`. A side
+    without fresh sockets uses its port's own, whose address `main` the other side knows."""
+
+    mine: Sequence[Datagrams]
+    theirs: Sequence[Place | None]
+    main: Place | None
+
+
+def comb(checks: Checks[Socket], pairs: Comb, at: float, step: float, *, first: bool) -> None:
     """Check pairs of fresh sockets one after the other. The two sides use opposite orders.
 
     So in the first pair one side is early by six steps, and in the last pair the other side is. A
     packet that comes too early may spoil a port (docs/spec/punch.md). Unless the clocks
     are too far apart, no packet comes too early in at least one pair.
-
-    A side without fresh sockets uses its port's own, whose address `main` the other side knows.
     """
+    mine, theirs = pairs.mine, pairs.theirs
     count = max(len(mine), len(theirs))
     for i in range(count):
         socket: Socket = mine[i] if i < len(mine) else None
-        place = theirs[i] if i < len(theirs) else main
+        place = theirs[i] if i < len(theirs) else pairs.main
         if place is not None:
             checks.pair(socket, place, at=at + step * (i if first else count - 1 - i))
 

@@ -1,7 +1,7 @@
 """Client of dial-backs: asks a peer to dial an address of this node, pays if asked, and listens."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -24,7 +24,7 @@ class Peer(Protocol):
     async def call(
         self,
         method: str,
-        header: Mapping[str, Any] = ...,
+        header: Mapping[str, object] = ...,
         payload: Bytes = ...,
         *,
         priority: Priority = ...,

@@ -10,7 +10,6 @@ rate limiters bound the rest.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...host.datagrams import Place
 from ...identity import PeerId
@@ -28,13 +27,13 @@ class Wanted:
     nonce: bytes
 
     @property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """The header of the call that requests this dial-back."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
-def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
+def parse_wanted(header: Mapping[str, object]) -> Wanted | None:
     """Parse the header of a peer's request for a dial-back. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")

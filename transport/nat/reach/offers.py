@@ -5,7 +5,6 @@ This has the wire form of `reach.observe` (docs/spec/reach.md), and the choice a
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...identity import PeerId
 from ...networks import is_public, region
@@ -20,12 +19,12 @@ class Offer:
     dials: bool = False
 
     @property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """The header of a reply with this offer."""
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
-def parse_offer(header: Mapping[str, Any]) -> Offer:
+def parse_offer(header: Mapping[str, object]) -> Offer:
     """Parse the offer in a peer's reply. Malformed parts offer nothing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:

@@ -1,6 +1,5 @@
 """Services of a node for other nodes' measurements: tells where it sees them, and dials back."""
 
-from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import trio
@@ -11,7 +10,7 @@ from ...host.datagrams import Datagrams, Place
 from ...host.seam import Host
 from ...link.calls import Call, Handler, Reply
 from . import stun
-from .dialler import Dialler, SeenAt
+from .dialler import Dialler
 from .looking import StunPort
 from .observer import Responder
 from .offers import Offer
@@ -27,7 +26,7 @@ class Handles(Protocol):
 class Volunteer:
     """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
-    If it is not `willing`, it offers nothing and does nothing.
+    `dialler` makes the dial-backs. Without it this node offers nothing and does nothing.
     """
 
     def __init__(
@@ -35,20 +34,18 @@ class Volunteer:
         host: Host,
         endpoint: Handles,
         udp: StunPort | None,
-        seen_at: SeenAt,
-        willing: bool,
-        outside: Callable[[], Iterable[str]] = tuple,
+        dialler: Dialler | None,
         guard: Guard | None = None,
     ) -> None:
         self._host = host
         self._guard = guard or Guard()
         self._udp = udp
-        self._willing = willing
+        self._willing = dialler is not None
         self._responder = Responder()
         self._second: Datagrams | None = None
         endpoint.handle("reach.observe", self._on_observe)
-        if willing:
-            endpoint.handle("reach.dialback", Dialler(host, seen_at, outside).serve)
+        if dialler is not None:
+            endpoint.handle("reach.dialback", dialler.serve)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve a second port, which shows askers what a mapping depends on. The port is optional:
