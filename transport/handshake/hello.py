@@ -322,28 +322,6 @@ class OpenSwarm(_BySecret):
             self._invitations.used(secret.ident)
 
 
-class SwarmKey(_BySecret):
-    """Admission of peers that prove the key (16 bytes or more) or an invitation of this node."""
-
-    open = False
-
-    def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
-        if len(key) < 16:
-            raise ValueError("a swarm key needs at least 16 bytes")
-        self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
-        self.secret = Secret(SWARM, b"", key)
-        self._invitations = invitations
-
-    def find(self, kind: str, ident: bytes) -> Secret | None:
-        if kind == SWARM:
-            return self.secret if not ident else None
-        return invited(self._invitations, kind, ident)
-
-    def used(self, secret: Secret) -> None:
-        if secret.kind == INVITATION and self._invitations is not None:
-            self._invitations.used(secret.ident)
-
-
 class Invited(_BySecret):
     """Admission of a node that joins: it proves an invitation's key (10 bytes or more) when it
     dials, and lets no peer in. `swarm` is the only one that it can join; an inviter in another

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from shoal.transport.errors import CallRefused
-from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority
@@ -28,6 +28,7 @@ from shoal.transport.relay.service import RelayService
 from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.pipes import read, receive, write
 from tests.transport.relay.circuits import FAST, relayed, secure
+from tests.transport.swarmkey import SwarmKey
 
 pytestmark = pytest.mark.trio
 

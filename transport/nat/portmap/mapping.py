@@ -133,12 +133,6 @@ class Mapping:
     def scope(self) -> Scope:
         return scope_of(self.address)
 
-    @property
-    def double_nat(self) -> bool:
-        """Whether the mapped address is itself behind a NAT, so that only hosts behind that NAT
-        can use the mapping."""
-        return self.scope is not Scope.PUBLIC
-
     def same_place(self, other: "Mapping | None") -> bool:
         """Return whether both have the same address, ports, protocol and gateway."""
         return other is not None and (
