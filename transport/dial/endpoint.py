@@ -19,8 +19,7 @@ from ..guard import Guard, mishap_of
 from ..handshake.certificate import Certificate
 from ..handshake.hello import Admission
 from ..handshake.meeting import Connected, Door
-from ..handshake.secured import SecureStream
-from ..handshake.securing import first_bytes, secure
+from ..handshake.secured import SecureStream, first_bytes, secure
 from ..host.seam import Host
 from ..identity import Identity, PeerId
 from ..lane.shaper import Shaper

@@ -27,9 +27,9 @@ from shoal.transport.nat.punch.needs import Own, Tools
 from shoal.transport.nat.punch.outcome import Outcome
 from shoal.transport.nat.punch.predict import Nat
 from shoal.transport.nat.punch.puncher import Puncher
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.reachability import Behaviour
 from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.volunteer import Responder
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
 
