@@ -64,7 +64,7 @@ def _sha256_of(certificate: RTCCertificate) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FarEnd:
-    """The other end of a channel: the SHA-256 of its DTLS certificate, and its SCTP port."""
+    """Parameters of the other end: the SHA-256 of its DTLS certificate, and its SCTP port."""
 
     fingerprint: bytes
     sctp_port: int

@@ -39,7 +39,7 @@ class Acceptor:
     serve: Callable[[trio.SocketStream, bytes], Awaitable[None]]
     """Serves an accepted connection, of which the given bytes were read already."""
     serve_circuit: Callable[[ByteStream, bytes], Awaitable[object]] | None = None
-    """The same for a circuit. None if the protocol does not come through circuits."""
+    """Serves a circuit in the same way. None if the protocol does not come through circuits."""
     lasting: bool = False
     """Whether it may serve for longer than a handshake. It then has bounds of its own; otherwise
     its connections count as half open."""

@@ -20,7 +20,7 @@ AddressBook = Callable[[PeerId], Sequence[Address]]
 """Returns the addresses at which a peer says it can be reached, as far as they are trusted."""
 
 
-class Plan(Protocol):
+class AttemptPlan(Protocol):
     """The strategies, as connection attempts need them."""
 
     book: AddressBook
@@ -43,7 +43,7 @@ class ConnectionAttempts:
         self,
         host: Host,
         endpoint: Endpoint,
-        plan: Plan,
+        plan: AttemptPlan,
     ) -> None:
         self.nursery: trio.Nursery | None = None
         self._host = host

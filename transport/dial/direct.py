@@ -16,16 +16,16 @@ from ..networks import may_dial_port, path_kind_to
 from .endpoint import Endpoint
 
 
-class Trusting(ByteStream, Protocol):
+class UdpByteStream(ByteStream, Protocol):
     """A byte stream over UDP, on which more may be sent once its peer is authenticated."""
 
     def trust(self) -> None: ...
 
 
-class Dials(Protocol):
+class DialsUdp(Protocol):
     """A UDP port that dials (`udp.port.UdpPort`)."""
 
-    async def dial(self, place: Place, *, timeout: float) -> Trusting:
+    async def dial(self, place: Place, *, timeout: float) -> UdpByteStream:
         """Open a byte stream within `timeout` seconds. Raises OSError."""
         ...
 
@@ -37,7 +37,7 @@ class Direct:
     repeats its datagrams to a host that does not answer.
     """
 
-    def __init__(self, endpoint: Endpoint, udp: Dials | None) -> None:
+    def __init__(self, endpoint: Endpoint, udp: DialsUdp | None) -> None:
         self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
         """Returns whether other members see a peer at an IP address (`Vouching.is_seen`)."""
         self._endpoint = endpoint

@@ -14,7 +14,7 @@ Places = tuple[tuple[str, int], ...]
 """IP addresses and ports."""
 
 
-class Serves(Protocol):
+class ServesUdp(Protocol):
     """A UDP port (`udp.port.UdpPort`)."""
 
     port: int
@@ -30,7 +30,7 @@ class Ports:
     """Opener of the listening ports of the endpoint and of UDP. `without_udp` says why there is no
     UDP port although there should be."""
 
-    def __init__(self, endpoint: Endpoint, udp: Serves | None) -> None:
+    def __init__(self, endpoint: Endpoint, udp: ServesUdp | None) -> None:
         self.without_udp = ""
         self._endpoint = endpoint
         self._udp = udp
@@ -84,7 +84,7 @@ class Ports:
 
     async def _run_udp(
         self,
-        udp: Serves,
+        udp: ServesUdp,
         scope: trio.CancelScope,
         addresses: list[str],
         port: int,

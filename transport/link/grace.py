@@ -10,7 +10,7 @@ from .paths import LinkPaths
 from .shared import Shared
 
 
-class Searching(Protocol):
+class SearchingLink(Protocol):
     """A link, as its grace period needs it."""
 
     @property
@@ -33,7 +33,7 @@ class Grace:
         self,
         shared: Shared,
         paths: LinkPaths,
-        link: Searching,
+        link: SearchingLink,
     ) -> None:
         self.quiet = False
         self._host = shared.host

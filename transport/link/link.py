@@ -37,7 +37,7 @@ from .streams import Streams
 _EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """The owner of a node's links, as one of them needs it (`Links`)."""
 
     async def rescue(self, link: "Link") -> str | None:
@@ -93,7 +93,7 @@ class Link:
         shared: Shared,
         lane: Lane,
         identities: Identities,
-        owner: Owner,
+        owner: LinkOwner,
         *,
         brief: bool = False,
     ) -> None:
@@ -110,7 +110,7 @@ class Link:
         self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether the owner was told of a doubt that still lasts
+        self._doubted = False  # whether the owner knows of a doubt that still lasts
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()  # wakes `_tend`

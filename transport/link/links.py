@@ -49,7 +49,7 @@ class Links:
         shared: Shared,
         rescue: Callable[[Link], Awaitable[str | None]],
     ) -> None:
-        """`rescue` is `Owner.rescue` of all links."""
+        """`rescue` is that of `LinkOwner` for all links."""
         self.handlers = shared.handlers
         self.listeners = Listeners()
         self.briefly: Counter[PeerId] = Counter()  # peers being dialled for a few questions only
@@ -234,7 +234,7 @@ class Links:
         )
         return link
 
-    # What a link needs of its owner (`Owner`).
+    # Used by links (`LinkOwner`).
 
     async def rescue(self, link: Link) -> str | None:
         return await self._rescue(link)

@@ -19,7 +19,7 @@ from .status import PathStatus
 from .writer import Writer
 
 
-class Carried(Protocol):
+class CarriedLink(Protocol):
     """A link, as its paths need it. Its silence is noticed at once while it is `attended`."""
 
     identities: Identities
@@ -46,7 +46,7 @@ class LinkPaths:
         self,
         shared: Shared,
         lane: Lane,
-        link: Carried,
+        link: CarriedLink,
     ) -> None:
         self.used: LinkPath | None = None
         self.address: Place = ("", 0)

@@ -333,7 +333,7 @@ class Dialer:
             self._changed()
             version = await self.reach.changed(version)
 
-    # What connection attempts and circuits need (`Plan`, `Improves`).
+    # Used by connection attempts and circuits (`AttemptPlan`, `Improves`).
 
     def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
         """Return what to try, and when. With `own`, this node's own relays as well."""
