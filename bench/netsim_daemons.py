@@ -23,12 +23,13 @@ from random import Random
 from typing import Any
 
 import trio
-from worlds.earlier import TODAY, answer, checkout, measured
+from worlds.earlier import TODAY, answer, checkout, measured, moved
 
 from shoal.netsim.daemons.daemon import Daemon
 from shoal.netsim.host import Host
-from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
+
+specs = moved("shoal.netsim.network.link", "shoal.netsim.link")
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
@@ -40,9 +41,9 @@ DIALLED = 12, 16  # links up to which a daemon of that commit dials, of many hos
 # the same. A swarm idles from when none of them dials any more.
 TOLD = 24
 GOALS = {"virtual_per_real_over_base": 0.8, "mib_per_host": 4.0, "boot_cpu_over_base": 1.5}
-HOME = LinkSpec(
-    PipeSpec(0.008, jitter=0.004, rate=2.5e6, loss=0.0005),
-    PipeSpec(0.002, rate=12.5e6, loss=0.0005),
+HOME = specs.LinkSpec(
+    specs.PipeSpec(0.008, jitter=0.004, rate=2.5e6, loss=0.0005),
+    specs.PipeSpec(0.002, rate=12.5e6, loss=0.0005),
 )
 
 

@@ -22,12 +22,13 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 import trio
-from worlds.earlier import TODAY, answer, checkout, environment, measured
+from worlds.earlier import TODAY, answer, checkout, environment, measured, moved
 
-from shoal.node.daemon.daemon import Node, run_node
-from shoal.node.settings.config import NodeConfig
 from shoal.transport.address import Address
-from shoal.transport.host.real import RealHost
+
+daemons = moved("shoal.node.daemon.daemon", "shoal.node.daemon")
+settings = moved("shoal.node.settings.config", "shoal.node.config")
+hosts = moved("shoal.transport.host.real", "shoal.transport.realhost")
 
 MEASURES = ("node", "tasks", "state", "dht", "transport")
 
@@ -41,8 +42,8 @@ MEETING_S = 300.0
 
 def daemon(folder: Path, number: int, known: tuple[Address, ...] = ()) -> Any:
     """Return a function that starts a daemon."""
-    config = NodeConfig(folder / str(number), LOOPBACK, 0, known, memory=2**30)
-    return partial(run_node, RealHost(), config, engine_factory=lambda *_: None)
+    config = settings.NodeConfig(folder / str(number), LOOPBACK, 0, known, memory=2**30)
+    return partial(daemons.run_node, hosts.RealHost(), config, engine_factory=lambda *_: None)
 
 
 async def crowd(port: int) -> None:
@@ -64,7 +65,7 @@ def other_side(root: Path, port: int) -> Iterator[None]:
             process.terminate()
 
 
-def sent(node: Node) -> int:
+def sent(node: Any) -> int:
     """Return the bytes that a node has sent over all its links."""
     return sum(link.status.bytes_out for link in node.endpoint.links())
 
@@ -74,7 +75,7 @@ async def look(root: Path, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-idle-") as folder:
         async with trio.open_nursery() as nursery:
-            node: Node = await nursery.start(daemon(Path(folder), 0))
+            node = await nursery.start(daemon(Path(folder), 0))
             with other_side(root, node.endpoint.port):
                 with trio.fail_after(MEETING_S):
                     while len(node.endpoint.links()) < LINKS:  # noqa: ASYNC110

@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +40,20 @@ def checkout(commit: str = BASE) -> Iterator[Path]:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="tar")
         yield Path(folder)
+
+
+def moved(*names: str) -> Any:
+    """Import a module by the first of these names that exists.
+
+    A script that also runs the code of a former commit needs this for each module that has moved.
+    """
+    for name in names[:-1]:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or name):
+                raise  # the module exists, but something that it imports does not
+    return import_module(names[-1])
 
 
 def environment(root: Path) -> dict[str, str]:

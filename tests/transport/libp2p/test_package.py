@@ -84,7 +84,7 @@ def test_only_some_modules_of_the_package_are_imported() -> None:
         + """
 import sys
 from concurrent.futures import ThreadPoolExecutor
-import shoal.transport.dial.dialer, shoal.transport.libp2p.client
+import shoal.transport.strategies.dialer, shoal.transport.libp2p.client
 from shoal.transport.address import Address
 from shoal.transport.libp2p.package import encode_address, package
 

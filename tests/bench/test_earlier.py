@@ -1,0 +1,37 @@
+"""Tests that the scripts that compare with a former commit still run its code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.worlds.earlier import BASE, TODAY, checkout, environment
+
+SCRIPTS = [
+    path.stem
+    for path in sorted((TODAY / "bench").glob("*.py"))
+    if "worlds.earlier" in path.read_text()
+]
+
+
+def test_a_script_compares_with_a_former_commit() -> None:
+    assert "netsim_daemons" in SCRIPTS and "node_idle" in SCRIPTS
+
+
+def test_scripts_import_the_code_of_the_former_commit() -> None:
+    found = subprocess.run(
+        ["git", "cat-file", "-e", BASE], cwd=TODAY, capture_output=True, check=False
+    )
+    if found.returncode:
+        pytest.skip("the former commit is not in this clone")
+    program = f"import {', '.join(SCRIPTS)}, shoal; print(shoal.__file__)"
+    with checkout() as root:
+        places = environment(root)
+        places["PYTHONPATH"] += f":{TODAY / 'bench'}"
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=root, env=places, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).is_relative_to(root)
