@@ -187,7 +187,7 @@ is sent to it, except to `HTTPS_PORT`."""
 RATE_KEYS: Final = 4096
 """Number of keys (peers or networks) for which a rate limiter remembers a rate (rates.py)."""
 
-# Peers: bounds on input from peers that have not proven anything yet.
+# Bounds on input from peers that are not authenticated yet.
 ADDRESS_LETTERS: Final = 400
 CERTIFICATE_BYTES: Final = 4 * KIB
 TLS_HANDSHAKE_BYTES: Final = 64 * KIB

@@ -61,8 +61,9 @@ class Guard:
 
         If the block raises an unexpected exception, the guard calls `end` and ends the link to the
         peer. It then suppresses the exception or, if `instead` is given, raises the error that
-        `instead` returns. Some exceptions always pass through, because callers handle them: with
-        `instead`, every ShoalError and errors of the type that `instead` returns.
+        `instead` returns. Errors of this machine always pass through. If `instead` is given,
+        ShoalErrors and errors of the type that `instead` returns also pass through, because callers
+        handle them.
         """
         return _Around(self, who, end, instead)
 

@@ -65,7 +65,8 @@ class Limits:
     grace_s: float = defaults.GRACE_S
     """Seconds without a byte from the peer after which a link that has no connection ends."""
     hold_s: float = defaults.HOLD_S
-    """The same time, in seconds, for a link on which calls, replies or streams are open."""
+    """Seconds without a byte from the peer after which a link that has no connection, but has open
+    calls, replies or streams, ends."""
 
 
 class Sources:

@@ -155,8 +155,8 @@ def targets(ip: str) -> tuple[Network, ...]:
 def networks(ip: str) -> tuple[Network, ...]:
     """Return the networks of an address that may belong to one owner, smallest first.
 
-    For IPv4 these are its /24 and /16, for IPv6 its /64, /56, /48 and /32. What is limited by
-    source counts against each of them, because one owner may have many small networks. All loopback
+    For IPv4 these are its /24 and /16, for IPv6 its /64, /56, /48 and /32. A limit by source
+    applies to each of these networks, because one owner may have many small networks. All loopback
     addresses share one network, and all invalid ones share another.
     """
     packed = _packed(ip)
@@ -171,7 +171,7 @@ def _packed(ip: str) -> bytes | None:
     """Return the address that `parse_ip` returns, as 4 or 16 bytes. Return None if the text is not
     an IP address.
 
-    Each connection of a flood may come from a new address and calls this function, and the
+    This function is fast because in a flood each connection may come from a new address. The
     `ipaddress` module would take several times as long. The functions of `trio.socket` used here
     only convert text and do no I/O.
     """

@@ -152,7 +152,7 @@ class Carrier:
             self._wire.close()  # aiortc's handshake may ignore a cancellation (asyncio.wait_for)
             connecting.cancel()
             await asyncio.wait([connecting])
-        await asyncio.wait([asyncio.ensure_future(self._stop())])  # ignores exceptions
+        await asyncio.wait([asyncio.ensure_future(self._stop())])  # `wait` ignores exceptions
         self._wire.close()
 
     async def _connect(self) -> None:

@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response to a request."""
+    """An HTTP response: its status, body and headers."""
 
     status: int
     body: bytes = b""

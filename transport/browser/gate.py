@@ -44,12 +44,12 @@ class GateStatus:
     """Figures for the user. `browsers` and `joining` are present numbers; the others count since
     the start."""
 
-    browsers: int
-    joining: int
-    proven: int
-    bad_proofs: int
-    breaches: int
-    refused: int
+    browsers: int  # have proven their peer ids
+    joining: int  # have received an answer but not proven their peer ids yet
+    proven: int  # successful attempts to join
+    bad_proofs: int  # attempts with a proof that was not valid
+    breaches: int  # channels closed because the browser violated the protocol
+    refused: int  # HTTP requests answered with an error status
 
 
 class Gate:

@@ -46,8 +46,8 @@ class Counts:
     """Results of browsers' attempts to join, counted since the start."""
 
     proven: int = 0
-    bad_proofs: int = 0
-    breaches: int = 0
+    bad_proofs: int = 0  # proofs that were not valid
+    breaches: int = 0  # channels closed because the browser violated the protocol
 
 
 class Visits:

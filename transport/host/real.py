@@ -47,7 +47,7 @@ _BLOCK = 4096  # bytes; direct writes must be aligned to this on common disks
 
 
 def _sync(paths: Iterable[Path]) -> None:
-    """Sync files or folders to disk. Those that no longer exist are skipped."""
+    """Sync files or folders to disk. Skip paths that no longer exist."""
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)

@@ -52,7 +52,7 @@ LABELS: Final = 1024
 """Number of labels in all names of a message, counted after following pointers. With pointers, a
 message of 2 kB could encode 16,000 labels."""
 TEXT_BYTES: Final = 1024
-"""Longest TXT record that is decoded, in bytes. Those of this project have about 90."""
+"""Longest TXT record that is decoded, in bytes. The TXT record of a node has about 90."""
 
 
 @dataclass(frozen=True, slots=True)

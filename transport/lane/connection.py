@@ -244,8 +244,8 @@ class Connection:
         return self.heard <= self._looked
 
     def ponged(self, offset: int, now: float) -> None:
-        """Process a pong: measure the round trip or, if it belongs to a probe behind bulk, the
-        queue. `offset` is the mark of its ping."""
+        """Process a pong. It measures the round trip or, if it belongs to a ping behind bulk, the
+        queueing delay. `offset` is the field by which a pong repeats the mark of its ping."""
         if self._probes and offset == self._probes[0] and self.yielding is not None:
             del self._probes[0]
             self.bulk_waits = False

@@ -109,8 +109,7 @@ class Cutter:
         return size, min(self._rest[5] & PRIORITY_MASK, BULK) if size > 5 else 0
 
     def feed(self, data: Bytes) -> Iterator[Frame]:
-        """Yield the frames that are complete once `data` is appended to what was received
-        before."""
+        """Append received bytes and yield the frames that are now complete."""
         return self._go_on(data) if self._rest else self._cut(data, 0)
 
     def _go_on(self, data: Bytes) -> Iterator[Frame]:

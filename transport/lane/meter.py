@@ -82,8 +82,8 @@ class Allowance:
         self._lent += size
 
     def settle(self, size: int) -> None:
-        """Charge the counted bytes to the shaper. `size` is what they became after encryption, in
-        bytes."""
+        """Charge the counted bytes to the shaper. `size` is the number of bytes sent after
+        encryption, including those that are not counted."""
         counted = sum(self._sent)
         if not counted:
             self._shaper.spend(Direction.UP, Flow.CONTROL, size - self._lent, self._now)

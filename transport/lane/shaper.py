@@ -2,9 +2,10 @@
 I/O.
 
 It uses token buckets in the manner of HTB (hierarchical token bucket). The node's cap of a
-direction is divided into shares, one for each traffic class. A class can always use its share. What
-it does not use is lent to the others, of which a more urgent class borrows first. A class may also
-have a ceiling of its own. Bulk therefore never delays a call, and calls never starve bulk.
+direction is divided into shares, one for each traffic class. A class can always use its share. The
+unused part of a share is lent to the other classes; of these, a more urgent class borrows first. A
+class may also have a ceiling of its own. Bulk therefore never delays a call, and calls never starve
+bulk.
 
 The bytes counted are those exchanged with the kernel, including TLS. IP and TCP headers, about 3 %
 of full packets, are not counted.
@@ -54,8 +55,9 @@ class Direction(IntEnum):
 
 
 SHARES: Final = {Flow.CONTROL: 0.3, Flow.ACTIVATION: 0.5, Flow.BULK: 0.15, Flow.RELAY: 0.05}
-"""Guaranteed part of a node's cap for each traffic class. What a class does not use is lent to the
-others, so the shares matter only if all classes together need more than the cap. Their sum is 1."""
+"""Guaranteed part of a node's cap for each traffic class. The unused part of a share is lent to the
+other classes, so the shares matter only if all classes together need more than the cap. Their sum
+is 1."""
 
 
 @dataclass(frozen=True, slots=True)

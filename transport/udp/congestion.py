@@ -37,7 +37,7 @@ the packet acknowledged by that delivery was sent, whether the sender had no mor
 
 
 class Phase(Enum):
-    """Phase of congestion control."""
+    """Phase of congestion control. Each comment says what the sender does in it."""
 
     STARTUP = "startup"  # doubles the rate until it reaches that of the path
     DRAIN = "drain"  # drains the queue that the startup has built
@@ -149,8 +149,8 @@ class DelayControl(QuicCongestionControl):
             self._round_lost += packet.sent_bytes
 
     def on_persistent_congestion(self) -> None:
-        """Restart in the startup phase: after all packets of a long time were lost, earlier
-        measurements are worthless."""
+        """Restart in the startup phase. All packets of a long period were lost, so earlier
+        measurements say nothing about the present path."""
         self._rates.clear()
         self.rate = self._last_rate = self._full_rate = 0.0
         self._full_rounds = 0

@@ -40,8 +40,8 @@ class Pacer:
         return now + max(defaults.WAKE_S, (1 - self._bucket) / rate)
 
     def update_after_send(self, now: float) -> None:
-        """Charge a packet of the largest size, because its size is not known yet. `settle` corrects
-        this."""
+        """Charge the largest packet size, because the size of the packet is not known yet. `settle`
+        corrects this."""
         self._bucket -= self.datagram_bytes
 
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:

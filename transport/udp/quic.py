@@ -75,7 +75,7 @@ class QuicByteStream:
     # Reading.
 
     def read_ready(self, size: int) -> bytes:
-        """See `ByteStream`."""
+        """Return 1 to `size` received bytes, as `ByteStream` specifies."""
         arrived = self._arrived
         if not arrived:
             self._check()
@@ -92,7 +92,7 @@ class QuicByteStream:
         return data
 
     async def wait_readable(self) -> None:
-        """See `ByteStream`."""
+        """Wait until a read can succeed, as `ByteStream` specifies."""
         self._check()
         if self._arrived or self._finished or self._lost:
             await trio.lowlevel.checkpoint()
@@ -103,7 +103,8 @@ class QuicByteStream:
     # Writing.
 
     def write_ready(self, data: memoryview) -> int:
-        """See `ByteStream`. Bytes leave at once, as far as the path accepts them."""
+        """Accept bytes for sending, as `ByteStream` specifies. They are sent at once, as far as
+        congestion control allows it."""
         self._check()
         if self._lost or self._ended:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -116,7 +117,7 @@ class QuicByteStream:
         return taken
 
     async def wait_writable(self) -> None:
-        """See `ByteStream`."""
+        """Wait until few bytes are unsent, as `ByteStream` specifies."""
         self._check()
         if self._lost or self.writable:
             await trio.lowlevel.checkpoint()
@@ -139,7 +140,7 @@ class QuicByteStream:
     # The end.
 
     def end(self) -> None:
-        """See `ByteStream`."""
+        """Close the sending side, as `ByteStream` specifies."""
         self._check()
         if self._lost:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -149,7 +150,7 @@ class QuicByteStream:
             self._flush()
 
     def close(self) -> None:
-        """See `ByteStream`."""
+        """Close both directions at once, as `ByteStream` specifies."""
         if self._closed:
             return
         self._closed = True

@@ -21,7 +21,7 @@ class Extra:
         return True
 
     def give_back(self, size: int) -> None:
-        """Return `size` bytes to the budget, because their connection has ended."""
+        """Add `size` bytes to the budget again, because the connection that used them has ended."""
         self.left += size
 
 
@@ -71,6 +71,6 @@ class Window:
         return self.limit
 
     def close(self) -> None:
-        """Return the memory by which the window has grown to the common budget."""
+        """Give the memory by which the window has grown back to the common budget."""
         self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
         self.bytes = min(self.bytes, self._limits.window_bytes)
