@@ -43,7 +43,10 @@ PARTS = {
     "transport/dial/rounds.py": {"self._one"},
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},
-    "state/membership/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
+    "state/membership/finding.py": {  # of `_check`, or of a call
+        "self._ask_by", "self._ask_each", "ask", "partial", "ask_itself",
+    },  # fmt: skip
+    "state/membership/probing.py": {"self._ask_itself", "ask_itself"},  # of `_check`
     "dht/kademlia/joining.py": {
         "self._probe_queued",
         "self._keep_fresh",
