@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from shoal.netsim.nat.punch import RELAY_PORT, Peer, Relay
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import DEFAULT, Draw, Population, build, draw, load
 from shoal.netsim.world import World
+
+from .punching import RELAY_PORT, Peer, Relay
 
 PUBLISHED: Final = (0.70, 0.071)
 """Success of DCUtR over 4.4 million attempts, and its spread."""

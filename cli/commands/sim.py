@@ -13,8 +13,8 @@ from ..errors import CommandError
 from ..options import Misused, example, json_option
 
 if TYPE_CHECKING:
+    from ...netsim.scenario.format.tables import Scenario
     from ...netsim.scenario.result import Result
-    from ...netsim.scenario.tables import Scenario
     from ..simulator.folder import RunFolder
 
 
@@ -27,7 +27,7 @@ class _Value(click.ParamType[Any]):
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        from ...netsim.scenario import units
+        from ...netsim.scenario.format import units
 
         try:
             return getattr(units, self.name)(value)

@@ -42,7 +42,7 @@ def _write(path: Path, rows: Rows) -> Path:
 
 
 def _metrics(result: "Result") -> Iterator[Sequence[Any]]:
-    from ...netsim.scenario.metrics import unit_of
+    from ...netsim.scenario.format.metrics import unit_of
 
     yield "metric", "unit", "value"
     for name, value in result.metrics.items():
@@ -60,7 +60,7 @@ def _series(result: "Result") -> Iterator[Sequence[Any]]:
 
 
 def _samples(result: "Result") -> Iterator[Sequence[Any]]:
-    from ...netsim.scenario.metrics import unit_of
+    from ...netsim.scenario.format.metrics import unit_of
 
     yield "metric", "unit", "value"
     for name, values in result.samples.items():

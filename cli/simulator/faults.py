@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ...netsim.netns.backend import KernelWorld
+    from ...netsim.scenario.format.tables import Scenario, Step
     from ...netsim.scenario.result import Happening
-    from ...netsim.scenario.tables import Scenario, Step
 
 STEPS: Final = ("crash", "restart", "cut", "link.down", "link.up", "partition", "heal")
 DROP: Final = """table ip {name} {{

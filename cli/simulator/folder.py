@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import CommandError
 
 if TYPE_CHECKING:
+    from ...netsim.scenario.format.tables import Scenario
     from ...netsim.scenario.result import Result
-    from ...netsim.scenario.tables import Scenario
 
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"

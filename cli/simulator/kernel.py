@@ -10,8 +10,8 @@ from ..errors import CommandError
 
 if TYPE_CHECKING:
     from ...netsim.netns.backend import KernelWorld
+    from ...netsim.scenario.format.tables import Expect, HostTable, Scenario
     from ...netsim.scenario.result import Result
-    from ...netsim.scenario.tables import Expect, HostTable, Scenario
 
 METRICS = ("boot", "links.count", "links.pairs", "hosts.up")
 INVARIANTS = ("connected", "linked")
@@ -24,7 +24,7 @@ def calibration(kernel: bool) -> dict[str, Any]:
 
     Raises CommandError if this machine's kernel cannot be probed.
     """
-    from ...netsim.nat.lab import SimLab
+    from ...netsim.nat.probes.lab import SimLab
     from ...netsim.netns import calibrate
 
     stored = calibrate.golden()
@@ -146,7 +146,7 @@ class _KernelRun:
 
     def __init__(self, scenario: "Scenario", world: "KernelWorld") -> None:
         from ...netsim.scenario.expect import Wait
-        from ...netsim.scenario.parse import moments_after
+        from ...netsim.scenario.format.parse import moments_after
         from .faults import KernelFaults
 
         self.scenario = scenario
@@ -165,8 +165,8 @@ class _KernelRun:
         self.began = time.monotonic()
 
     def _build(self) -> None:
-        from ...netsim.scenario import vocabulary
-        from ...netsim.scenario.links import link_spec
+        from ...netsim.scenario.format import vocabulary
+        from ...netsim.scenario.format.links import link_spec
 
         own = {link.id: link_spec(link) for link in self.scenario.links}
 
@@ -246,7 +246,7 @@ class _KernelRun:
                 wait.reached = self.now - wait.since
 
     def _result(self) -> "Result":
-        from ...netsim.scenario.metrics import summary
+        from ...netsim.scenario.format.metrics import summary
         from ...netsim.scenario.result import HostFigures, Result
         from .run import versions
 

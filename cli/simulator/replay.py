@@ -12,7 +12,7 @@ from .folder import SCENARIO, TRACE, RunFolder
 from .run import read_scenario, run_here, versions
 
 if TYPE_CHECKING:
-    from ...netsim.scenario.tables import Scenario
+    from ...netsim.scenario.format.tables import Scenario
 
 Found = dict[str, Any]
 """`same` is True, False, or None if unknown; the other fields explain it."""

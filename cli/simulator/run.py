@@ -16,9 +16,9 @@ from .folder import RESULT, unwritable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ...netsim.scenario.format.tables import Scenario
     from ...netsim.scenario.result import Result
     from ...netsim.scenario.run import Run
-    from ...netsim.scenario.tables import Scenario
 
 BULKY = ("samples", "series", "deeds")  # fields of a result that only plots need
 SHOWN_EVERY = 0.1  # seconds of real time
@@ -28,8 +28,8 @@ MOST_BYTES_BESIDE = 32 << 20  # bytes of a file that a scenario names
 def read_scenario(path: Path, hosts: int | None = None) -> "Scenario":
     """Read and check a scenario's file. Raises CommandError with the line."""
     from ...netsim.errors import BadScenario
-    from ...netsim.scenario.parse import parse
-    from ...netsim.scenario.source import MOST_BYTES
+    from ...netsim.scenario.format.parse import parse
+    from ...netsim.scenario.format.source import MOST_BYTES
 
     text = read_text(path, MOST_BYTES)
 
@@ -283,7 +283,7 @@ def print_result(result: "Result") -> None:
 
 
 def _value(name: str, value: Any) -> str:
-    from ...netsim.scenario.metrics import shown
+    from ...netsim.scenario.format.metrics import shown
 
     if not isinstance(value, dict):
         return shown(name, value)

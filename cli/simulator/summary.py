@@ -13,7 +13,7 @@ Line = dict[str, Any]
 
 def summary(lines: Sequence[Line]) -> dict[str, Any]:
     """Return quantiles of each figure over the seeds, and the seeds that failed."""
-    from ...netsim.scenario.metrics import summary as statistics
+    from ...netsim.scenario.format.metrics import summary as statistics
 
     reasons = reasons_of(lines)
     values: dict[str, list[float]] = {}
@@ -81,7 +81,7 @@ def print_line(line: Line, done: int, total: int, say: Callable[[str], None]) ->
 
 def print_summary(found: dict[str, Any]) -> str:
     """Format the summary for a person."""
-    from ...netsim.scenario.metrics import shown
+    from ...netsim.scenario.format.metrics import shown
 
     rows = [
         [name, *(shown(name, values[key]) for key in ("p5", "p50", "p95"))]

@@ -22,7 +22,7 @@ from .folder import free, unwritable, write_text
 from .run import versions
 
 if TYPE_CHECKING:
-    from ...netsim.scenario.tables import Scenario
+    from ...netsim.scenario.format.tables import Scenario
 
 KNOCK_S = 5.0
 RAY_CLIENT_PORT = "10001"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...netsim.determinism.reexec import reexec
 from ...netsim.errors import SimError
-from ...netsim.scenario.parse import parse
+from ...netsim.scenario.format.parse import parse
 from ...netsim.scenario.run import Run
 from .run import versions
 

@@ -16,8 +16,8 @@ from .cgn import TIMERS as CGN_TIMERS
 from .cgn import Cgn
 from .conntrack import LinuxNat
 from .firewall import Firewall, PublicFirewall
-from .igd import KNOBS as IGD_KNOBS
-from .igd import add_igd
+from .portmap.igd import KNOBS as IGD_KNOBS
+from .portmap.igd import add_igd
 from .rfc import RfcNat
 from .sessions import BEHAVIOURS, Timers
 

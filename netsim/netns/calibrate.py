@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import trio
 
-from ..nat import probes
-from ..nat.lab import SimLab
+from ..nat.probes import catalogue as probes
+from ..nat.probes.lab import SimLab
 from . import nft
 from .lab import KernelLab, kernel
 from .namespaces import KernelRefused, available
 
-GOLDEN: Final = Path(__file__).parents[1] / "nat" / "golden" / "linux.json"
+GOLDEN: Final = Path(__file__).parents[1] / "nat" / "probes" / "golden" / "linux.json"
 COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
 
 Table = dict[str, probes.Found]

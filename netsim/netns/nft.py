@@ -2,7 +2,7 @@
 
 A gateway's devices are `wan` and `lan`. The first six kinds only use conntrack. The others admit
 new flows from outside with a map from an outside port to an inside endpoint; the first outgoing
-packet of every flow updates it. (`netsim/nat/probes.py` describes the recipes in words.)
+packet of every flow updates it. (`netsim/nat/probes/catalogue.py` describes the recipes in words.)
 
 Each statement is on a line of its own, because nft parses one-line forms unreliably. Words like
 `fwd` cannot name a chain.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import jinja2
 
-from ..scenario.metrics import STATISTICS, meaning, shown, value_of
+from ..scenario.format.metrics import STATISTICS, meaning, shown, value_of
 from . import plots
 from .template import PAGE
 

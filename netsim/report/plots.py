@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from ..scenario.metrics import quantile
+from ..scenario.format.metrics import quantile
 
 WIDTH: Final = 9.0  # inches
 UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # all others: milliseconds

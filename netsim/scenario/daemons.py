@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from ..host import Host, Program
-from . import actions
+from .format import actions
 from .programs.daemon import DaemonSettings
 
 

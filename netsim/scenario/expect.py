@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from . import daemons
-from .metrics import OPERATORS, value_of
-from .parse import moments_after
+from .format.metrics import OPERATORS, value_of
+from .format.parse import moments_after
+from .format.tables import Expect, Scenario
 from .programs import Echo
 from .result import Verdict
-from .tables import Expect, Scenario
 from .topology import Topology
 
 Invariant = Callable[[Topology, float], bool]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import daemons
-from .metrics import summary
+from .format.metrics import summary
 from .programs import Echo, Transfer
 from .programs.punch import Punch
 from .topology import Topology

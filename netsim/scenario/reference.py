@@ -12,13 +12,13 @@ from typing import Any
 from ..nat.kinds import KINDS
 from ..population import latency, mix
 from ..population import profiles as profiles_module
-from . import units, vocabulary
-from .actions import ACTIONS, NEEDS_FOR, UNDO
 from .explained import BURST, GROUPS, INTRODUCTION, LATENCY, RELAYS
-from .metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
+from .format import units, vocabulary
+from .format.actions import ACTIONS, NEEDS_FOR, UNDO
+from .format.metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
+from .format.source import knobs
+from .format.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 from .programs import SETTINGS, daemon
-from .source import knobs
-from .tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 
 def _form(read: Any) -> str:

@@ -16,13 +16,14 @@ from ..host import Program
 from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
 from ..world import World
-from . import actions, daemons
+from . import daemons
 from .expect import Watch, judge
 from .figures import figures, pairs
+from .format import actions
+from .format.tables import Scenario
 from .ledger import Ledger
 from .result import MOST_DEEDS, HostFigures, Result, pair_matrix, thinned
 from .steps import Steps
-from .tables import Scenario
 from .topology import Member, Topology, latency, relay_program
 
 Measured = tuple[dict[str, Any], dict[str, list[float]], dict[str, Any], list[HostFigures]]

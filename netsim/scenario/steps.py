@@ -9,9 +9,9 @@ import trio
 from ..disk.disk import Disk
 from ..errors import SimError
 from ..faults import Faults, Rule
-from . import actions
+from .format import actions
+from .format.tables import Step
 from .result import Happening
-from .tables import Step
 from .topology import Member, Topology
 
 Generate = Callable[[Member, actions.Generate], Awaitable[None]]

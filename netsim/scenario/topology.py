@@ -11,13 +11,13 @@ from ..network.link import LinkSpec
 from ..network.network import Latency
 from ..population.mix import Draw, Volunteer, build, draws
 from ..world import World
-from . import vocabulary
 from .daemons import DaemonProgram
-from .groups import PUBLIC, check_partitions, draw
-from .links import link_spec
+from .format import vocabulary
+from .format.groups import PUBLIC, check_partitions, draw
+from .format.links import link_spec
+from .format.tables import HostTable, Scenario
 from .programs import Echo, Idle, Transfer
 from .programs.punch import Punch, Relay, draw_pairs
-from .tables import HostTable, Scenario
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 
 PROFILES = (
     "raspberry", "old-laptop", "laptop", "macbook", "desktop", "gaming", "workstation",

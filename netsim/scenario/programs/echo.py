@@ -8,8 +8,8 @@ from typing import Any, Final
 import trio
 
 from ...host import Host
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 
 Where = Callable[[str], str]
 """Returns the current address of a host by name."""

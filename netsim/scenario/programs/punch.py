@@ -16,8 +16,8 @@ import trio
 
 from ...host import Host
 from ...network.packet import Addr
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 from .echo import Where
 
 PORT: Final = 3478

@@ -7,8 +7,8 @@ from typing import Any, Final
 import trio
 
 from ...host import Host
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 from .echo import Where
 
 PORT: Final = 9  # RFC 863

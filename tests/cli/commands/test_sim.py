@@ -24,7 +24,7 @@ from shoal.cli.simulator import run as simrun
 from shoal.cli.simulator import summary as simsummary
 from shoal.cli.simulator import sweep as simsweep
 from shoal.netsim.netns.namespaces import available
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "netsim.md").read_text()

@@ -7,8 +7,8 @@ import pytest
 from shoal.cli.simulator.faults import KernelFaults, outer_names, why_not
 from shoal.netsim.netns.backend import KernelWorld
 from shoal.netsim.netns.namespaces import available
-from shoal.netsim.scenario.parse import parse
-from shoal.netsim.scenario.tables import Scenario
+from shoal.netsim.scenario.format.parse import parse
+from shoal.netsim.scenario.format.tables import Scenario
 
 HEAD = """[sim]
 name = "x"

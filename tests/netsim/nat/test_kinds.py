@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.nat import probes
 from shoal.netsim.nat.kinds import KINDS, knobs_of
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.world import World
 from tests.netsim.nat.wire import A2, INSIDE, TCP, UDP, A, Wire, flag
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import trio
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns import calibrate as this
 from shoal.netsim.netns import nft
 from shoal.netsim.netns.calibrate import ABSENT, COMMAND, GOLDEN, Difference, compare, golden

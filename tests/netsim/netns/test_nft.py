@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns import nft
 from shoal.netsim.netns.namespaces import KernelRefused, Namespaces
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from shoal.netsim.report import plots
 from shoal.netsim.report.page import page
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.run import Run
 
 TEXT = """\

@@ -7,13 +7,21 @@ import pytest
 
 from shoal.netsim.errors import BadScenario
 from shoal.netsim.nat.kinds import KINDS, knobs_of
-from shoal.netsim.scenario import vocabulary
-from shoal.netsim.scenario.actions import ACTIONS
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format import vocabulary
+from shoal.netsim.scenario.format.actions import ACTIONS
+from shoal.netsim.scenario.format.parse import parse
+from shoal.netsim.scenario.format.source import knobs
+from shoal.netsim.scenario.format.tables import (
+    Churn,
+    Direction,
+    Group,
+    HostTable,
+    Nat,
+    Sim,
+    WorldTable,
+)
 from shoal.netsim.scenario.programs import SETTINGS
 from shoal.netsim.scenario.run import Run
-from shoal.netsim.scenario.source import knobs
-from shoal.netsim.scenario.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 ECHO = """\
 [sim]

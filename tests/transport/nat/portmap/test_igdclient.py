@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from shoal.netsim.nat import upnp
-from shoal.netsim.nat.igd import Igd
+from shoal.netsim.nat.portmap import upnp
+from shoal.netsim.nat.portmap.igd import Igd
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap.defaults import BODY_BYTES, HTTP_S
 from shoal.transport.nat.portmap.igdclient import IgdClient

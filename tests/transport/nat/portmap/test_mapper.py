@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.nat.igd import Igd
-from shoal.netsim.nat.leases import Full
-from shoal.netsim.nat.upnp import Fault
+from shoal.netsim.nat.portmap.igd import Igd
+from shoal.netsim.nat.portmap.leases import Full
+from shoal.netsim.nat.portmap.upnp import Fault
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
