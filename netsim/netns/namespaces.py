@@ -36,6 +36,13 @@ class KernelRefused(SimError):
     """The kernel, or a tool that talks to it, did not do what was asked."""
 
 
+def hint_of(error: KernelRefused) -> str:
+    """Return what a person can do about it."""
+    if "needs root" in error.message or "not permitted" in error.message:
+        return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
+    return "the simulated backend (`--backend sim`) works without the kernel"
+
+
 class Namespace:
     """One namespace: a computer, a router or a switch. `path` opens it, from any process."""
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from . import daemons
-from .format.metrics import OPERATORS, value_of
+from .format.metrics import OPERATORS, Metrics, value_of
 from .format.parse import moments_after
 from .format.tables import Expect, Scenario
 from .programs import Echo
@@ -61,7 +61,7 @@ class Watch:
         return Verdict(str(expect), met, slowest, expect.line, expect.found(slowest))
 
 
-def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Verdict]:
+def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
     """Return a verdict for each expectation, in the order of the file."""
     return [
         watch.verdict(expect) if expect.invariant else compare(expect, metrics)
@@ -69,7 +69,7 @@ def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Ver
     ]
 
 
-def compare(expect: Expect, metrics: dict[str, Any]) -> Verdict:
+def compare(expect: Expect, metrics: Metrics) -> Verdict:
     """Return the verdict on a metric; it fails if nothing was measured."""
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)

@@ -1,10 +1,10 @@
 """Computation of a run's metrics from the measurements of its hosts."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import daemons
-from .format.metrics import summary
+from .format.metrics import Metrics, summary
 from .programs import Echo, Transfer
 from .programs.punch import Punch
 from .topology import Topology
@@ -16,12 +16,12 @@ Samples = dict[str, list[float]]
 Pair = tuple[str, str, bool]  # two classes, and whether hosts of them met
 
 
-def figures(run: "Run") -> tuple[dict[str, Any], Samples]:
+def figures(run: "Run") -> tuple[Metrics, Samples]:
     """Return every metric, and the samples behind the distributions."""
     network = run.world.network
     topology = run.topology
     run.ledger.digest  # noqa: B018  counts what is pending
-    metrics: dict[str, Any] = {
+    metrics: Metrics = {
         "packets.sent": network.sent,
         "packets.delivered": network.delivered,
         "packets.dropped": network.dropped,
@@ -47,7 +47,7 @@ def _joined(lists: Sequence[Sequence[float]]) -> list[float]:
     return [value for values in lists for value in values]
 
 
-def _echoes(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _echoes(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     results = [m.program.result for m in topology.of("udp-echo") if isinstance(m.program, Echo)]
     if results:
         metrics["echo.sent"] = sent = sum(result.sent for result in results)
@@ -56,7 +56,7 @@ def _echoes(topology: Topology, metrics: dict[str, Any], samples: Samples) -> No
         samples["rtt"] = _joined([result.rtts for result in results])
 
 
-def _transfers(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _transfers(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     found = topology.of("tcp-transfer")
     results = [member.program.result for member in found if isinstance(member.program, Transfer)]
     if results:
@@ -65,7 +65,7 @@ def _transfers(topology: Topology, metrics: dict[str, Any], samples: Samples) ->
         metrics["transfers.failed"] = sum(result.failed for result in results)
 
 
-def _punches(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _punches(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     results = [m.program.result for m in topology.of("punch") if isinstance(m.program, Punch)]
     if results:
         times = [took for result in results for _, took in result.attempts]
@@ -74,7 +74,7 @@ def _punches(topology: Topology, metrics: dict[str, Any], samples: Samples) -> N
         metrics["punch.success_rate"] = _share(len(samples["punch.time"]), len(times))
 
 
-def _daemons(run: "Run", metrics: dict[str, Any], samples: Samples) -> None:
+def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
     members = run.topology.of("daemon")
     if not members:
         return

@@ -6,7 +6,7 @@ do not.
 """
 
 import hashlib
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
 import msgpack
 
@@ -21,10 +21,16 @@ RECEIVED: Final = "received"
 _BATCH: Final = 2048
 
 
+class Writable(Protocol):
+    """What a trace needs of a file that is open for writing bytes."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
 class Trace:
     """Records of one run. `keep` stores them all in memory; `file` gets them packed."""
 
-    def __init__(self, *, keep: bool = False, file: BinaryIO | None = None) -> None:
+    def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
         self.count = 0
         self.records: list[Record] = []
         self._keep = keep

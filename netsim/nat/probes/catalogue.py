@@ -9,7 +9,7 @@ the simulated lab.)
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from .sockets import TIMERS, Found, Lab, Servers, open_servers, udp
+from .sockets import TIMERS, Answer, Found, Lab, Servers, open_servers, udp
 from .tcp import tcp_out, tcp_race, tcp_reset, tcp_simultaneous, tcp_unsolicited
 from .udp import (
     filtering,
@@ -24,7 +24,7 @@ from .udp import (
     unsolicited,
 )
 
-__all__ = ["KINDS", "PROBES", "TIMERS", "Found", "Lab", "run", "udp"]
+__all__ = ["KINDS", "PROBES", "TIMERS", "Answer", "Found", "Lab", "run", "udp"]
 
 Probe = Callable[[Lab, Servers], Awaitable[Found]]
 

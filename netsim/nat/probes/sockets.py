@@ -13,7 +13,7 @@ import errno
 import socket as stdlib
 import struct
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -32,7 +32,9 @@ SKEWS_S: Final = (0.02, 0.15)
 of what two peers do at the same instant would be arbitrary.
 """
 
-Found = dict[str, Any]
+Answer = bool | float | str | list[float] | list[str] | None
+"""A JSON value, the same in every run."""
+Found = dict[str, Answer]
 
 
 class Lab(Protocol):
@@ -73,7 +75,7 @@ class Datagrams:
         return None
 
 
-def _addr(name: Any) -> Addr:
+def _addr(name: tuple[str, int]) -> Addr:
     return str(name[0]), int(name[1])
 
 

@@ -115,7 +115,7 @@ async def _stream(lab: Lab, servers: Servers, port: int) -> tuple[Datagrams, Add
 async def _long(lab: Lab, servers: Servers) -> Found:
     client, seen = await _stream(lab, servers, 42002)
     await trio.sleep(3)
-    found = {"udp.timer.stream_3s": await _alive(servers, client, seen)}
+    found: Found = {"udp.timer.stream_3s": await _alive(servers, client, seen)}
     await trio.sleep(5)
     return found | {"udp.timer.stream_5s": await _alive(servers, client, seen)}
 

@@ -172,7 +172,12 @@ class Generate:
     model: str = knob(units.text, "tiny", says="of which model")
 
 
-ACTIONS: Final[dict[str, type]] = {
+Action = (
+    Partition | Heal | Loss | Delay | Clog | Swizzle | Crash | Restart | Sleep | Resume | Clock
+    | Drift | NatReboot | Redial | LinkDown | LinkUp | Cut | DiskFull | DiskReadOnly
+    | DiskLostSyncs | Generate
+)  # fmt: skip
+ACTIONS: Final[dict[str, type[Action]]] = {
     "partition": Partition, "loss": Loss, "delay": Delay, "clog": Clog, "swizzle": Swizzle,
     "heal": Heal, "crash": Crash, "restart": Restart, "sleep": Sleep, "resume": Resume,
     "clock": Clock, "drift": Drift, "nat.reboot": NatReboot, "redial": Redial,
@@ -190,3 +195,9 @@ UNDO: Final = {
 }  # fmt: skip
 """The action that ends each action with a `for`; other actions cannot be ended."""
 NEEDS_FOR: Final = (Clog, Swizzle)
+
+
+def targets_of(action: Action) -> Names:
+    """Return the words that an action has as its `target`; none for one without."""
+    found: Names = getattr(action, "target", ())
+    return found

@@ -23,6 +23,10 @@ class Measure:
     spread: bool = False  # a distribution
 
 
+Figure = float | Mapping[str, float] | None
+"""A count or a share, the statistics of a distribution by name, or None: nothing was measured."""
+Metrics = dict[str, Figure]
+"""The figures of a run by name. `drops` has packets by the reason for which they were lost."""
 _DAEMON = ("daemon",)
 MEASURES: Final[dict[str, Measure]] = {
     "packets.sent": Measure(units.whole, "packets put on a wire, by hosts and by gateways"),
@@ -116,15 +120,12 @@ def measure_of(metric: str) -> Measure | None:
     return Measure(units.whole, "how many", spread.programs) if last == "count" else spread
 
 
-def value_of(metric: str, metrics: Mapping[str, Any]) -> float | None:
+def value_of(metric: str, metrics: Metrics) -> float | None:
     """Return a metric by its name; None if nothing was measured."""
-    if metric in metrics:
-        value = metrics[metric]
-        return None if value is None else float(value)
     name, _, stat = metric.rpartition(".")
-    if name == "drops":
-        return float(metrics["drops"].get(stat, 0))
-    found = metrics.get(name, {}).get(stat)
+    found = metrics[metric] if metric in metrics else metrics.get(name)
+    if isinstance(found, Mapping):
+        found = found.get(stat, 0 if name == "drops" else None)
     return None if found is None else float(found)
 
 
@@ -146,7 +147,7 @@ def shown(metric: str, value: float | None) -> str:
 def unit_of(metric: str) -> str:
     """Return the unit of a stored figure: `s`, `B/s`, `share` (of one) or `count`."""
     measure = measure_of(metric)
-    words: dict[Any, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
+    words: dict[object, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
     return words.get(measure.read, "count") if measure is not None else ""
 
 

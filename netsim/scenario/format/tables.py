@@ -12,6 +12,7 @@ from typing import Any
 from ...population import latency
 from ...population.latency import Matrix
 from . import metrics, units
+from .actions import Action
 from .source import knob
 
 PROGRAMS = ("daemon", "udp-echo", "tcp-transfer", "punch", "idle")
@@ -155,7 +156,7 @@ class Step:
 
     at: float
     name: str
-    action: Any
+    action: Action
     lasts: float | None
     line: int
 

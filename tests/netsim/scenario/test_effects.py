@@ -294,6 +294,7 @@ def test_valid_gateways_are_built(text: str) -> None:
 
 
 def test_fields_of_tables_are_frozen() -> None:
-    for table in (Sim, WorldTable, Nat, HostTable, Direction, Churn, *ACTIONS.values()):
+    tables: list[type] = [Sim, WorldTable, Nat, HostTable, Direction, Churn, *ACTIONS.values()]
+    for table in tables:
         assert table.__dataclass_params__.frozen, table  # type: ignore[attr-defined]
         assert all(item.name for item in fields(table))

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.cli.errors import FAILED, OK
 from shoal.cli.main import invoke
-from shoal.cli.simulator import run as simrun
+from shoal.cli.simulator.display import RunTime
 
 ECHO = """\
 [sim]
@@ -115,7 +115,7 @@ def test_run_that_got_further_stays(
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(simrun.VirtualTime, "__call__", lambda self, now: interrupt(now))
+    monkeypatch.setattr(RunTime, "__call__", lambda self, now: interrupt(now))
     assert invoke(["sim", "run", "echo.toml", "--no-report"]) != OK
     err = capsys.readouterr().err
     assert "keeps the earlier run, which got further" in err

@@ -11,13 +11,12 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from ..errors import CommandError
-
-if TYPE_CHECKING:
-    from ...netsim.scenario.format.tables import Scenario
-    from ...netsim.scenario.result import Result
+from ..errors import RunFailed
+from ..report.page import page
+from ..scenario.format.tables import Scenario
+from ..scenario.result import Result
 
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"
@@ -27,12 +26,24 @@ PRODUCTS: Final = (RESULT, TRACE, REPORT, METRICS, SERIES, SAMPLES, HOSTS)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs that determine the packets of a run. `hosts` is the value of `--hosts`."""
+    """The inputs that determine the packets of a run.
 
-    scenario: "Scenario"
+    `file` is the scenario's file, for messages, and `hosts` the value of `--hosts`.
+    """
+
+    scenario: Scenario
+    file: Path
     seed: int
-    hosts: int | None
-    backend: str
+    hosts: int | None = None
+    backend: str = "sim"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a stored run was asked for: the value of `--hosts`, and the backend."""
+
+    hosts_given: int | None
+    backend: str | None
 
 
 class RunFolder:
@@ -50,26 +61,26 @@ class RunFolder:
         return self.place / TRACE
 
     def claim(self, inputs: Inputs, *, force: bool) -> None:
-        """Raise CommandError if this run would replace another run or other files."""
+        """Raise RunFailed if this run would replace another run or other files."""
         if not self.path.exists():
             return
         text = _text(self.path)
         names = {item.name for item in self.path.iterdir()} if self.path.is_dir() else {""}
         if text != inputs.scenario.text and (text is None or not names & {RESULT, TRACE}):
             if names:
-                raise CommandError(
-                    "failed", f"`{self.path}` exists and is not a run folder",
+                raise RunFailed(
+                    f"`{self.path}` exists and is not a run folder",
                     hint="choose another with `--out DIR`",
-                )  # fmt: skip
+                )
             return
         if RESULT not in names and text == inputs.scenario.text:
             return  # that run was killed
         other = self._other(inputs)
         if other and not force:
-            raise CommandError(
-                "failed", f"`{self.path}` holds another run: {other}",
+            raise RunFailed(
+                f"`{self.path}` holds another run: {other}",
                 hint=f"`--out {free(self.path)}` keeps both, `--force` replaces it",
-            )  # fmt: skip
+            )
         if not force:
             self._same = self.read()[0]
         real = self.path.resolve()
@@ -84,19 +95,19 @@ class RunFolder:
             if not file.is_file() or file.read_bytes() != text.encode():
                 return f"its `{name}` differs"
         try:
-            earlier, more = self.read()
-        except CommandError:
+            earlier, origin = self.read()
+        except RunFailed:
             return f"its {RESULT} is damaged, or of another version"
         if earlier.seed != inputs.seed:
             return f"its seed is {earlier.seed}"
-        if more["hosts_given"] != inputs.hosts:
-            given = more["hosts_given"]
+        if origin.hosts_given != inputs.hosts:
+            given = origin.hosts_given
             return f"it ran {f'with `--hosts {given}`' if given else 'without `--hosts`'}"
-        if "netns" in (more["backend"], inputs.backend):
+        if "netns" in (origin.backend, inputs.backend):
             return "runs in a real kernel are not repeatable"
         return ""
 
-    def make(self, scenario: "Scenario") -> None:
+    def make(self, scenario: Scenario) -> None:
         """Create the folder with the scenario in it."""
         try:
             self.place.mkdir(parents=True, exist_ok=True)
@@ -108,7 +119,7 @@ class RunFolder:
             write_text(self.place / name, text)
         write_text(self.place / SCENARIO, scenario.text)
 
-    def settle(self, result: "Result") -> str:
+    def settle(self, result: Result) -> str:
         """Move the run to its final folder, `path`. Return a note if an earlier run was there.
 
         An earlier run with the same inputs stays if it got further or had other packets.
@@ -154,14 +165,13 @@ class RunFolder:
                 shutil.rmtree(self.place)
             self.place = self.path
 
-    def write(self, result: "Result", more: dict[str, Any]) -> None:
+    def write(self, result: Result, origin: Origin) -> None:
         """Write run.json atomically."""
-        write_text(self.place / RESULT, json.dumps(asdict(result) | more, indent=1) + "\n")
+        fields = asdict(result) | asdict(origin)
+        write_text(self.place / RESULT, json.dumps(fields, indent=1) + "\n")
 
-    def report(self, result: "Result", *, kept: bool = False) -> Path:
+    def report(self, result: Result, *, kept: bool = False) -> Path:
         """Write report.html; `kept`: the result was read from this folder."""
-        from ...netsim.report.page import page
-
         try:
             text = page(asdict(result), _text(self.place) or "")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -171,40 +181,38 @@ class RunFolder:
         write_text(self.place / REPORT, text)
         return self.place / REPORT
 
-    def read(self) -> tuple["Result", dict[str, Any]]:
-        """Return the result, and the further fields of run.json. Raises CommandError."""
-        from ...netsim.scenario.result import Result
-
+    def read(self) -> tuple[Result, Origin]:
+        """Return the result, and how it was asked for. Raises RunFailed."""
         path = self.path / RESULT
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            more = {name: data.pop(name, None) for name in ("hosts_given", "backend")}
-            if not isinstance(more["hosts_given"], int | None):
+            origin = Origin(data.pop("hosts_given", None), data.pop("backend", None))
+            if not isinstance(origin.hosts_given, int | None):
                 raise TypeError
-            return Result.from_json(data), more
+            return Result.from_json(data), origin
         except FileNotFoundError:
             if (self.path / SCENARIO).is_file():
-                raise CommandError(
-                    "failed", f"`{self.path}` has no {RESULT}: its run was killed or still runs",
+                raise RunFailed(
+                    f"`{self.path}` has no {RESULT}: its run was killed or still runs",
                     hint=f"`shoal sim run {self.path / SCENARIO}` runs it again",
-                ) from None  # fmt: skip
-            raise CommandError(
-                "failed", f"`{self.path}` is not a run folder: it has no {RESULT}",
+                ) from None
+            raise RunFailed(
+                f"`{self.path}` is not a run folder: it has no {RESULT}",
                 hint="`shoal sim run FILE --out DIR` creates one",
-            ) from None  # fmt: skip
+            ) from None
         except NotADirectoryError:
-            raise CommandError(
-                "failed", f"`{self.path}` is a file", hint=f"give its folder: `{self.path.parent}`"
+            raise RunFailed(
+                f"`{self.path}` is a file", hint=f"give its folder: `{self.path.parent}`"
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise self.damaged() from None
 
-    def damaged(self) -> CommandError:
+    def damaged(self) -> RunFailed:
         """Return the error for a folder that cannot be read."""
-        return CommandError(
-            "failed", f"`{self.path / RESULT}` is damaged, or of another version",
+        return RunFailed(
+            f"`{self.path / RESULT}` is damaged, or of another version",
             hint=f"`shoal sim run {self.path / SCENARIO} --out {self.path} --force` makes it again",
-        )  # fmt: skip
+        )
 
 
 def _text(folder: Path) -> str | None:
@@ -224,7 +232,7 @@ def free(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically. Raises CommandError."""
+    """Write a file atomically. Raises RunFailed."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -234,8 +242,8 @@ def write_text(path: Path, text: str) -> None:
         raise unwritable(path, error) from None
 
 
-def unwritable(path: Path, error: OSError) -> CommandError:
+def unwritable(path: Path, error: OSError) -> RunFailed:
     """Return the error for a file or folder that cannot be written."""
     what = (error.strerror or str(error)).lower()
     hint = "free some space there" if error.errno == errno.ENOSPC else "choose another `--out DIR`"
-    return CommandError("failed", f"`{path}` cannot be written: {what}", hint=hint)
+    return RunFailed(f"`{path}` cannot be written: {what}", hint=hint)

@@ -1,13 +1,16 @@
 """Carries out a scenario's steps on a real kernel: crashes, link failures and partitions."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ...netsim.netns.backend import KernelWorld
-    from ...netsim.scenario.format.tables import Scenario, Step
-    from ...netsim.scenario.result import Happening
+from ..netns.backend import KernelHost, KernelWorld
+from ..netns.gateway import KernelGateway
+from ..netns.namespaces import Namespace
+from ..scenario.format.actions import Cut, Partition, targets_of
+from ..scenario.format.tables import Scenario, Step
+from ..scenario.result import Happening
 
 STEPS: Final = ("crash", "restart", "cut", "link.down", "link.up", "partition", "heal")
 DROP: Final = """table ip {name} {{
@@ -19,17 +22,17 @@ ip saddr {{ {addresses} }} drop
 """
 
 
-def why_not(step: "Step", scenario: "Scenario") -> str:
+def why_not(step: Step, scenario: Scenario) -> str:
     """Say why the kernel backend cannot do a step; empty if it can."""
     if step.name not in STEPS:
         return f"the kernel backend has no step `{step.name}`"
     if step.name in ("cut", "link.down", "link.up"):
         inner = {nat.id for nat in scenario.nats if nat.behind}
         inner |= {name for table in scenario.hosts if table.nat for name in table.names()}
-        for name in members(step.action.target, scenario):
+        for name in members(targets_of(step.action), scenario):
             if name in inner:
                 return f"`{name}` has no link of its own: it shares its gateway's"
-    if step.name == "partition":
+    if isinstance(step.action, Partition):
         outer = outer_names(scenario)
         seen: dict[str, int] = {}
         for number, group in enumerate(step.action.groups):
@@ -39,14 +42,14 @@ def why_not(step: "Step", scenario: "Scenario") -> str:
     return ""
 
 
-def members(words: tuple[str, ...], scenario: "Scenario") -> list[str]:
+def members(words: tuple[str, ...], scenario: Scenario) -> list[str]:
     """Return the hosts and gateways that the words of a step mean, each once."""
     groups = {table.name: table.names() for table in scenario.hosts}
     groups["all"] = [name for names in groups.values() for name in names]
     return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
 
 
-def outer_names(scenario: "Scenario") -> dict[str, str]:
+def outer_names(scenario: Scenario) -> dict[str, str]:
     """Return for each host the name of its outermost gateway, or its own name without one."""
     behind = {nat.id: nat.behind for nat in scenario.nats}
     found = {}
@@ -60,24 +63,36 @@ def outer_names(scenario: "Scenario") -> dict[str, str]:
     return found
 
 
+Wall = tuple[Namespace, str]
+"""A table of rules that drops packets: its namespace and name."""
+
+
+@dataclass(slots=True)
+class _Done:
+    """What a step has done, so that it can be undone."""
+
+    happening: Happening | None = None
+    walls: list[Wall] = field(default_factory=list)
+
+
 class KernelFaults:
     """Carries out the steps when they are due. `off` contains the crashed hosts."""
 
     def __init__(
-        self, scenario: "Scenario", world: "KernelWorld", start: Callable[[str], None]
+        self, scenario: Scenario, world: KernelWorld, start: Callable[[str], None]
     ) -> None:
         self.off: set[str] = set()
         self.happenings: list[Happening] = []
         self._scenario = scenario
         self._world = world
         self._start = start
-        self._walls: list[tuple[Any, str]] = []  # (namespace, name of its table that drops)
+        self._walls: list[Wall] = []
         self._tables = 0
         self._due = sorted(self._events(), key=lambda event: event[0])
 
     def _events(self) -> Iterator[tuple[float, Callable[[float], None]]]:
         for step in self._scenario.steps:
-            done: dict[str, Any] = {}
+            done = _Done()
             yield step.at, partial(self._do, step, done)
             if step.lasts is not None:
                 end = step.at + step.lasts
@@ -88,35 +103,34 @@ class KernelFaults:
         while self._due and self._due[0][0] <= now:
             self._due.pop(0)[1](now)
 
-    def _do(self, step: "Step", done: dict[str, Any], now: float) -> None:
-        from ...netsim.scenario.result import Happening
-
-        words = getattr(step.action, "target", ())
+    def _do(self, step: Step, done: _Done, now: float) -> None:
+        words = targets_of(step.action)
         names = members(words, self._scenario)
         if step.name == "crash":
             self._crash(names)
         elif step.name == "restart":
             self._crash(names)
             self._restart(names)
-        elif step.name == "partition":
-            done["walls"] = self._partition(step.action)
+        elif isinstance(step.action, Partition):
+            done.walls = self._partition(step.action)
             words = tuple(" ".join(group) for group in step.action.groups)
         elif step.name == "heal":
             self._heal(list(self._walls))
         else:
             self._cut(step, names, step.name != "link.up")
-        done["happening"] = Happening(now, None, step.name, " ".join(words))
-        self.happenings.append(done["happening"])
+        done.happening = Happening(now, None, step.name, " ".join(words))
+        self.happenings.append(done.happening)
 
-    def _undo(self, step: "Step", done: dict[str, Any], now: float) -> None:
-        names = members(getattr(step.action, "target", ()), self._scenario)
+    def _undo(self, step: Step, done: _Done, now: float) -> None:
+        names = members(targets_of(step.action), self._scenario)
         if step.name == "crash":
             self._restart(names)
         elif step.name == "partition":
-            self._heal(done["walls"])
+            self._heal(done.walls)
         else:
             self._cut(step, names, False)
-        done["happening"].until = now
+        assert done.happening is not None
+        done.happening.until = now
 
     def _crash(self, names: list[str]) -> None:
         for name in names:
@@ -130,8 +144,8 @@ class KernelFaults:
                 self._start(name)
                 self.off.discard(name)
 
-    def _cut(self, step: "Step", names: list[str], cut: bool) -> None:
-        way = getattr(step.action, "way", "both")
+    def _cut(self, step: Step, names: list[str], cut: bool) -> None:
+        way = step.action.way if isinstance(step.action, Cut) else "both"
         for name in names:
             self._world.cut(
                 name,
@@ -139,14 +153,14 @@ class KernelFaults:
                 down=cut and way != "up",
             )
 
-    def _partition(self, action: Any) -> list[tuple[Any, str]]:
+    def _partition(self, action: Partition) -> list[Wall]:
         """Drop packets from other groups at each group's outermost gateways and hosts."""
         outer = outer_names(self._scenario)
         sides = [
             list(dict.fromkeys(outer[name] for name in members(group, self._scenario)))
             for group in action.groups
         ]
-        walls = []
+        walls: list[Wall] = []
         for number, side in enumerate(sides):
             senders = sides[:1] if action.oneway else sides
             others = [name for one in senders if one is not side for name in one]
@@ -162,10 +176,10 @@ class KernelFaults:
         self._walls += walls
         return walls
 
-    def _place(self, name: str) -> Any:
+    def _place(self, name: str) -> KernelGateway | KernelHost:
         return self._world.gateways.get(name) or self._world.hosts[name]
 
-    def _heal(self, walls: list[tuple[Any, str]]) -> None:
+    def _heal(self, walls: list[Wall]) -> None:
         for wall in walls:
             if wall in self._walls:
                 self._walls.remove(wall)

@@ -1,107 +1,61 @@
-"""`shoal sim calibrate`, and scenarios with real daemons on this machine's kernel."""
+"""Runs scenarios with real daemons on this machine's kernel, in real time."""
 
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final, NoReturn
 
-from .. import render
-from ..errors import CommandError
+from ..errors import BadScenario, CannotSimulate
+from ..netns import nft
+from ..netns.backend import KernelWorld
+from ..netns.namespaces import KernelRefused, hint_of
+from ..network.link import LinkSpec
+from ..scenario.expect import Wait, compare, is_complete, is_connected
+from ..scenario.format import vocabulary
+from ..scenario.format.links import link_spec
+from ..scenario.format.metrics import Metrics, summary
+from ..scenario.format.parse import moments_after
+from ..scenario.format.tables import Expect, HostTable, Scenario
+from ..scenario.programs.daemon import DaemonSettings
+from ..scenario.result import HostFigures, Result, Verdict
+from ..scenario.run import Progress
+from .execute import Display, versions
+from .kernelfaults import KernelFaults, why_not
 
-if TYPE_CHECKING:
-    from ...netsim.netns.backend import KernelWorld
-    from ...netsim.scenario.format.tables import Expect, HostTable, Scenario
-    from ...netsim.scenario.result import Result
-
-METRICS = ("boot", "links.count", "links.pairs", "hosts.up")
-INVARIANTS = ("connected", "linked")
-KEPT = ("name", "count", "nat", "behind", "link", "start", "program", "settings", "line")
-LOOKS_EVERY = 0.5  # seconds
-
-
-def calibration(kernel: bool) -> dict[str, Any]:
-    """Compare the simulated NATs with the stored answers and, with `kernel`, this kernel as well.
-
-    Raises CommandError if this machine's kernel cannot be probed.
-    """
-    from ...netsim.nat.probes.lab import SimLab
-    from ...netsim.netns import calibrate
-
-    stored = calibrate.golden()
-    simulated = {kind: SimLab(kind).run() for kind in stored}
-    found: dict[str, Any] = {
-        "kinds": sorted(stored),
-        "probes": sum(map(len, simulated.values())),
-        "differences": [str(item) for item in calibrate.compare(simulated, stored)],
-        "kernel": "not asked for",
-    }
-    if kernel:
-        found["differences"] += _with_kernel(stored)
-        found["kernel"] = "probed"
-    return found
+METRICS: Final = ("boot", "links.count", "links.pairs", "hosts.up")
+INVARIANTS: Final = ("connected", "linked")
+KEPT: Final = ("name", "count", "nat", "behind", "link", "start", "program", "settings", "line")
+LOOKS_EVERY: Final = 0.5  # seconds
 
 
-def _with_kernel(stored: Any) -> list[str]:
-    from ...netsim.netns import calibrate
-    from ...netsim.netns.namespaces import KernelRefused
-
-    try:
-        table = calibrate.calibrate(tuple(stored), say=_progress)
-    except KernelRefused as error:
-        raise CommandError("cannot-simulate", str(error), hint=_hint(str(error))) from None
-    return [
-        f"{item.kind}: {item.probe} is {item.simulated!r} in this kernel, stored {item.golden!r}"
-        for item in calibrate.compare(table, stored)
-    ]
-
-
-def _progress(line: str) -> None:
-    if sys.stderr.isatty():
-        print(line, file=sys.stderr)
-
-
-def _hint(reason: str) -> str:
-    if "needs root" in reason or "not permitted" in reason:
-        return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
-    return "the simulated backend (`--backend sim`) works without the kernel"
-
-
-def words(found: dict[str, Any]) -> str:
-    """Format the comparison for a person."""
-    lines = [render.safe(line, 300) for line in found["differences"]]
-    lines.append(
-        f"{len(found['differences'])} differences in {found['probes']} answers of "
-        f"{len(found['kinds'])} kinds; this machine's kernel: {found['kernel']}"
-    )
-    return "\n".join(lines)
-
-
-def run_in_kernel(scenario: "Scenario", path: Path) -> "Result":
+def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> Result:
     """Run a scenario in real time, with real daemons in network namespaces.
 
-    Raises CommandError if this backend cannot do a line of the scenario, or if this machine does
-    not support the backend.
+    Raises BadScenario if this backend cannot do a line of the scenario, and CannotSimulate if this
+    machine does not support the backend.
     """
     _refuse_unsupported(scenario, path)
-    from ...netsim.netns.backend import KernelWorld
-    from ...netsim.netns.namespaces import KernelRefused
 
     seconds = scenario.world.latency_seconds or 0.0
     try:
         with KernelWorld(latency=seconds) as world:
-            return _KernelRun(scenario, world).go()
+            run = _KernelRun(scenario, world)
+            with display.progress(scenario.sim.duration, "real") as show:
+                return run.go(show)
     except KernelRefused as error:
-        raise CommandError("cannot-simulate", str(error), hint=_hint(str(error))) from None
+        raise CannotSimulate(str(error), hint=hint_of(error)) from None
 
 
-def _refuse_unsupported(scenario: "Scenario", path: Path) -> None:
-    from ...netsim.errors import BadScenario
-    from ...netsim.netns import nft
-    from .run import refused
+Refuse = Callable[[int, str], NoReturn]
+"""Raises the error for a line and a message."""
 
-    def no(line: int, message: str) -> None:
+
+def _refuse_unsupported(scenario: Scenario, path: Path) -> None:
+
+    def no(line: int, message: str) -> NoReturn:
         hint = "the simulated backend (`--backend sim`) can do it"
-        raise refused(path, BadScenario(message, line=line, hint=hint))
+        raise BadScenario(message, line=line, hint=hint).of(path)
 
     for host in scenario.hosts:
         _refuse_host(host, no)
@@ -112,7 +66,6 @@ def _refuse_unsupported(scenario: "Scenario", path: Path) -> None:
     for nat in scenario.nats:
         if nat.kind not in nft.KINDS or nat.extra:
             no(nat.line, f"the kernel backend has no `{nat.kind}` with such keys")
-    from .faults import why_not
 
     for step in scenario.steps:
         if why := why_not(step, scenario):
@@ -124,11 +77,7 @@ def _refuse_unsupported(scenario: "Scenario", path: Path) -> None:
             no(expect.line, f"the kernel backend does not watch `{expect.invariant}`")
 
 
-def _refuse_host(host: "HostTable", no: Any) -> None:
-    from dataclasses import fields
-
-    from ...netsim.netns import nft
-    from ...netsim.scenario.programs.daemon import DaemonSettings
+def _refuse_host(host: HostTable, no: Refuse) -> None:
 
     if host.program != "daemon":
         no(host.line, f"the kernel backend runs daemons, not `{host.program}`")
@@ -144,10 +93,7 @@ def _refuse_host(host: "HostTable", no: Any) -> None:
 class _KernelRun:
     """One run in real time."""
 
-    def __init__(self, scenario: "Scenario", world: "KernelWorld") -> None:
-        from ...netsim.scenario.expect import Wait
-        from ...netsim.scenario.format.parse import moments_after
-        from .faults import KernelFaults
+    def __init__(self, scenario: Scenario, world: KernelWorld) -> None:
 
         self.scenario = scenario
         self.world = world
@@ -165,12 +111,10 @@ class _KernelRun:
         self.began = time.monotonic()
 
     def _build(self) -> None:
-        from ...netsim.scenario.format import vocabulary
-        from ...netsim.scenario.format.links import link_spec
 
         own = {link.id: link_spec(link) for link in self.scenario.links}
 
-        def link(name: str) -> Any:
+        def link(name: str) -> LinkSpec | None:
             return own.get(name) or (vocabulary.profile(name) if name else None)
 
         kinds = {nat.id: nat.kind for nat in self.scenario.nats}
@@ -193,20 +137,16 @@ class _KernelRun:
     def now(self) -> float:
         return time.monotonic() - self.began
 
-    def go(self) -> "Result":
+    def go(self, show: Progress) -> Result:
         """Start each daemon at its time, and sample their links until the end."""
-        from .run import VirtualTime
-
-        shown = VirtualTime(self.scenario.sim.duration, what="real")
-        with shown.showing():
-            while self.now < self.scenario.sim.duration:
-                for name, start in self.starts.items():
-                    if start <= self.now and name not in self.boots:
-                        self._start(name)
-                self.faults.carry_out(self.now)
-                self._look()
-                shown(self.now)
-                time.sleep(LOOKS_EVERY)
+        while self.now < self.scenario.sim.duration:
+            for name, start in self.starts.items():
+                if start <= self.now and name not in self.boots:
+                    self._start(name)
+            self.faults.carry_out(self.now)
+            self._look()
+            show(self.now)
+            time.sleep(LOOKS_EVERY)
         return self._result()
 
     def _start(self, name: str) -> None:
@@ -234,7 +174,6 @@ class _KernelRun:
         return {peer: linked & found.keys() for peer, linked in found.items()}
 
     def _look(self) -> None:
-        from ...netsim.scenario.expect import is_complete, is_connected
 
         links = self._links()
         if len(links) < len(self.kinds) - len(self.faults.off):
@@ -245,15 +184,12 @@ class _KernelRun:
             if due and holds[wait.expect.invariant]:
                 wait.reached = self.now - wait.since
 
-    def _result(self) -> "Result":
-        from ...netsim.scenario.format.metrics import summary
-        from ...netsim.scenario.result import HostFigures, Result
-        from .run import versions
+    def _result(self) -> Result:
 
         links = self._links()
         pairs = len(links) * (len(links) - 1)
         ends = sum(map(len, links.values()))
-        metrics: dict[str, Any] = {
+        metrics: Metrics = {
             "boot": summary(self.boots.values()),
             "hosts.up": len(links),
             "links.count": ends // 2,
@@ -272,9 +208,7 @@ class _KernelRun:
             versions=versions(),
         )  # fmt: skip
 
-    def _verdict(self, expect: "Expect", metrics: dict[str, Any]) -> Any:
-        from ...netsim.scenario.expect import compare
-        from ...netsim.scenario.result import Verdict
+    def _verdict(self, expect: Expect, metrics: Metrics) -> Verdict:
 
         if expect.metric:
             return compare(expect, metrics)

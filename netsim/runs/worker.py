@@ -8,22 +8,33 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
-from ...netsim.determinism.reexec import reexec
-from ...netsim.errors import SimError
-from ...netsim.scenario.format.parse import parse
-from ...netsim.scenario.run import Run
-from .run import versions
+from ..determinism.reexec import reexec
+from ..errors import SimError
+from ..scenario.format.parse import parse
+from ..scenario.format.tables import Scenario
+from ..scenario.run import Progress, Run
+from .execute import versions
+from .sweepfile import SeedLine, VerdictLine
 
 STRICT = "--strict"
-KEPT = ("seed", "ended", "virtual", "real", "digest", "records", "metrics")
 
 
-def run_seed(
-    task: dict[str, Any], seed: int, progress: Callable[[float], None] | None = None
-) -> dict[str, Any]:
+class Task(TypedDict):
+    """A scenario in the form that another process receives."""
+
+    text: str
+    hosts: int | None
+    files: dict[str, str]
+
+
+def task_of(scenario: Scenario, hosts: int | None) -> Task:
+    """Return a scenario in the form that another process receives."""
+    return {"text": scenario.text, "hosts": hosts, "files": scenario.files}
+
+
+def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLine:
     """Return the line of a seed: figures and verdicts, or why there are none."""
     began = time.perf_counter()
     try:
@@ -32,18 +43,23 @@ def run_seed(
     except (SimError, OSError, ExceptionGroup) as error:
         real = time.perf_counter() - began
         return {"seed": seed, "met": False, "ended": f"failed: {error!r}", "real": real}
-    verdicts = [
+    verdicts: list[VerdictLine] = [
         {"text": item.text, "met": item.met, "found": item.found, "line": item.line,
          "shown": item.shown}
         for item in result.verdicts
     ]  # fmt: skip
-    line = {name: getattr(result, name) for name in KEPT}
-    return line | {"met": result.met, "verdicts": verdicts}
+    return {
+        "seed": result.seed, "ended": result.ended, "virtual": result.virtual, "real": result.real,
+        "digest": result.digest, "records": result.records, "metrics": result.metrics,
+        "met": result.met, "verdicts": verdicts,
+    }  # fmt: skip
 
 
-def run_on_node(task: dict[str, Any], seed: int) -> dict[str, Any]:
+def run_on_node(task: Task, seed: int) -> SeedLine:
     """Run a seed as `run_seed` does, and add this node's versions."""
-    return run_seed(task, seed) | {"versions": versions()}
+    line = run_seed(task, seed)
+    line["versions"] = versions()
+    return line
 
 
 def main() -> None:
@@ -60,7 +76,7 @@ def main() -> None:
         if os.getppid() != parent:
             os._exit(1)
 
-    task = json.loads(sys.stdin.readline())
+    task: Task = json.loads(sys.stdin.readline())
     for line in sys.stdin:
         answer = run_seed(task, int(line), with_parent)
         answers.write(json.dumps(answer) + "\n")

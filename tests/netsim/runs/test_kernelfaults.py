@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from shoal.cli.simulator.faults import KernelFaults, outer_names, why_not
 from shoal.netsim.netns.backend import KernelWorld
 from shoal.netsim.netns.namespaces import available
+from shoal.netsim.runs.kernelfaults import KernelFaults, outer_names, why_not
 from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.format.tables import Scenario
 
