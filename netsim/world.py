@@ -26,7 +26,7 @@ from .host import Host
 from .light import Core, LightHost
 from .nat.kinds import DUAL, build
 from .network.dns import Resolver
-from .network.gateway import Gateway
+from .network.gateway import Gateway, GatewayPlace
 from .network.link import LinkSpec
 from .network.network import Attachment, Latency, Network, Owner, Segment
 from .sockets.factory import SocketFactory, equip
@@ -175,23 +175,21 @@ class World:
         kind: str = "linux-drop",
         *,
         behind: Gateway | None = None,
-        address: str | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool = False,
-        **knobs: Any,
+        **knobs: object,
     ) -> Gateway:
         """Add a NAT or firewall (listed in `nat/kinds.py`) on the internet, or behind another one.
 
         With `ipv6` its inside also has global addresses, behind a firewall (RFC 6092).
         """
         self._check_new(name)
-        if address is None:
-            address = behind.free_address() if behind is not None else self.public_address()
+        address = behind.free_address() if behind is not None else self.public_address()
         if ipv6 or kind in DUAL:
             knobs["prefix"] = self.public_prefix6()
         outside = behind.inside if behind is not None else self.internet
-        gateway = build(kind, self.network, name, outside, address, link=link, site=site, **knobs)
+        gateway = build(kind, GatewayPlace(self.network, name, outside, address, link, site), knobs)
         self.gateways[name] = gateway
         if self._nursery is not None:
             self._nursery.start_soon(gateway.serve, self._nursery)

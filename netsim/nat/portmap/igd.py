@@ -7,6 +7,7 @@ sockets.
 import math
 import socket as stdlib
 from collections.abc import Collection
+from dataclasses import dataclass, fields
 from typing import Final
 
 import trio
@@ -20,7 +21,6 @@ from .leases import Leases
 from .upnp import Control, Device, Request, response, search_answers
 
 PROTOCOLS: Final = ("upnp", "nat-pmp", "pcp")
-KNOBS: Final = ("igd", "igd_lease", "igd_permanent", "igd_works", "igd_external", "igd_version")
 LEASE_S: Final = 7200.0  # RFC 6886 3.3
 
 HEAD_BYTES: Final = 8192
@@ -30,28 +30,39 @@ CONNECTIONS: Final = 8
 SEARCHES: Final = 32  # maximum of replies in progress
 
 
-def add_igd(
-    gateway: Gateway,
-    *,
-    igd: Collection[str] | str | bool = True,
-    igd_lease: float = LEASE_S,
-    igd_permanent: bool = False,
-    igd_works: bool = True,
-    igd_external: str | None = None,
-    igd_version: int = 1,
-) -> None:
-    """Let a gateway answer the protocols `igd`: names, True for all, False for none.
+@dataclass(frozen=True, slots=True)
+class IgdSettings:
+    """How a gateway answers requests for ports.
 
-    `igd_lease`: the longest lease in seconds. `igd_permanent`: UPnP refuses leases that end (725).
-    `igd_works`: False for a router that confirms requests but forwards nothing. `igd_external`: the
-    outer address that it reports (behind a carrier's NAT it really has a useless one).
-    `igd_version`: version of UPnP's device, 1 or 2.
+    `protocols`: names, True for all, False for none. `lease`: the longest lease in seconds.
+    `permanent`: UPnP refuses leases that end (725). `works`: False for a router that confirms
+    requests but forwards nothing. `external`: the outer address that it reports (behind a carrier's
+    NAT it really has a useless one). `version`: version of UPnP's device, 1 or 2.
     """
-    names = _names(igd)
-    check("igd_version", igd_version, (1, 2))
+
+    protocols: Collection[str] | str | bool = True
+    lease: float = LEASE_S
+    permanent: bool = False
+    works: bool = True
+    external: str | None = None
+    version: int = 1
+
+
+KNOBS: Final = {
+    "igd" if item.name == "protocols" else f"igd_{item.name}": item.name
+    for item in fields(IgdSettings)
+}
+"""The names of the settings as knobs of a gateway."""
+
+
+def add_igd(gateway: Gateway, settings: IgdSettings) -> None:
+    """Let a gateway answer requests for ports."""
+    names = _names(settings.protocols)
+    check("igd_version", settings.version, (1, 2))
     if not names:
         return
-    leases = Leases(gateway, longest=igd_lease if igd_lease else math.inf, works=igd_works)
+    longest = settings.lease if settings.lease else math.inf
+    leases = Leases(gateway, longest=longest, works=settings.works)
     box = Host(gateway.network, gateway.name, equip)
     box.attachments.append(gateway.lan)
     gateway.box = box
@@ -60,11 +71,13 @@ def add_igd(
         names,
         Control(
             leases,
-            Device(_uuid(gateway), gateway.lan.addresses[0], igd_version),
-            permanent=igd_permanent,
-            external=igd_external,
+            Device(_uuid(gateway), gateway.lan.addresses[0], settings.version),
+            permanent=settings.permanent,
+            external=settings.external,
         ),
-        pcp.PortControl(leases, pmp="nat-pmp" in names, pcp="pcp" in names, external=igd_external),
+        pcp.PortControl(
+            leases, pmp="nat-pmp" in names, pcp="pcp" in names, external=settings.external
+        ),
     )
 
 

@@ -1,11 +1,13 @@
 """The names that a scenario can use: kinds of gateway, link profiles, populations, models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from ...clock import Events
 from ...nat.kinds import KINDS, build, knobs_of
 from ...nat.sessions import BEHAVIOURS
+from ...network.gateway import GatewayPlace
 from ...network.link import LinkSpec
 from ...network.network import Network, Segment
 from ...population import churn as churn_models
@@ -100,7 +102,7 @@ def nat_knobs(kind: str) -> Mapping[str, Reader]:
 def check_nat(kind: str, values: Mapping[str, Any]) -> None:
     """Check that settings of a gateway fit together. Raises ValueError."""
     for name, has in _NEEDS.items():
-        if name in values and not has({**_of_kind(kind), **values}):
+        if name in values and not has({**asdict(KINDS[kind].settings), **values}):
             what = {"o": "overlay", "i": "igd"}.get(name[0], "ipv6")
             raise ValueError(f"`{name}` has no effect without `{what}`")
     if "block_size" in values and kind != "cgn" and values.get("ports") != "block":
@@ -109,12 +111,8 @@ def check_nat(kind: str, values: Mapping[str, Any]) -> None:
     plain = {name: value for name, value in values.items() if name != "ipv6"}
     if values.get("ipv6"):
         plain["prefix"] = "2600:0:1::/64"
-    build(kind, network, "checked", Segment(network, "internet", 0.0), "11.0.0.1", **plain)
-
-
-def _of_kind(kind: str) -> Mapping[str, Any]:
-    """Return the knobs that a kind sets by default."""
-    return getattr(KINDS[kind], "keywords", {})
+    internet = Segment(network, "internet", 0.0)
+    build(kind, GatewayPlace(network, "checked", internet, "11.0.0.1"), plain)
 
 
 def profiles() -> Collection[str]:

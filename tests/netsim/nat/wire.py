@@ -4,7 +4,8 @@ from typing import Any
 
 from shoal.netsim.clock import Events
 from shoal.netsim.nat.kinds import build
-from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.gateway import Gateway, GatewayPlace
+from shoal.netsim.network.link import LinkSpec
 from shoal.netsim.network.network import Attachment, Network, Segment
 from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
 from shoal.netsim.sockets.tcp.segment import Control
@@ -36,12 +37,17 @@ class Plug:
 class Wire:
     """One gateway, two computers inside (or `hosts`), all others outside."""
 
-    def __init__(self, kind: str, hosts: tuple[str, ...] = (), *, seed: int = 0, **knobs: Any):
+    def __init__(
+        self, kind: str, hosts: tuple[str, ...] = (), *, seed: int = 0,
+        link: LinkSpec | None = None, **knobs: object,
+    ) -> None:  # fmt: skip
         self.events = Events()
         self.trace = Trace(keep=True)
         self.network = Network(self.events, Streams(seed), self.trace)
         self.internet = Segment(self.network, "internet", 0.0)
-        self.gate: Gateway = build(kind, self.network, "gate", self.internet, GATE, **knobs)
+        self.gate: Gateway = build(
+            kind, GatewayPlace(self.network, "gate", self.internet, GATE, link), knobs
+        )
         self.inner = Plug("inner")
         self.lan = self.gate.inside.attach(self.inner)
         for host in hosts or (INSIDE[0], OTHER[0]):
