@@ -83,6 +83,7 @@ class LightHost:
             network.note("received", self.name, packet)
         if packet.proto == UDP and packet.dst[1] == self._local[1]:
             core = self.core
+            assert isinstance(packet.data, bytes)
             for data, to in core.on_datagram(network.events.now, packet.data, packet.src):
                 self.send(data, to)
             if core.wake_at < self._armed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
-from ..network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
+from ..network.packet import ICMP, TCP, UDP, Addr, Packet
 from .segments import RST, flags
 from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
 
@@ -398,11 +398,9 @@ class LinuxNat(Gateway):
     # ICMP errors belong to the connection that they refer to, and end none.
 
     def _icmp(self, packet: Packet) -> None:
-        about = packet.data
-        entry = None
-        if isinstance(about, Icmp):
-            # The packet in question took the reverse direction of its replies.
-            entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
+        about = packet.icmp
+        # The packet in question took the reverse direction of its replies.
+        entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
         if entry is None or entry.local:
             self.network.drop("nat", self.name, packet)
             return

@@ -315,8 +315,8 @@ class RfcNat(Gateway):
     # ICMP errors are translated both ways, and end no mapping (RFC 4787 REQ-12).
 
     def _icmp_in(self, packet: Packet) -> None:
-        about = packet.data
-        inner = self._sender_of(about) if isinstance(about, Icmp) else None
+        about = packet.icmp
+        inner = self._sender_of(about)
         if inner is None:
             self.network.drop("nat", self.name, packet)
             return
@@ -332,8 +332,8 @@ class RfcNat(Gateway):
         return self.forwards.get((about.proto, about.src[1]))
 
     def _icmp_out(self, packet: Packet) -> None:
-        about = packet.data
-        outer = self._receiver_of(about) if isinstance(about, Icmp) else None
+        about = packet.icmp
+        outer = self._receiver_of(about)
         if outer is None or packet.dst[0] in self.wan.addresses:
             self.network.drop("nat", self.name, packet)
             return

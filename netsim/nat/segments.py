@@ -22,7 +22,7 @@ def flags(packet: Packet) -> int:
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
     """Return the reset that answers an unexpected segment; None for a reset (RFC 9293 3.10.7.1)."""
-    answer = refusal(packet.data)
+    answer = refusal(packet.segment)
     if answer is None:
         return None
     size = TCP_HEADER + (IP6_HEADER if ":" in packet.src[0] else IP4_HEADER)

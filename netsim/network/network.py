@@ -59,15 +59,9 @@ class Network:
         """Write a record of this packet."""
         if self.trace is not None:
             self.trace.add(
-                self.events.now,
-                what,
-                host,
-                packet.proto,
-                packet.src,
-                packet.dst,
-                packet.size,
-                packet.cause,
-            )
+                (self.events.now, what, host, packet.proto, packet.src, packet.dst, packet.size,
+                 packet.cause)
+            )  # fmt: skip
 
     def intercept(self, packet: Packet, host: str, take: Callable[[Packet], None]) -> bool:
         """Let the faults act on a packet that reaches its host. Return False if none does."""

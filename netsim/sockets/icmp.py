@@ -49,7 +49,7 @@ class IcmpStack:
         return defaults.LOOPBACK_MTU if via is None else via.up.spec.mtu
 
     def receive(self, packet: Packet) -> None:
-        icmp = packet.data
+        icmp = packet.icmp
         if icmp.kind == "too-big":
             known = self._mtus.get(icmp.dst[0], icmp.mtu)
             self._mtus[icmp.dst[0]] = min(known, icmp.mtu)

@@ -296,6 +296,7 @@ class UdpSocket(SimSocket):
 
     def take(self, packet: Packet) -> None:
         """Take a datagram that has arrived."""
+        assert isinstance(packet.data, bytes)
         item = packet.data, packet.src
         if self._readers.wake(item):
             return

@@ -39,20 +39,10 @@ class Trace:
         self._batch: list[Record] = []
         self._pack = msgpack.Packer().pack  # `packb` would create a packer for each record
 
-    def add(
-        self,
-        time: float,
-        what: str,
-        host: str,
-        proto: int,
-        src: Addr,
-        dst: Addr,
-        size: int,
-        cause: str,
-    ) -> None:
+    def add(self, record: Record) -> None:
         """Append a record."""
         batch = self._batch
-        batch.append((time, what, host, proto, src, dst, size, cause))
+        batch.append(record)
         if len(batch) >= _BATCH:
             self._flush()
 

@@ -74,4 +74,4 @@ def test_blocked_udp_lets_the_web_out() -> None:
 def test_no_network_says_so() -> None:
     wire = Wire("no-network")
     told = wire.inward(INSIDE, (A[0], 443), flag("syn"), TCP)
-    assert told is not None and told.data.kind == "admin"
+    assert told is not None and told.icmp.kind == "admin"

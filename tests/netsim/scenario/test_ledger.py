@@ -10,10 +10,9 @@ def test_sums_by_host_and_reason() -> None:
     ledger, plain = Ledger(), Trace()
     for trace in (ledger, plain):
         for number in range(5000):
-            trace.add(number / 10, SENT, "a", 17, A, B, 100, "task")
-            trace.add(
-                number / 10 + 1, RECEIVED if number % 5 else "lost", "b", 17, A, B, 100, "task"
-            )
+            trace.add((number / 10, SENT, "a", 17, A, B, 100, "task"))
+            what = RECEIVED if number % 5 else "lost"
+            trace.add((number / 10 + 1, what, "b", 17, A, B, 100, "task"))
     assert ledger.counters("a") == {
         "sent": 5000, "received": 0, "dropped": 0, "bytes_sent": 500_000, "bytes_received": 0,
     }  # fmt: skip
