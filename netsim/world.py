@@ -12,7 +12,7 @@ world.run(main)
 
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Network
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import outcome
 import trio
@@ -32,6 +32,9 @@ from .network.network import Attachment, Latency, Network, Owner, Segment
 from .sockets.factory import SocketFactory, equip
 from .streams import Streams
 from .trace.trace import Trace
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class World:
@@ -222,7 +225,7 @@ class World:
 
     # Running.
 
-    def run(self, main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    def run(self, main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run `main` in virtual time until it returns. Raises NothingLeft if it never would."""
         shuffle = self.streams.get("", "schedule") if self.fuzz else None
         with strict(shuffle=shuffle, patience=self.patience) as collector:
@@ -238,7 +241,7 @@ class World:
                 events.run_until(begin + (until - begin) * turn / turns if turn < turns else until)
                 collector.turn(events.count)
 
-    async def _main(self, main: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+    async def _main(self, main: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> T:
         trio.socket.set_custom_socket_factory(SocketFactory())
         trio.socket.set_custom_hostname_resolver(Resolver(self.names))
         with trio.CancelScope() as self._scope:

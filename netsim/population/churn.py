@@ -175,7 +175,7 @@ async def power_off(host: Host, _: Any) -> None:
 async def churn(
     faults: Faults,
     volunteers: Sequence[Volunteer],
-    program: Callable[[Volunteer], Program | None],
+    program: Callable[[Volunteer], Program[object] | None],
     *,
     model: str | Model = "volunteer-mix",
     stop: Stop = power_off,
@@ -211,7 +211,7 @@ class _Life:
         self,
         faults: Faults,
         one: Volunteer,
-        program: Callable[[Volunteer], Program | None],
+        program: Callable[[Volunteer], Program[object] | None],
         model: Model,
         stop: Stop,
     ) -> None:

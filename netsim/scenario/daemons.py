@@ -55,7 +55,7 @@ class _Started:
 
 def program_of(host: Host) -> DaemonProgram | None:
     """Return the daemon of a host, once it has started."""
-    program: Program | None = host.program
+    program: Program[object] | None = host.program
     if isinstance(program, DaemonProgram) and program.handle is not None:
         return program
     return None

@@ -116,7 +116,7 @@ class Run:
                 model=table.model, stop=end,
             ))  # fmt: skip
 
-    def _program_of(self, one: Volunteer) -> Program:
+    def _program_of(self, one: Volunteer) -> Program[object]:
         return self.topology.members[one.name].program
 
     async def _start(self, member: Member) -> None:

@@ -31,7 +31,7 @@ class Member:
     settings: Any
     start: float  # seconds
     site: int = 0
-    program: Program = field(default_factory=Idle)
+    program: Program[object] = field(default_factory=Idle)
 
 
 class Topology:
@@ -195,13 +195,13 @@ class Topology:
         after = names[(names.index(member.host.name) + 1) % len(names)]
         return [after] if after != member.host.name else []
 
-    def _echo(self, member: Member) -> Program:
+    def _echo(self, member: Member) -> Program[object]:
         return Echo(member.settings, self._targets(member), self._where)
 
-    def _transfer(self, member: Member) -> Program:
+    def _transfer(self, member: Member) -> Program[object]:
         return Transfer(member.settings, self._targets(member), self._where)
 
-    def _daemon(self, member: Member) -> Program:
+    def _daemon(self, member: Member) -> Program[object]:
         given = member.settings.to
         names = self._first_public() if given is None else given
         others = [name for name in names if name != member.host.name]
@@ -232,14 +232,14 @@ class Topology:
             item.program = Punch(item.settings, number, mine, names, relays, self._where, stream)
 
 
-_PROGRAMS: Final[dict[str, Callable[[Topology, Member], Program]]] = {
+_PROGRAMS: Final[dict[str, Callable[[Topology, Member], Program[object]]]] = {
     "udp-echo": Topology._echo,
     "tcp-transfer": Topology._transfer,
     "daemon": Topology._daemon,
 }
 
 
-def relay_program() -> Program:
+def relay_program() -> Program[object]:
     """Return the program of the relays."""
     return Relay()
 
