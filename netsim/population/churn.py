@@ -163,11 +163,11 @@ def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[flo
 
 # The driver.
 
-Stop = Callable[[Host, Any], Awaitable[None]]
-"""Ends a host's program in order: (host, return value of `Host.start`)."""
+Stop = Callable[[Host], Awaitable[None]]
+"""Ends a host's program in order."""
 
 
-async def power_off(host: Host, _: Any) -> None:
+async def power_off(host: Host) -> None:
     """Cut the power: for programs without a goodbye."""
     await host.crash()
 
@@ -220,7 +220,6 @@ class _Life:
         self._program = program
         self._model = model
         self._stop = stop
-        self._started: Any = None
 
     async def run(self) -> None:
         random = self._faults.world.streams.get(self._one.name, "churn")
@@ -241,11 +240,11 @@ class _Life:
             self._faults.resume(host)
         elif isinstance(host, Host):
             if host.program is None:
-                self._started = await host.start(self._program(self._one))
+                await host.start(self._program(self._one))
             elif host.up:
-                self._started = await host.start(host.program)
+                await host.start(host.program)
             else:
-                self._started = await host.restart()
+                await host.restart()
             self._faults.note("start", (host.name,))
 
     async def _leave(self, how: str) -> None:
@@ -255,5 +254,5 @@ class _Life:
         elif how == "crash" or not isinstance(host, Host):
             await self._faults.crash(host)
         else:
-            await self._stop(host, self._started)
+            await self._stop(host)
             self._faults.note("stop", (host.name,))

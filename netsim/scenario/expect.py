@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from . import daemons
 from .format.metrics import OPERATORS, Metrics, value_of
 from .format.parse import moments_after
 from .format.tables import Expect, Scenario
-from .programs import Echo
+from .programs import Echo, daemon
 from .result import Verdict
 from .topology import Topology
 
@@ -92,7 +91,7 @@ def _answered(topology: Topology, since: float) -> bool:
 def _links(topology: Topology) -> dict[str, set[str]]:
     """Return, for each running daemon, the other running ones to which it has a link."""
     hosts = [member.host for member in topology.running("daemon")]
-    peers = {daemons.peer(host): daemons.linked(host) for host in hosts}
+    peers = {daemon.peer(host): daemon.linked(host) for host in hosts}
     return {peer: linked & peers.keys() for peer, linked in peers.items()}
 
 
@@ -123,8 +122,8 @@ def _linked(topology: Topology, _: float) -> bool:
 
 def _members(topology: Topology, _: float) -> bool:
     hosts = [member.host for member in topology.running("daemon")]
-    wanted = {daemons.peer(host) for host in hosts}
-    return bool(hosts) and all(wanted <= daemons.known(host) for host in hosts)
+    wanted = {daemon.peer(host) for host in hosts}
+    return bool(hosts) and all(wanted <= daemon.known(host) for host in hosts)
 
 
 INVARIANTS: Final[dict[str, Invariant]] = {

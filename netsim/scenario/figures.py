@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import daemons
 from .format.metrics import Metrics, summary
-from .programs import Echo, Transfer
+from .programs import Echo, Transfer, daemon
 from .programs.punch import Punch
 from .topology import Topology
 
@@ -78,13 +77,13 @@ def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
     members = run.topology.of("daemon")
     if not members:
         return
-    programs = [m.program for m in members if isinstance(m.program, daemons.DaemonProgram)]
+    programs = [m.program for m in members if isinstance(m.program, daemon.DaemonProgram)]
     samples["boot"] = _joined([program.boots for program in programs])
     hosts = [member.host for member in run.topology.running("daemon")]
-    peers = {daemons.peer(host) for host in hosts}
+    peers = {daemon.peer(host) for host in hosts}
     pairs = len(hosts) * (len(hosts) - 1)
-    ends = sum(len(daemons.linked(host) & peers) for host in hosts)
-    known = sum(len(daemons.known(host) & peers) - 1 for host in hosts)
+    ends = sum(len(daemon.linked(host) & peers) for host in hosts)
+    known = sum(len(daemon.known(host) & peers) - 1 for host in hosts)
     metrics["links.count"] = ends // 2
     metrics["links.pairs"] = _share(ends, pairs)
     metrics["members.known"] = _share(known, pairs)
@@ -106,8 +105,8 @@ def pairs(topology: Topology) -> tuple[str, list[Pair]]:
 
 def _linked_pairs(topology: Topology) -> list[Pair]:
     members = list(topology.running("daemon"))
-    links = [daemons.linked(member.host) for member in members]
-    peers = [daemons.peer(member.host) for member in members]
+    links = [daemon.linked(member.host) for member in members]
+    peers = [daemon.peer(member.host) for member in members]
     return [
         (one.kind, members[other].kind, peers[other] in links[number])
         for number, one in enumerate(members)

@@ -16,13 +16,13 @@ from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
 from ..trace.trace import Writable
 from ..world import World
-from . import daemons
 from .expect import Watch, judge
 from .figures import figures, pairs
 from .format import actions
 from .format.metrics import Metrics
 from .format.tables import Scenario
 from .ledger import Ledger
+from .programs import daemon
 from .result import MOST_DEEDS, HostFigures, PairMatrix, Result, pair_matrix, thinned
 from .steps import Steps
 from .topology import Member, Topology, latency, relay_program
@@ -110,7 +110,7 @@ class Run:
                 nursery.start_soon(self._start, member)
         if table is not None:
             program = self.scenario.world.program
-            end = daemons.stop if program == "daemon" else power_off
+            end = daemon.stop if program == "daemon" else power_off
             nursery.start_soon(partial(
                 churn, self.faults, self.topology.volunteers, self._program_of,
                 model=table.model, stop=end,
@@ -127,7 +127,7 @@ class Run:
         await member.host.start(member.program)
 
     async def _generate(self, member: Member, action: actions.Generate) -> None:
-        took = await daemons.generate(member.host, action)
+        took = await daemon.generate(member.host, action)
         self.generations.append((member.host.name, took))
 
     # Samples.

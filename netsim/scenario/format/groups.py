@@ -6,13 +6,14 @@ host nor another group changes a draw.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from ...errors import BadScenario
 from ...population import mix
 from ...streams import Streams
 from ..programs import SETTINGS
-from . import actions, vocabulary
+from . import actions, units, vocabulary
+from .actions import Action
 from .places import Places
 from .positions import Path
 from .source import knobs
@@ -65,7 +66,9 @@ class Groups(Places):
         if group.share == 0:
             self.source.refuse((*path, "share"), "`0`: a share here is greater than 0")
 
-    def settings_of_group(self, group: Group, path: Path, data: dict[str, Any]) -> Any:
+    def settings_of_group(
+        self, group: Group, path: Path, data: dict[str, object]
+    ) -> dict[str, object] | None:
         """Read settings by field, for the one program that all hosts of the group run."""
         if "settings" not in data:
             return None
@@ -79,7 +82,7 @@ class Groups(Places):
         given = {
             item.name: getattr(read, item.name)
             for key, item in knobs(SETTINGS[program]).items()
-            if key in data["settings"]
+            if key in units.table(data["settings"])
         }
         self.told.append((path, program, read))
         return given
@@ -103,7 +106,7 @@ class Groups(Places):
                 self.source.refuse(("group", number), message, hint)
 
 
-def words_of(action: Any) -> set[str]:
+def words_of(action: Action) -> set[str]:
     """Return the words for hosts in an action."""
     fields = ("target", "origins", "receivers")
     words = {word for name in fields for word in getattr(action, name, ())}

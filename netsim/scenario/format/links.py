@@ -37,7 +37,7 @@ def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
     return spec
 
 
-def _burst(table: dict[str, Any]) -> Burst:
+def _burst(table: dict[str, object]) -> Burst:
     for key in table:
         if key not in _BURST:
             raise BadScenario(

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from . import units
 
@@ -17,7 +17,7 @@ from . import units
 class Measure:
     """One figure, or one distribution: its unit, and the programs that yield it."""
 
-    read: Callable[[Any], float]
+    read: Callable[[object], float]
     says: str
     programs: tuple[str, ...] = ()  # none: the network itself
     spread: bool = False  # a distribution

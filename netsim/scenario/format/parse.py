@@ -4,10 +4,10 @@ Raises BadScenario with the line of anything that is unknown, malformed or witho
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...errors import BadScenario
 from . import actions, metrics, units, vocabulary
+from .actions import Action
 from .groups import Groups
 from .places import Beside
 from .positions import Path
@@ -26,9 +26,10 @@ def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_besid
     """Return the scenario that a file's text describes; `hosts` replaces that of [world]."""
     source = Source.parse(text)
     if hosts is not None:
-        if "hosts" not in source.table(("world",), source.data.get("world", {})):
+        world = source.table(("world",), source.data.get("world", {}))
+        if "hosts" not in world:
             source.refuse((), "this scenario has no population to scale", "leave `--hosts` out")
-        source.data["world"]["hosts"] = hosts
+        world["hosts"] = hosts
     for name in source.data:
         if name not in TOP:
             source.unknown((name,), "table", name, TOP)
@@ -90,7 +91,7 @@ class _Parser(Groups):
         if world.spread and "churn" in self.source.data and all(host.start for host in hosts):
             self.without_effect(("world", "spread"), "is up to [churn]", "leave it out")
 
-    def step(self, path: Path, data: dict[str, Any], sim: Sim) -> Step:
+    def step(self, path: Path, data: dict[str, object], sim: Sim) -> Step:
         for key in ("at", "action"):
             if key not in data:
                 self.source.refuse(path, f"[[step]] needs `{key}`")
@@ -98,7 +99,7 @@ class _Parser(Groups):
         self.source.choice((*path, "action"), "action", name, actions.ACTIONS)
         table = actions.ACTIONS[name]
         beside = ("at", "action", "for")
-        action: Any = self.source.read(table, path, data, f"`{name}`", beside=beside)
+        action: Action = self.source.read(table, path, data, f"`{name}`", beside=beside)
         at = self.source.value((*path, "at"), data["at"], units.duration)
         self.before_the_end((*path, "at"), at, sim)
         lasts = None
@@ -119,7 +120,7 @@ class _Parser(Groups):
                 "give [sim] a longer `duration`",
             )  # fmt: skip
 
-    def targets(self, action: Any, path: Path) -> None:
+    def targets(self, action: Action, path: Path) -> None:
         hosts = {*self.names, *self.groups}
         known, what = hosts, "host"
         if isinstance(action, actions.GATEWAYS):
@@ -174,7 +175,7 @@ class _Parser(Groups):
     def metric(
         self,
         path: Path,
-        data: dict[str, Any],
+        data: dict[str, object],
         sim: Sim,
         steps: tuple[Step, ...],
         programs: set[str],
@@ -201,7 +202,7 @@ class _Parser(Groups):
     def invariant(
         self,
         path: Path,
-        data: dict[str, Any],
+        data: dict[str, object],
         sim: Sim,
         steps: tuple[Step, ...],
         programs: set[str],

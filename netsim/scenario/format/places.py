@@ -7,12 +7,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from ...errors import BadScenario
 from ...population.data import unknown
 from ...population.latency import FORMATS, WITH_UNIT, Matrix
-from ..programs import SETTINGS
+from ..programs import SETTINGS, ProgramSettings
 from . import units, vocabulary
 from .links import pipe_spec
 from .positions import Path
@@ -42,9 +41,9 @@ class Places:
         self.gateways: set[str] = set()
         self.sites = 0  # rows of the latency matrix; 0 without a matrix
         self.drawn: set[str] = set()  # the groups that the seed draws
-        self.told: list[tuple[Path, str, Any]] = []  # settings: where, of which program
+        self.told: list[tuple[Path, str, ProgramSettings]] = []  # settings: where, of which program
 
-    def one(self, name: str) -> dict[str, Any]:
+    def one(self, name: str) -> dict[str, object]:
         return self.source.table((name,), self.source.data.get(name, {}))
 
     def sim(self) -> Sim:
@@ -120,7 +119,7 @@ class Places:
             where = f"{name}:{problem.line}: " if problem.line else ""
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
 
-    def site(self, path: Path, data: dict[str, Any], site: int) -> None:
+    def site(self, path: Path, data: dict[str, object], site: int) -> None:
         """Check that a site is a row of the latency matrix, and that there is a matrix."""
         if "site" not in data:
             return
@@ -167,7 +166,7 @@ class Places:
             found[link.id] = link
         return tuple(found.values())
 
-    def link(self, path: Path, data: dict[str, Any]) -> Link:
+    def link(self, path: Path, data: dict[str, object]) -> Link:
         beside = ("id", "profile", "up", "down")
         both = self.source.read(Direction, path, data, "[[link]]", beside=beside)
         if "id" not in data:
@@ -188,13 +187,13 @@ class Places:
         self.check_link(found, path, data)
         return found
 
-    def check_link(self, link: Link, path: Path, data: dict[str, Any]) -> None:
+    def check_link(self, link: Link, path: Path, data: dict[str, object]) -> None:
         """Check that the resulting values of each direction fit together."""
         for key, own in (("up", link.up), ("down", link.down)):
             try:
                 pipe_spec(link, own, key)
             except BadScenario as error:
-                inner = data.get(key, {})
+                inner = units.table(data.get(key, {}))
                 at = (*path, key, error.message.split("`")[1])
                 where = at if error.message.split("`")[1] in inner else (*path, at[-1])
                 self.source.refuse(where, error.message, error.hint)
@@ -216,7 +215,7 @@ class Places:
         self.gateways |= set(found)
         return tuple(found.values())
 
-    def nat(self, path: Path, data: dict[str, Any]) -> Nat:
+    def nat(self, path: Path, data: dict[str, object]) -> Nat:
         kind = self.source.value((*path, "kind"), data.get("kind", "router"), units.text)
         self.source.choice((*path, "kind"), "kind of gateway", kind, vocabulary.kinds())
         extra = vocabulary.nat_knobs(kind)
@@ -290,7 +289,7 @@ class Places:
         if host.nat in vocabulary.kinds():
             self.gateways.update(host.names())
 
-    def settings(self, program: str, path: Path, data: dict[str, Any]) -> Any:
+    def settings(self, program: str, path: Path, data: dict[str, object]) -> ProgramSettings:
         inner = self.source.table((*path, "settings"), data.get("settings", {}))
         what = f"settings of `{program}`"
         if program == "daemon" and inner.get("engine") is False:

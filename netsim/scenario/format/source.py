@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, overload
 
 from ...errors import BadScenario, nearest
 from .positions import Path, positions
@@ -23,32 +23,47 @@ _DEEP: Final = re.compile(
 _ONCE: Final = "put its keys together, under one such line"
 
 Table = TypeVar("Table")
-Reader = Callable[[Any], Any]
+T = TypeVar("T")
+Default = TypeVar("Default")
+Reader = Callable[[object], T]
+"""Takes a value of TOML. Raises ValueError with what is wrong about it."""
+Known = Callable[[], Collection[str]]
+
+
+@overload
+def knob(read: Reader[T], *, says: str, key: str = "", known: Known | None = None) -> T: ...
+
+
+@overload
+def knob(
+    read: Reader[T], default: Default, *, says: str, key: str = "", known: Known | None = None
+) -> T | Default: ...
 
 
 def knob(
-    read: Reader,
-    default: Any = MISSING,
+    read: Reader[T],
+    default: object = MISSING,
     *,
     says: str,
     key: str = "",
-    known: Callable[[], Collection[str]] | None = None,
-) -> Any:
+    known: Known | None = None,
+) -> object:
     """Declare a field that is read from a table. Without a default it is required.
 
     `key` is its name in the file if that is not a valid Python name; `known` returns the words that
     its value has to be one of.
     """
     about = {"read": read, "says": says, "key": key, "known": known}
-    return field(default=default, metadata=about)
+    made: object = field(default=default, metadata=about)
+    return made
 
 
-def key_of(item: "Field[Any]") -> str:
+def key_of(item: "Field[object]") -> str:
     """Return the name of a field in the file."""
     return str(item.metadata["key"] or item.name)
 
 
-def knobs(table: type) -> dict[str, "Field[Any]"]:
+def knobs(table: type) -> dict[str, "Field[object]"]:
     """Return the fields of a table that are read from the file, by their names there."""
     return {key_of(item): item for item in fields(table) if "read" in item.metadata}
 
@@ -57,7 +72,7 @@ def knobs(table: type) -> dict[str, "Field[Any]"]:
 class Source:
     """A parsed document, and the line of each of its keys."""
 
-    data: dict[str, Any]
+    data: dict[str, object]
     lines: dict[Path, int]
 
     @classmethod
@@ -98,13 +113,13 @@ class Source:
         if word not in known:
             self.unknown(path, what, word, known)
 
-    def table(self, path: Path, value: Any) -> dict[str, Any]:
+    def table(self, path: Path, value: object) -> dict[str, object]:
         """Return the value as a table, or refuse it."""
         if not isinstance(value, dict):
             self.refuse(path, f"`{path[-1]}` has to be a table", f"write it as `[{path[-1]}]`")
         return value
 
-    def tables(self, name: str) -> list[tuple[Path, dict[str, Any]]]:
+    def tables(self, name: str) -> list[tuple[Path, dict[str, object]]]:
         """Return the tables of an array of tables, with their paths; none if it is absent."""
         found = self.data.get(name, [])
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
@@ -113,13 +128,13 @@ class Source:
             )
         return [((name, number), item) for number, item in enumerate(found)]
 
-    def keys(self, path: Path, table: dict[str, Any], known: Collection[str], what: str) -> None:
+    def keys(self, path: Path, table: dict[str, object], known: Collection[str], what: str) -> None:
         """Refuse the first unknown key."""
         for key in table:
             if key not in known:
                 self.refuse((*path, key), f"{what} has no key `{key}`", nearest(key, known))
 
-    def value(self, path: Path, value: Any, read: Reader) -> Any:
+    def value(self, path: Path, value: object, read: Reader[T]) -> T:
         """Pass a value through its reader; refuse it if the reader does."""
         try:
             return read(value)
@@ -130,7 +145,7 @@ class Source:
         self,
         table: type[Table],
         path: Path,
-        data: dict[str, Any],
+        data: dict[str, object],
         what: str,
         *,
         beside: Iterable[str] = (),
@@ -146,7 +161,7 @@ class Source:
                 self.refuse(path, f"{what} needs `{key}`", str(item.metadata["says"]))
         return table(**values)
 
-    def _knob(self, item: "Field[Any]", path: Path, value: Any) -> Any:
+    def _knob(self, item: "Field[object]", path: Path, value: object) -> Any:
         found = self.value(path, value, item.metadata["read"])
         known = item.metadata["known"]
         if known is not None:

@@ -6,11 +6,12 @@ docs/spec/scenario.md is the format for people; a test compares the two.
 
 # ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...population import latency
 from ...population.latency import Matrix
+from ..programs import ProgramSettings
 from . import metrics, units
 from .actions import Action
 from .source import knob
@@ -51,7 +52,7 @@ class WorldTable:
     program: str = knob(
         units.text, "daemon", says="the program of the population's hosts", known=lambda: PROGRAMS
     )
-    settings: Any = knob(dict, None, says="settings of that program")
+    settings: ProgramSettings | None = knob(units.unread, None, says="settings of that program")
     spread: float = knob(
         units.duration, 0.0, says="programs start at random moments of this first stretch"
     )
@@ -73,8 +74,8 @@ class Direction:
         units.duration, None, says="maximum that waits, as a time at `rate`; the excess is lost"
     )
     loss: float | None = knob(units.share, None, says="share of packets lost")
-    burst: dict[str, Any] | None = knob(
-        dict, None, says="loss that comes in bursts: {bad, good, loss_bad, loss_good}, below"
+    burst: dict[str, object] | None = knob(
+        units.table, None, says="loss that comes in bursts: {bad, good, loss_bad, loss_good}, below"
     )
     reorder: float | None = knob(
         units.share, None, says="share of packets that come late, after others"
@@ -105,7 +106,7 @@ class Nat:
     behind: str = knob(units.text, "", says="another [[nat]] that it is behind")
     link: str = knob(units.text, "", says="its access link: a profile or a [[link]]")
     site: int = knob(units.whole, 0, says="its row of the latency matrix")
-    extra: dict[str, Any] = field(default_factory=dict)  # knobs of the kind
+    extra: dict[str, object] = field(default_factory=dict)  # knobs of the kind
     line: int = 0
 
 
@@ -123,7 +124,7 @@ class HostTable:
     drift: float = knob(units.number, 0.0, says="seconds that its wall clock gains in a second")
     start: float = knob(units.duration, 0.0, says="when its program starts")
     program: str = knob(units.text, "daemon", says="what it runs", known=lambda: PROGRAMS)
-    settings: Any = knob(dict, None, says="settings of that program")
+    settings: ProgramSettings | None = knob(units.unread, None, says="settings of that program")
     line: int = 0
 
     def names(self) -> list[str]:
@@ -146,7 +147,9 @@ class Group:
     share: float | None = knob(units.share, None, says="this share of them, at least one host")
     count: int | None = knob(units.positive, None, says="this number of them")
     link: str = knob(units.text, "", says="replaces their access link: a profile or a [[link]]")
-    settings: Any = knob(dict, None, says="replaces these settings of their program")
+    settings: Mapping[str, object] | None = knob(  # by field
+        units.unread, None, says="replaces these settings of their program"
+    )
     line: int = 0
 
 

@@ -7,8 +7,9 @@ wrong and what would be right.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 RATES: Final = {
@@ -25,7 +26,7 @@ LONGEST: Final = 3650 * TIMES["d"]
 _QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) *([A-Za-z/%]*)")
 
 
-def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> float:
+def _quantity(value: object, units: Mapping[str, float], what: str, example: str) -> float:
     """Return a number with a unit, in the base unit."""
     if not isinstance(value, str):
         raise ValueError(f'a {what} needs a unit, as "{example}"')
@@ -36,10 +37,10 @@ def _quantity(value: Any, units: dict[str, Any], what: str, example: str) -> flo
     if unit not in units:
         known = ", ".join(units)
         raise ValueError(f'`{value}`: the units of a {what} are {known}, as in "{example}"')
-    return float(number) * float(units[unit])
+    return float(number) * units[unit]
 
 
-def span(value: Any) -> float:
+def span(value: object) -> float:
     """Read a time, positive or negative, in seconds."""
     seconds = _quantity(value, TIMES, "time", "10s")
     if abs(seconds) > LONGEST:
@@ -47,7 +48,7 @@ def span(value: Any) -> float:
     return seconds
 
 
-def duration(value: Any) -> float:
+def duration(value: object) -> float:
     """Read a time of 0 or more seconds."""
     seconds = span(value)
     if seconds < 0:
@@ -55,7 +56,7 @@ def duration(value: Any) -> float:
     return seconds
 
 
-def period(value: Any) -> float:
+def period(value: object) -> float:
     """Read a time greater than 0, in seconds."""
     seconds = duration(value)
     if seconds <= 0:
@@ -65,7 +66,7 @@ def period(value: Any) -> float:
     return seconds
 
 
-def rate(value: Any) -> float:
+def rate(value: object) -> float:
     """Read a rate greater than 0, in bytes per second."""
     found = _quantity(value, RATES, "rate", "40Mbit/s")
     if found <= 0:
@@ -73,7 +74,7 @@ def rate(value: Any) -> float:
     return found
 
 
-def size(value: Any) -> int:
+def size(value: object) -> int:
     """Read a size in bytes."""
     found = _quantity(value, SIZES, "size", "1MiB")
     if found < 0 or not found.is_integer():
@@ -81,7 +82,7 @@ def size(value: Any) -> int:
     return int(found)
 
 
-def share(value: Any) -> float:
+def share(value: object) -> float:
     """Read a probability or proportion: `"2%"` or `0.02`."""
     if isinstance(value, str):
         found = _quantity(value, {"%": 0.01}, "share", "2%")
@@ -92,7 +93,7 @@ def share(value: Any) -> float:
     return found
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     """Read a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"`{value}` is not a number")
@@ -101,7 +102,7 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def whole(value: Any) -> int:
+def whole(value: object) -> int:
     """Read a whole number of 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"`{value}` is not a whole number")
@@ -112,7 +113,7 @@ def whole(value: Any) -> int:
     return value
 
 
-def positive(value: Any) -> int:
+def positive(value: object) -> int:
     """Read a whole number of 1 or more."""
     found = whole(value)
     if not found:
@@ -126,21 +127,21 @@ class Count:
 
     most: int
 
-    def __call__(self, value: Any) -> int:
+    def __call__(self, value: object) -> int:
         found = positive(value)
         if found > self.most:
             raise ValueError(f"`{value}`: a number here is at most {self.most}")
         return found
 
 
-def switch(value: Any) -> bool:
+def switch(value: object) -> bool:
     """Read true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"`{value}` is neither true nor false")
     return value
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Read a text that is not empty."""
     if not isinstance(value, str):
         raise ValueError(f"`{value}` is not a text; write it in quotes")
@@ -149,7 +150,7 @@ def text(value: Any) -> str:
     return value
 
 
-def seeds(value: Any) -> tuple[int, ...]:
+def seeds(value: object) -> tuple[int, ...]:
     """Read seeds: `7`, `"1..50"` (both ends included), or a list of numbers."""
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", value.strip())
@@ -172,7 +173,7 @@ def seeds(value: Any) -> tuple[int, ...]:
     return (whole(value),)
 
 
-def names(value: Any) -> tuple[str, ...]:
+def names(value: object) -> tuple[str, ...]:
     """Read one text, or a list of them."""
     if isinstance(value, str):
         return (text(value),)
@@ -181,13 +182,25 @@ def names(value: Any) -> tuple[str, ...]:
     return tuple(text(item) for item in value)
 
 
-def names_or_none(value: Any) -> tuple[str, ...]:
+def names_or_none(value: object) -> tuple[str, ...]:
     """Read names; an empty list means none."""
     return () if value == [] else names(value)
 
 
-def groups(value: Any) -> tuple[tuple[str, ...], ...]:
+def groups(value: object) -> tuple[tuple[str, ...], ...]:
     """Read a list of lists of names."""
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError('groups are two or more lists of names: [["a"], ["b", "c"]]')
     return tuple(names(item) for item in value)
+
+
+def table(value: object) -> dict[str, object]:
+    """Read a table with keys of any kind."""
+    if not isinstance(value, dict):
+        raise ValueError(f"`{value}` is not a table; write it as {{ key = value }}")
+    return value
+
+
+def unread(value: object) -> None:
+    """Check that a value is a table. Its keys are read later, when it is known what they mean."""
+    table(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from ...clock import Events
 from ...nat.kinds import KINDS, build, knobs_of
@@ -17,14 +17,13 @@ from ...population import profiles as link_profiles
 from ...population.data import unknown
 from ...streams import Streams
 from . import units
+from .source import Reader
 
-Reader = Callable[[Any], Any]
 
-
-def one_of(*words: str) -> Reader:
+def one_of(*words: str) -> Reader[str]:
     """Return a reader that accepts only the given words."""
 
-    def read(value: Any) -> str:
+    def read(value: object) -> str:
         if value not in words:
             raise ValueError(f"`{value}` is not one of {', '.join(words)}")
         return str(value)
@@ -32,7 +31,7 @@ def one_of(*words: str) -> Reader:
     return read
 
 
-def switch_or_names(value: Any) -> bool | tuple[str, ...]:
+def switch_or_names(value: object) -> bool | tuple[str, ...]:
     """Read true, false, or a list of words."""
     return value if isinstance(value, bool) else units.names(value)
 
@@ -42,7 +41,7 @@ _TIMERS: Final = (
     "udp_new", "udp_stream", "stream_after", "tcp_syn", "tcp_established", "tcp_transitory",
     "tcp_close",
 )  # fmt: skip
-KNOBS: Final[dict[str, Reader]] = {
+KNOBS: Final[dict[str, Reader[object]]] = {
     "mapping": _BEHAVIOUR,
     "filtering": _BEHAVIOUR,
     "refresh_in": units.switch,
@@ -75,7 +74,7 @@ KNOBS: Final[dict[str, Reader]] = {
 NOT_OFFERED: Final = {"addresses", "allow", "prefix", "timers", "pooling"}
 """Knobs of gateways whose values cannot be written in a file."""
 
-_NEEDS: Final[dict[str, Callable[[Mapping[str, Any]], bool]]] = {
+_NEEDS: Final[dict[str, Callable[[Mapping[str, object]], bool]]] = {
     "overlay_s": lambda has: has.get("overlay") is not None,
     **dict.fromkeys(("filtering6", "unsolicited6"), lambda has: bool(has.get("ipv6"))),
     **dict.fromkeys(
@@ -90,7 +89,7 @@ def kinds() -> Collection[str]:
     return KINDS.keys()
 
 
-def nat_knobs(kind: str) -> Mapping[str, Reader]:
+def nat_knobs(kind: str) -> Mapping[str, Reader[object]]:
     """Return the settings that a gateway of this kind has: their names and readers."""
     known = {*knobs_of(kind), "ipv6"}
     found = {name: read for name, read in KNOBS.items() if name in known}
@@ -99,7 +98,7 @@ def nat_knobs(kind: str) -> Mapping[str, Reader]:
     return found
 
 
-def check_nat(kind: str, values: Mapping[str, Any]) -> None:
+def check_nat(kind: str, values: Mapping[str, object]) -> None:
     """Check that settings of a gateway fit together. Raises ValueError."""
     for name, has in _NEEDS.items():
         if name in values and not has({**asdict(KINDS[kind].settings), **values}):

@@ -113,10 +113,10 @@ def test_the_last_group_s_link_holds() -> None:
 def test_settings_replace_only_what_they_name() -> None:
     text = '[[group]]\nname = "g"\nof = "population"\ncount = 4\nsettings = { every = "2s" }\n'
     found = made(text, hosts=10)
-    slow = {name for name, item in found.members.items() if item.settings.__class__ is EchoSettings
-            and item.settings.every == 2.0}  # fmt: skip
-    assert slow == {*found.groups["g"]} and len(slow) == 4
-    assert all(found.members[name].settings.timeout == 5.0 for name in slow)
+    slow = {name: item.settings for name, item in found.members.items()
+            if isinstance(item.settings, EchoSettings) and item.settings.every == 2.0}  # fmt: skip
+    assert {*slow} == {*found.groups["g"]} and len(slow) == 4
+    assert all(settings.timeout == 5.0 for settings in slow.values())
 
 
 def test_faults_on_part_of_a_population() -> None:

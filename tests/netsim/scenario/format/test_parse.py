@@ -121,6 +121,7 @@ def test_the_examples_are_right(path: Path) -> None:
             "settings of `udp-echo` has no key `evry`",
             "`every`",
         ),
+        ("count = 2", "count = 2\nsettings = 3", "settings: `3` is not a table", ""),
         ("count = 2", 'count = 2\nsettings = { to = "c" }', "no `udp-echo` host `c`", ""),
         ('at = "2s"', 'at = "20s"', "20 s is after the end of the run at 10 s", "`duration`"),
         ('for = "2s"', 'for = "20s"', "22 s is after the end", ""),
