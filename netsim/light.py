@@ -6,7 +6,7 @@ and links as a whole host, at a hundredth of the cost.
 
 from collections.abc import Iterable
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from .errors import SimError
 from .network.network import Attachment, Network
@@ -101,7 +101,7 @@ class LightHost:
             self._armed = due
             self._network.events.at(due, self._fire)
 
-    def _fire(self, _: Any) -> None:
+    def _fire(self, _: None) -> None:
         now = self._network.events.now
         if now < self._armed or not self.up:
             return  # an earlier timer was set in the meantime and has done this one's work

@@ -19,7 +19,7 @@ class Ledger:
     that a crash left incomplete at the end is cut off.
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
         self._path = path
         self._settings = json.loads(json.dumps(dict(settings)))
         self._lines: dict[int, Figures] = {}
@@ -66,7 +66,7 @@ def measure(
     one: Callable[[int], Figures],
     seeds: Iterable[int],
     *,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     path: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Figures]:

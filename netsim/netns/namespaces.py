@@ -112,7 +112,7 @@ class Namespace:
         """Set kernel settings of this namespace, by their dotted names."""
         self._ask(op="sysctl", settings=dict(settings))
 
-    def _ask(self, **request: Any) -> int | None:
+    def _ask(self, **request: object) -> int | None:
         return self._spaces.ask(request, self)
 
 
@@ -150,7 +150,7 @@ class Namespaces:
         )
         b.ip(f"link set {other} up")
 
-    def ask(self, request: Mapping[str, Any], inside: Namespace | None = None) -> int | None:
+    def ask(self, request: Mapping[str, object], inside: Namespace | None = None) -> int | None:
         """Send the broker a request; return the descriptor that it made. Raises KernelRefused."""
         carried = [] if inside is None else [inside.descriptor]
         data, made = b"", list[int]()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 import trio
 
@@ -62,6 +62,25 @@ class Session:
     departure: str
 
 
+class StayEntry(TypedDict, total=False):
+    """Lengths of sessions in hours: a Weibull distribution, or any between two lengths."""
+
+    weibull_shape: float
+    scale_h: float
+    least_h: float
+    most_h: float
+
+
+class HabitEntry(TypedDict):
+    """A class of volunteers in the data file: absences between sessions, or one start a day."""
+
+    percent: float
+    session: StayEntry
+    absence: NotRequired[dict[str, float]]
+    start: NotRequired[dict[str, float]]
+    chance: NotRequired[float]
+
+
 def names() -> list[str]:
     """Return the models of the package."""
     return list(table(_FILE))
@@ -88,7 +107,7 @@ def load(name: str = "volunteer-mix") -> Model:
     )
 
 
-def _habit(name: str, item: Mapping[str, Any]) -> Habit:
+def _habit(name: str, item: HabitEntry) -> Habit:
     session, share = item["session"], item["percent"] / 100
     weibull = "weibull_shape" in session
     stay = (

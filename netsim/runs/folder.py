@@ -173,7 +173,7 @@ class RunFolder:
     def report(self, result: Result, *, kept: bool = False) -> Path:
         """Write report.html; `kept`: the result was read from this folder."""
         try:
-            text = page(asdict(result), _text(self.place) or "")
+            text = page(result, _text(self.place) or "")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             if not kept:
                 raise

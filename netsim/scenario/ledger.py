@@ -1,8 +1,6 @@
 """A trace that also counts: packets and bytes by host, drops by reason."""
 
-from typing import Any
-
-from ..trace.trace import RECEIVED, SENT, Trace
+from ..trace.trace import RECEIVED, SENT, Trace, Writable
 
 COUNTERS = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
 
@@ -10,8 +8,8 @@ COUNTERS = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
 class Ledger(Trace):
     """Records of a run, and their sums. Counting happens one batch at a time."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
+        super().__init__(keep=keep, file=file)
         self.hosts: dict[str, list[int]] = {}  # by host, in the order of COUNTERS
         self.drops: dict[str, int] = {}
 

@@ -15,10 +15,10 @@ DELAY_S = 0.0001  # from attachment to attachment, about that of a bridge of rea
 class SimLab:
     """Simulated `probes.Lab`. `knobs` apply to both gateways, which have the lab's timers."""
 
-    def __init__(self, kind: str, *, seed: int = 0, **knobs: Any) -> None:
+    def __init__(self, kind: str, *, seed: int = 0, **knobs: object) -> None:
         self.world = World(seed=seed, latency=DELAY_S)
         world = self.world
-        given = dict(probes.TIMERS) | knobs
+        given: dict[str, Any] = {**probes.TIMERS, **knobs}
         self.gates = {
             "gate_a": world.gateway("gate_a", kind, **given),
             "gate_b": world.gateway("gate_b", kind, **given),
