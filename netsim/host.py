@@ -115,14 +115,14 @@ class Host:
         found = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
         for item in self.attachments:
             for address in item.addresses:
-                prefix = item.segment.prefix6 if ":" in address else item.segment.prefix
+                prefix = item.subnet.prefix6 if ":" in address else item.subnet.prefix
                 found.append(Interface(item.name, address, prefix))
         return found
 
     def default_gateway(self, *, six: bool = False) -> str | None:
         """Return the address of the router that leads out; None if there is none."""
         for item in self.attachments:
-            gateway = item.segment.gateway
+            gateway = item.subnet.gateway
             for address in gateway.addresses if gateway is not None else ():
                 if (":" in address) == six:
                     return address
@@ -157,7 +157,7 @@ class Host:
                 if (":" in address) == six:
                     usable.append((item, address))
         for item, address in usable:  # a neighbour is reached directly
-            if destination in item.segment.members:
+            if destination in item.subnet.members:
                 return item, address
         if not usable:
             raise error(errno.ENETUNREACH)
@@ -297,7 +297,7 @@ class Host:
         await self.ended()
         self.protocols.clear()
         for item in self.attachments:
-            item.segment.leave_all(item)
+            item.subnet.leave_all(item)
 
     def _disconnect(self) -> None:
         """End every connection, so that remaining tasks do not wait for one."""

@@ -1,4 +1,4 @@
-"""Hole punching between pairs of a population (`nat/punch.py`), compared with field measurements.
+"""Hole punching between pairs of a population (`punching.py`), compared with field measurements.
 
 The measure is that of arXiv 2510.27500: NATed peers without a forwarded port, of which 70 % +- 7.1
 % succeed.

@@ -103,6 +103,15 @@ class DaemonHandle:
         """
         return await self.ask("run", model=model, prompt=prompt, max_tokens=max_tokens, **more)
 
+    async def answer_time(self, prompt: str, *, model: str, max_tokens: int) -> float | None:
+        """Return the virtual seconds that generating a whole text takes; None if it fails."""
+        began = trio.current_time()
+        try:
+            await self.generate(prompt, model=model, max_tokens=max_tokens)
+        except (ControlError, OSError, trio.BrokenResourceError, ValueError, IndexError):
+            return None  # refused, or the daemon ended before the reply was complete
+        return trio.current_time() - began
+
     async def stop(self) -> None:
         """Stop the daemon cleanly and wait until it has ended."""
         self.node.stop()

@@ -6,8 +6,8 @@ from typing import Final
 
 from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
-from .sessions import BEHAVIOURS, Session, Timers
-from .syns import HeldSyns
+from .segments import HeldSyns
+from .sessions import BEHAVIOURS, FlowState, Timers
 
 SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
 """RFC 6092 3.2.3 (at least two minutes), 3.3.1 (2 h 4 min, 4 min)."""
@@ -26,7 +26,7 @@ class Sessions:
         self._filtering = filtering
         self._timers = timers
         self._limit = limit
-        self._flows: dict[Flow, Session] = {}
+        self._flows: dict[Flow, FlowState] = {}
         self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until when
         self._sweep_size = 64
         self._swept = -1.0
@@ -69,7 +69,7 @@ class Sessions:
         if session is None or session.expires <= now:
             if not self._has_room(now):
                 return False
-            session = self._flows[flow] = Session(now)
+            session = self._flows[flow] = FlowState(now)
         session.renew(packet, outbound, now, self._timers)
         if self._filtering != "apd":
             key = self._key(flow)

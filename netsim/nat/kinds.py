@@ -25,27 +25,27 @@ CAMPUS: Final = frozenset({(TCP, 80), (TCP, 443), (TCP, 53), (UDP, 53)})
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Settings]):
+class GatewayKind(Generic[Settings]):
     """A kind of gateway: its class, and its settings by default."""
 
     make: Callable[[GatewayPlace, Settings], Gateway]
     settings: Settings
 
 
-def _linux(**knobs: Any) -> Kind[LinuxSettings]:
-    return Kind(LinuxNat, LinuxSettings(**knobs))
+def _linux(**knobs: Any) -> GatewayKind[LinuxSettings]:
+    return GatewayKind(LinuxNat, LinuxSettings(**knobs))
 
 
-def _rfc(mapping: str, filtering: str) -> Kind[RfcSettings]:
+def _rfc(mapping: str, filtering: str) -> GatewayKind[RfcSettings]:
     """Return a NAT named by its behaviours; address-dependent mappings never preserve a port."""
     ports = "preserve" if mapping == "ei" else "random"
-    return Kind(RfcNat, RfcSettings(mapping=mapping, filtering=filtering, ports=ports))
+    return GatewayKind(RfcNat, RfcSettings(mapping=mapping, filtering=filtering, ports=ports))
 
 
-KINDS: Final[Mapping[str, Kind[Any]]] = MappingProxyType(
+KINDS: Final[Mapping[str, GatewayKind[Any]]] = MappingProxyType(
     {
-        "router": Kind(Gateway, GatewaySettings()),
-        "public-firewall": Kind(PublicFirewall, FirewallSettings()),
+        "router": GatewayKind(Gateway, GatewaySettings()),
+        "public-firewall": GatewayKind(PublicFirewall, FirewallSettings()),
         "linux-drop": _linux(),
         "linux-accept": _linux(input="accept"),
         "linux-reject": _linux(input="reject"),
@@ -57,7 +57,7 @@ KINDS: Final[Mapping[str, Kind[Any]]] = MappingProxyType(
         "port-restricted": _linux(overlay="port-restricted"),
         "full-cone-hairpin": _linux(overlay="full-cone", hairpin="external"),
         **{f"{m}m-{f}f": _rfc(m, f) for m in BEHAVIOURS for f in BEHAVIOURS},
-        "cgn": Kind(Cgn, CgnSettings()),
+        "cgn": GatewayKind(Cgn, CgnSettings()),
         "firewall6": _linux(),
         "udp-blocked": _linux(allow=CAMPUS),
         "no-network": _linux(allow=frozenset(), blocked="reject"),

@@ -11,10 +11,9 @@ from typing import Final
 
 from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
-from .ports import Ports
-from .segments import reset_for
-from .sessions import BEHAVIOURS, Session, Timers
-from .syns import HeldSyns
+from .ports import PortAllocator
+from .segments import HeldSyns, reset_for
+from .sessions import BEHAVIOURS, FlowState, Timers
 
 SESSIONS: Final = 4096  # per mapping
 
@@ -33,7 +32,7 @@ class Mapping:
         self.inner = inner
         self.outer = outer
         self.expires = 0.0
-        self.sessions: dict[Addr, Session] = {}
+        self.sessions: dict[Addr, FlowState] = {}
         self.remotes: dict[str, float] = {}  # when the last session with an address ends
 
     def purge(self, now: float) -> None:
@@ -88,7 +87,7 @@ class RfcNat(Gateway):
         self._max = settings.max_mappings
         self._per_host = 65536 if settings.per_host is None else settings.per_host
         self._tcp_unsolicited = settings.tcp_unsolicited
-        self._ports = Ports(settings.ports, settings.block_size, self._luck)
+        self._ports = PortAllocator(settings.ports, settings.block_size, self._luck)
         self._mappings: dict[_TableKey, Mapping] = {}
         self._outer: dict[_Outer, Mapping] = {}
         self._count: dict[str, int] = {}  # mappings by inside address
@@ -247,14 +246,14 @@ class RfcNat(Gateway):
                 mapping.purge(now)
                 if len(mapping.sessions) >= SESSIONS:
                     return False
-            session = mapping.sessions[remote] = Session(now)
+            session = mapping.sessions[remote] = FlowState(now)
         if outbound or self._refresh_in or packet.proto == TCP:
             before = session.expires
             session.renew(packet, outbound, now, self.timers)
             self._extend(mapping, remote[0], session, before)
         return True
 
-    def _extend(self, mapping: Mapping, ip: str, session: Session, before: float) -> None:
+    def _extend(self, mapping: Mapping, ip: str, session: FlowState, before: float) -> None:
         end = session.expires
         if end >= before:
             mapping.expires = max(mapping.expires, end)

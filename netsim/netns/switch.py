@@ -51,7 +51,7 @@ def link_spec(fields: Request) -> LinkSpec:
     return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
 
 
-class Control:
+class RequestServer:
     """The process's end: requests to a switch."""
 
     def __init__(self, channel: socket.socket, switch: Switch) -> None:
@@ -177,7 +177,7 @@ def main() -> None:
     number, latency, seed = sys.argv[1:]
     channel = socket.socket(fileno=int(number))
     switch = Switch(latency=float(latency), seed=int(seed))
-    control = Control(channel, switch)
+    control = RequestServer(channel, switch)
     switch.watch(channel.fileno(), control.serve)
     hurry()
     gc.freeze()

@@ -124,7 +124,7 @@ def _is_online(host: Host) -> bool:
     return any(
         item.addresses and (gateway is None or gateway.owner.up)
         for item in host.attachments
-        for gateway in [item.segment.gateway]
+        for gateway in [item.subnet.gateway]
     )
 
 

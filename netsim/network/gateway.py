@@ -1,4 +1,4 @@
-"""A box between two segments: the common part of NATs, firewalls and carrier NATs."""
+"""A box between two subnets: the common part of NATs, firewalls and carrier NATs."""
 
 import copy
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from ..host import Host
 from ..nat.segments import reset_for
 from ..sockets.groups import is_group
 from .link import LinkSpec
-from .network import Attachment, Network, Segment
+from .network import Attachment, Network, Subnet
 from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
 
 ICMP_BYTES: Final = 36  # header, and the start of the packet that the error refers to
@@ -32,7 +32,7 @@ class Filter(Protocol):
 
 
 class Service(Protocol):
-    """Program that a gateway runs on its inner address (`nat/igd.py`)."""
+    """Program that a gateway runs on its inner address (`nat/portmap/igd.py`)."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -43,11 +43,11 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatewayPlace:
-    """Where a gateway stands: the segment outside, and its address and access link there."""
+    """Where a gateway stands: the subnet outside, and its address and access link there."""
 
     network: Network
     name: str
-    outside: Segment
+    outside: Subnet
     address: str
     link: LinkSpec | None = None
     site: int = 0
@@ -83,7 +83,7 @@ class Gateway:
         self.network = network
         self.name = name
         self.up = True
-        self.inside = Segment(network, f"{name}/lan", 0.0)
+        self.inside = Subnet(network, f"{name}/lan", 0.0)
         self.wan = place.outside.attach(self, name="wan", link=place.link, site=place.site)
         self.outside = place.outside
         for each in (place.address, *settings.addresses):

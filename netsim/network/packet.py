@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ..sockets.tcp.segment import Segment as TcpSegment
+from ..sockets.tcp.segment import Segment
 
 Addr = tuple[str, int]
 """IP address (text, as `ipaddress` writes it) and port; for ICMP the port is 0."""
@@ -31,7 +31,7 @@ class Packet:
     src: Addr
     dst: Addr
     size: int
-    data: "bytes | TcpSegment | Icmp"
+    data: "bytes | Segment | Icmp"
     origin: str  # the name of the host that made it
     cause: str  # the task, or the timer of the stack, that sent it
     ttl: int = 64
@@ -47,9 +47,9 @@ class Packet:
         return self.data
 
     @property
-    def segment(self) -> TcpSegment:
+    def segment(self) -> Segment:
         """The segment that a packet of TCP carries."""
-        assert isinstance(self.data, TcpSegment)
+        assert isinstance(self.data, Segment)
         return self.data
 
     def copy(self) -> "Packet":

@@ -51,13 +51,6 @@ class Kind:
     carrier_knobs: Mapping[str, Any] = field(default_factory=dict)
 
 
-class RegionEntry(TypedDict):
-    """A region in a data file."""
-
-    percent: float
-    utc_hours: float
-
-
 class ClassEntry(TypedDict):
     """A class of volunteers in a data file; shares are in percent."""
 

@@ -14,14 +14,13 @@ from ..faults import Faults
 from ..host import Program
 from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
-from ..trace.trace import Writable
+from ..trace.trace import Ledger, Writable
 from ..world import World
 from .expect import Watch, judge
 from .figures import figures, pairs
 from .format import actions
 from .format.metrics import Metrics
 from .format.tables import Scenario
-from .ledger import Ledger
 from .programs import daemon
 from .result import MOST_DEEDS, HostFigures, PairMatrix, Result, pair_matrix, thinned
 from .steps import Steps

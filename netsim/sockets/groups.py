@@ -1,6 +1,6 @@
 """Multicast and broadcast of one host: the groups that its sockets joined, and sending to groups.
 
-Each member on the segment gets a copy; routers do not forward them. The public internet carries
+Each member on the subnet gets a copy; routers do not forward them. The public internet carries
 none.
 """
 
@@ -115,7 +115,7 @@ class Memberships:
         if (group, at) in mine:
             raise error(errno.EADDRINUSE)
         mine[group, at] = None
-        at.segment.join(group, at)
+        at.subnet.join(group, at)
         self.groups.add(group)
 
     def _leave(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
@@ -125,7 +125,7 @@ class Memberships:
         del mine[group, at]
         everybody = [key for joined in self._joined.values() for key in joined]
         if (group, at) not in everybody:
-            at.segment.leave(group, at)
+            at.subnet.leave(group, at)
         if all(group != other for other, _ in everybody):
             self.groups.discard(group)
 

@@ -18,7 +18,7 @@ from ...network.packet import IP4_HEADER, UDP, UDP_HEADER, Addr, Packet
 from ...sockets.factory import equip
 from . import pcp, upnp
 from .leases import Leases
-from .upnp import Control, Device, Request, response, search_answers
+from .upnp import Device, Request, WebServer, response, search_answers
 
 PROTOCOLS: Final = ("upnp", "nat-pmp", "pcp")
 LEASE_S: Final = 7200.0  # RFC 6886 3.3
@@ -69,7 +69,7 @@ def add_igd(gateway: Gateway, settings: IgdSettings) -> None:
     gateway.service = Igd(
         leases,
         names,
-        Control(
+        WebServer(
             leases,
             Device(_uuid(gateway), gateway.lan.addresses[0], settings.version),
             permanent=settings.permanent,
@@ -100,7 +100,7 @@ class Igd:
     """Program of the gateway: a task per protocol, and one per connection of UPnP."""
 
     def __init__(
-        self, leases: Leases, protocols: Collection[str], control: Control, ports: pcp.PortControl
+        self, leases: Leases, protocols: Collection[str], control: WebServer, ports: pcp.PortControl
     ) -> None:
         self.leases = leases
         self._protocols = protocols

@@ -29,7 +29,7 @@ class PmpResult(IntEnum):
     UNSUPPORTED_OPCODE = 5
 
 
-class Result(IntEnum):
+class ResultCode(IntEnum):
     """RFC 6887 7.4."""
 
     SUCCESS = 0
@@ -48,7 +48,7 @@ class Result(IntEnum):
 class Refused(Exception):
     """A PCP request is answered with an error."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: ResultCode) -> None:
         super().__init__(result.name)
         self.result = result
 
@@ -85,7 +85,7 @@ class PortControl:
         if self._speaks_pmp:
             found.append(self._pmp_address())
         if self._speaks_pcp:
-            found.append(self._head(ANNOUNCE, Result.SUCCESS, 0))
+            found.append(self._head(ANNOUNCE, ResultCode.SUCCESS, 0))
         return found
 
     def answer(self, data: bytes, source: Addr) -> bytes | None:
@@ -149,61 +149,61 @@ class PortControl:
         except Refused as refused:
             return self._refusal(data, refused.result)
 
-    def _refusal(self, data: bytes, result: Result) -> bytes:
+    def _refusal(self, data: bytes, result: ResultCode) -> bytes:
         """Return an error reply, which repeats the request after its header (RFC 6887 8.2)."""
-        passing = result in (Result.NO_RESOURCES, Result.CANNOT_PROVIDE_EXTERNAL)
+        passing = result in (ResultCode.NO_RESOURCES, ResultCode.CANNOT_PROVIDE_EXTERNAL)
         head = self._head(data[1], result, ERROR_S if passing else LONG_ERROR_S)
         rest = data[_HEADER.size : MOST_BYTES]
         return head + rest + bytes(-len(rest) % 4)
 
-    def _head(self, opcode: int, result: Result, seconds: int) -> bytes:
+    def _head(self, opcode: int, result: ResultCode, seconds: int) -> bytes:
         opcode |= RESPONSE
         return _REPLY.pack(PCP, opcode, 0, result, seconds, self._leases.epoch)
 
     def _serve(self, data: bytes, client: str) -> bytes:
         if data[0] != PCP:
-            raise Refused(Result.UNSUPP_VERSION)
+            raise Refused(ResultCode.UNSUPP_VERSION)
         if not _HEADER.size <= len(data) <= MOST_BYTES or len(data) % 4:
-            raise Refused(Result.MALFORMED_REQUEST)
+            raise Refused(ResultCode.MALFORMED_REQUEST)
         _, opcode, _, seconds, address = _HEADER.unpack_from(data)
         if opcode not in (ANNOUNCE, MAP):
-            raise Refused(Result.UNSUPP_OPCODE)
+            raise Refused(ResultCode.UNSUPP_OPCODE)
         if address != _mapped(client):
-            raise Refused(Result.ADDRESS_MISMATCH)
+            raise Refused(ResultCode.ADDRESS_MISMATCH)
         if opcode == ANNOUNCE:
-            return self._head(ANNOUNCE, Result.SUCCESS, 0)
+            return self._head(ANNOUNCE, ResultCode.SUCCESS, 0)
         return self._map(data, seconds, client)
 
     def _map(self, data: bytes, seconds: int, client: str) -> bytes:
         if len(data) < _HEADER.size + _MAP.size:
-            raise Refused(Result.MALFORMED_REQUEST)
+            raise Refused(ResultCode.MALFORMED_REQUEST)
         nonce, proto, inside, wish, address = _MAP.unpack_from(data, _HEADER.size)
         exact = _options(data[_HEADER.size + _MAP.size :])
         if not proto and inside:
-            raise Refused(Result.MALFORMED_REQUEST)
+            raise Refused(ResultCode.MALFORMED_REQUEST)
         if seconds == 0:
             outside = self._delete(nonce, proto, (client, inside), wish)
         else:
             lease = self._lease(nonce, proto, (client, inside), wish, seconds, exact)
             outside, seconds = lease.port, round(lease.expires - self._leases.now)
             address = _mapped(self.external)
-        head = self._head(MAP, Result.SUCCESS, seconds)
+        head = self._head(MAP, ResultCode.SUCCESS, seconds)
         return head + _MAP.pack(nonce, proto, inside, outside, address)
 
     def _lease(
         self, nonce: bytes, proto: int, inner: Addr, wish: int, seconds: int, exact: bool
     ) -> Lease:
         if proto not in (TCP, UDP) or not inner[1]:
-            raise Refused(Result.UNSUPP_PROTOCOL)
+            raise Refused(ResultCode.UNSUPP_PROTOCOL)
         lease = self._mine(nonce, proto, inner)
         try:
             port = lease.port if lease is not None else self._leases.free_port(proto, wish)
             if exact and wish and port != wish:
-                raise Refused(Result.CANNOT_PROVIDE_EXTERNAL)
+                raise Refused(ResultCode.CANNOT_PROVIDE_EXTERNAL)
             granted = min(max(seconds, LEAST_LEASE_S), self._leases.longest)
             lease = self._leases.add(proto, port, inner, granted)
         except Full:
-            raise Refused(Result.NO_RESOURCES) from None
+            raise Refused(ResultCode.NO_RESOURCES) from None
         lease.nonce = nonce
         return lease
 
@@ -213,7 +213,7 @@ class PortControl:
         """
         lease = self._leases.of(proto, inner)
         if lease is not None and lease.nonce is not None and lease.nonce != nonce:
-            raise Refused(Result.NOT_AUTHORIZED)
+            raise Refused(ResultCode.NOT_AUTHORIZED)
         return lease
 
     def _delete(self, nonce: bytes, proto: int, inner: Addr, wish: int) -> int:
@@ -247,14 +247,14 @@ def _options(data: bytes) -> bool:
     exact = False
     while data:
         if len(data) < 4:
-            raise Refused(Result.MALFORMED_OPTION)
+            raise Refused(ResultCode.MALFORMED_OPTION)
         code, length = struct.unpack_from("!BxH", data)
         size = 4 + length + -length % 4
         if size > len(data) or (code == PREFER_FAILURE and length):
-            raise Refused(Result.MALFORMED_OPTION)
+            raise Refused(ResultCode.MALFORMED_OPTION)
         if code == PREFER_FAILURE:
             exact = True
         elif code < 128:
-            raise Refused(Result.UNSUPP_OPTION)
+            raise Refused(ResultCode.UNSUPP_OPTION)
         data = data[size:]
     return exact

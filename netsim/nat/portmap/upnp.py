@@ -149,7 +149,7 @@ class Request:
     client: str  # IP address
 
 
-class Control:
+class WebServer:
     """The router's web server.
 
     `permanent`: it accepts only leases without an end (725). `external` is the outer address to

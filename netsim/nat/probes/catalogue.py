@@ -2,7 +2,7 @@
 
 The probes hold both ends of everything, so a server needs no protocol: the probes decide what it
 replies, from which address, and whether it replies at all. The result is flat, names to JSON
-values, without numbers that vary from run to run. (The probes run on `labsockets.py`; `lab.py` is
+values, without numbers that vary from run to run. (The probes run on `sockets.py`; `lab.py` is
 the simulated lab.)
 """
 

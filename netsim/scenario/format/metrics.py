@@ -88,7 +88,7 @@ REASONS: Final = {
     "firewall": "a firewall does not let it pass",
     "closed": "for a port of the gateway that is closed",
 }
-"""Why packets are dropped: links and faults, segments and hosts, gateways."""
+"""Why packets are dropped: links and faults, subnets and hosts, gateways."""
 
 
 def meaning(metric: str) -> str:

@@ -9,7 +9,7 @@ from ...nat.kinds import KINDS, build, knobs_of
 from ...nat.sessions import BEHAVIOURS
 from ...network.gateway import GatewayPlace
 from ...network.link import LinkSpec
-from ...network.network import Network, Segment
+from ...network.network import Network, Subnet
 from ...population import churn as churn_models
 from ...population import latency as matrices
 from ...population import mix
@@ -110,7 +110,7 @@ def check_nat(kind: str, values: Mapping[str, object]) -> None:
     plain = {name: value for name, value in values.items() if name != "ipv6"}
     if values.get("ipv6"):
         plain["prefix"] = "2600:0:1::/64"
-    internet = Segment(network, "internet", 0.0)
+    internet = Subnet(network, "internet", 0.0)
     build(kind, GatewayPlace(network, "checked", internet, "11.0.0.1"), plain)
 
 

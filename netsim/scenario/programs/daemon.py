@@ -174,12 +174,10 @@ def known(host: Host) -> set[str]:
 
 async def generate(host: Host, action: Generate) -> float | None:
     """Let a daemon generate; return the virtual seconds that it took, None if it failed."""
-    from ...daemons.asking import answer_time
-
     handle = handle_of(host)
     if handle is None:
         return None
-    return await answer_time(handle, action.prompt, model=action.model, max_tokens=action.tokens)
+    return await handle.answer_time(action.prompt, model=action.model, max_tokens=action.tokens)
 
 
 async def stop(host: Host) -> None:

@@ -257,7 +257,7 @@ def test_sessions_of_a_mapping_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_held_syns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.netsim.nat.syns.HELD", 3)
+    monkeypatch.setattr("shoal.netsim.nat.segments.HELD", 3)
     wire = Wire("eim-apdf")
     for port in range(1, 10):
         wire.back((A[0], port), OUTER, flag("syn"), TCP)

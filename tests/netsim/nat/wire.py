@@ -6,10 +6,9 @@ from shoal.netsim.clock import Events
 from shoal.netsim.nat.kinds import build
 from shoal.netsim.network.gateway import Gateway, GatewayPlace
 from shoal.netsim.network.link import LinkSpec
-from shoal.netsim.network.network import Attachment, Network, Segment
+from shoal.netsim.network.network import Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
-from shoal.netsim.sockets.tcp.segment import Control
-from shoal.netsim.sockets.tcp.segment import Segment as TcpSegment
+from shoal.netsim.sockets.tcp.segment import Control, Segment
 from shoal.netsim.streams import Streams
 from shoal.netsim.trace.trace import Trace
 
@@ -44,7 +43,7 @@ class Wire:
         self.events = Events()
         self.trace = Trace(keep=True)
         self.network = Network(self.events, Streams(seed), self.trace)
-        self.internet = Segment(self.network, "internet", 0.0)
+        self.internet = Subnet(self.network, "internet", 0.0)
         self.gate: Gateway = build(
             kind, GatewayPlace(self.network, "gate", self.internet, GATE, link), knobs
         )
@@ -99,10 +98,10 @@ class Wire:
         return [record[1] for record in self.trace.records if record[1] not in ("sent", "received")]
 
 
-def flag(name: str) -> TcpSegment:
+def flag(name: str) -> Segment:
     """Return a segment: syn, synack, ack, fin, rst."""
     if name == "ack":
-        return TcpSegment(1, 1, 1000, b"", (), -1.0, -1.0)
+        return Segment(1, 1, 1000, b"", (), -1.0, -1.0)
     ack = name in ("synack", "fin")
     return Control(
         1, 1, 1000, syn=name.startswith("syn"), ack=ack, fin=name == "fin", rst=name == "rst"

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.nat.portmap.pcp import PortControl, Result
+from shoal.netsim.nat.portmap.pcp import PortControl, ResultCode
 from shoal.netsim.network.packet import TCP, UDP, Addr
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
@@ -41,14 +41,14 @@ def map_body(
     return nonce + struct.pack("!B3xHH16s", proto, inside, outside, mapped("0.0.0.0"))
 
 
-def result(answer: bytes) -> Result:
+def result(answer: bytes) -> ResultCode:
     assert answer[0] == 2 and answer[1] & 0x80
-    return Result(answer[3])
+    return ResultCode(answer[3])
 
 
 def granted(answer: bytes) -> tuple[int, int, str]:
     """Return lifetime, outer port and outer address of a MAP response."""
-    assert result(answer) is Result.SUCCESS and len(answer) == 60
+    assert result(answer) is ResultCode.SUCCESS and len(answer) == 60
     port, address = struct.unpack_from("!H16s", answer, 42)
     return struct.unpack_from("!I", answer, 4)[0], port, ".".join(map(str, address[12:]))
 
@@ -123,8 +123,8 @@ def test_only_a_client_with_the_nonce_may_change_a_mapping() -> None:
     bench.ask(request(1, 600, map_body()))
     for seconds in 0, 600:
         answer = bench.ask(request(1, seconds, map_body(nonce=bytes(12))))
-        assert result(answer) is Result.NOT_AUTHORIZED
-    assert result(bench.ask(request(1, 0, map_body()))) is Result.SUCCESS
+        assert result(answer) is ResultCode.NOT_AUTHORIZED
+    assert result(bench.ask(request(1, 0, map_body()))) is ResultCode.SUCCESS
     assert len(bench.leases) == 0
 
 
@@ -143,27 +143,27 @@ def test_prefer_failure_wants_that_port_or_none() -> None:
     option = struct.pack("!BxH", 2, 0)
     bench.ask(request(1, 600, map_body(outside=9000), client=OTHER[0]), OTHER)
     answer = bench.ask(request(1, 600, map_body(outside=9000) + option))
-    assert result(answer) is Result.CANNOT_PROVIDE_EXTERNAL
+    assert result(answer) is ResultCode.CANNOT_PROVIDE_EXTERNAL
     assert granted(bench.ask(request(1, 600, map_body(outside=9001) + option)))[1] == 9001
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (request(1, 600, map_body(), client=OTHER[0]), Result.ADDRESS_MISMATCH),
-        (request(1, 600, map_body())[:-4], Result.MALFORMED_REQUEST),
-        (request(1, 600, map_body()) + b"\x02", Result.MALFORMED_REQUEST),
-        (request(1, 600, map_body() + bytes(1100)), Result.MALFORMED_REQUEST),
-        (request(1, 600, map_body(4001, proto=0)), Result.MALFORMED_REQUEST),
-        (request(1, 600, map_body(proto=132)), Result.UNSUPP_PROTOCOL),
-        (request(2, 600, bytes(56)), Result.UNSUPP_OPCODE),  # PEER
-        (request(1, 600, map_body() + b"\x01\0\0\x10" + bytes(16)), Result.UNSUPP_OPTION),
-        (request(1, 600, map_body() + b"\x03\0\0\x14" + bytes(20)), Result.UNSUPP_OPTION),
-        (request(1, 600, map_body() + b"\x02\0\0\x10"), Result.MALFORMED_OPTION),
-        (b"\x01" + request(1, 600, map_body())[1:], Result.UNSUPP_VERSION),
+        (request(1, 600, map_body(), client=OTHER[0]), ResultCode.ADDRESS_MISMATCH),
+        (request(1, 600, map_body())[:-4], ResultCode.MALFORMED_REQUEST),
+        (request(1, 600, map_body()) + b"\x02", ResultCode.MALFORMED_REQUEST),
+        (request(1, 600, map_body() + bytes(1100)), ResultCode.MALFORMED_REQUEST),
+        (request(1, 600, map_body(4001, proto=0)), ResultCode.MALFORMED_REQUEST),
+        (request(1, 600, map_body(proto=132)), ResultCode.UNSUPP_PROTOCOL),
+        (request(2, 600, bytes(56)), ResultCode.UNSUPP_OPCODE),  # PEER
+        (request(1, 600, map_body() + b"\x01\0\0\x10" + bytes(16)), ResultCode.UNSUPP_OPTION),
+        (request(1, 600, map_body() + b"\x03\0\0\x14" + bytes(20)), ResultCode.UNSUPP_OPTION),
+        (request(1, 600, map_body() + b"\x02\0\0\x10"), ResultCode.MALFORMED_OPTION),
+        (b"\x01" + request(1, 600, map_body())[1:], ResultCode.UNSUPP_VERSION),
     ],
 )
-def test_bad_request_gets_its_result(data: bytes, expected: Result) -> None:
+def test_bad_request_gets_its_result(data: bytes, expected: ResultCode) -> None:
     bench = Bench()
     answer = bench.ask(data)
     assert result(answer) is expected and len(answer) <= 1100 and len(answer) % 4 == 0
@@ -172,18 +172,18 @@ def test_bad_request_gets_its_result(data: bytes, expected: Result) -> None:
 
 def test_optional_option_is_passed_over() -> None:
     body = map_body() + b"\x80\0\0\x02ab\0\0"
-    assert result(Bench().ask(request(1, 600, body))) is Result.SUCCESS
+    assert result(Bench().ask(request(1, 600, body))) is ResultCode.SUCCESS
 
 
 def test_announce_tells_the_epoch() -> None:
     bench = Bench()
     bench.wire.at(9.0)
     answer = bench.ask(request(0, 0))
-    assert result(answer) is Result.SUCCESS and struct.unpack_from("!I", answer, 8) == (9,)
+    assert result(answer) is ResultCode.SUCCESS and struct.unpack_from("!I", answer, 8) == (9,)
 
 
 def test_version_0_meets_pcp_where_nat_pmp_is_off() -> None:
-    assert result(Bench(pmp=False).ask(b"\0\0")) is Result.UNSUPP_VERSION
+    assert result(Bench(pmp=False).ask(b"\0\0")) is ResultCode.UNSUPP_VERSION
 
 
 def test_announcements_are_of_the_protocols_served() -> None:

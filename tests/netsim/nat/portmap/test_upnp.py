@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.nat.portmap.upnp import Control, Device, Request, parse_search, search_answers
+from shoal.netsim.nat.portmap.upnp import Device, Request, WebServer, parse_search, search_answers
 from shoal.netsim.network.packet import TCP, UDP
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
@@ -21,7 +21,7 @@ class Bench:
         self.wire = Wire("linux-drop")
         self.leases = Leases(self.wire.gate, longest=7200.0, works=True)
         device = Device(DEVICE.uuid, DEVICE.address, version)
-        self.control = Control(self.leases, device, permanent=permanent, external=None)
+        self.control = WebServer(self.leases, device, permanent=permanent, external=None)
         self.version = version
 
     def post(self, name: str, body: str, client: str = INSIDE[0]) -> str:

@@ -95,7 +95,7 @@ async def test_a_web_server_that_is_not_there(
 ) -> None:
     home = Home(world, igd="upnp")
     said = f"HTTP/1.1 200 OK\r\nST: {TARGETS[1]}\r\nLOCATION: http://{GATEWAY}:5999/x\r\n\r\n"
-    monkeypatch.setattr("shoal.netsim.nat.igd.search_answers", lambda *_: [said.encode()])
+    monkeypatch.setattr("shoal.netsim.nat.portmap.igd.search_answers", lambda *_: [said.encode()])
     assert await outcome(home) == "found, but it cannot be reached"
 
 

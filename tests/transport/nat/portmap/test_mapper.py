@@ -273,8 +273,8 @@ async def test_another_network_means_another_mapping(world: World) -> None:
         node = home.start(nursery)
         await home.until(node)
         plug = home.alice.attachments.pop()
-        plug.segment.release(plug, plug.addresses[0])
-        plug.segment.leave_all(plug)
+        plug.subnet.release(plug, plug.addresses[0])
+        plug.subnet.leave_all(plug)
         world.plug(home.alice, behind=cafe)
         await trio.sleep(20)
         assert node.mapping.address == cafe.address and node.mapping.gateway == "192.168.7.1"

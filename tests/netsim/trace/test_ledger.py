@@ -1,7 +1,6 @@
 """Counting a trace: the same digest as without, and the sums of its records."""
 
-from shoal.netsim.scenario.ledger import Ledger
-from shoal.netsim.trace.trace import RECEIVED, SENT, Trace
+from shoal.netsim.trace.trace import RECEIVED, SENT, Ledger, Trace
 
 A, B = ("11.0.1.1", 5), ("11.0.2.1", 7)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.netsim.clock import Events
-from shoal.netsim.nat import syns
-from shoal.netsim.nat.syns import HOLD_S, HeldSyns
+from shoal.netsim.nat import segments
+from shoal.netsim.nat.segments import HOLD_S, HeldSyns
 from shoal.netsim.network.packet import TCP, Addr, Packet
 from tests.netsim.nat.wire import flag
 
@@ -45,7 +45,7 @@ def test_an_answered_syn_that_comes_again_is_held_again() -> None:
 
 
 def test_only_first_segments_up_to_a_limit_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syns, "HELD", 3)
+    monkeypatch.setattr(segments, "HELD", 3)
     box = Box()
     box.syns.hold(syn(name="synack"))
     for port in range(1, 9):
