@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +122,8 @@ def sweep(
     Repeat the command to run the seeds that are missing. A folder with the sweep of another
     scenario is refused; use `--out` or `--force`. The exit code is 1 if a seed failed.
     """
+    from dataclasses import asdict
+
     from ...netsim.runs.sweep import SweepOptions
     from ...netsim.runs.sweep import sweep as sweep_seeds
     from ..simulator import words
@@ -194,6 +195,8 @@ def calibrate(kernel: bool, as_json: bool) -> None:
     The stored answers come with shoal; with `--kernel`, this machine's kernel is probed as well.
     The exit code is 1 if an answer differs.
     """
+    from dataclasses import asdict
+
     from ...netsim.netns.calibrate import calibration
     from ..simulator import words
     from ..simulator.display import Terminal, command_errors

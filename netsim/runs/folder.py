@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RunFailed
-from ..report.page import page
 from ..scenario.format.tables import Scenario
 from ..scenario.result import Result
 
@@ -172,6 +171,8 @@ class RunFolder:
 
     def report(self, result: Result, *, kept: bool = False) -> Path:
         """Write report.html; `kept`: the result was read from this folder."""
+        from ..report.page import page  # a sweep's processes start faster without jinja2
+
         try:
             text = page(result, _text(self.place) or "")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:

@@ -69,7 +69,7 @@ Wall = tuple[Namespace, str]
 
 @dataclass(slots=True)
 class _Done:
-    """What a step has done, so that it can be undone."""
+    """Effects of a step, from which it can be undone."""
 
     happening: Happening | None = None
     walls: list[Wall] = field(default_factory=list)

@@ -30,7 +30,7 @@ class EndedEarly:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the seeds of a sweep have in common: sweep.json has these fields."""
+    """Figures over the seeds of a sweep, and its failures; the fields of sweep.json."""
 
     seeds: int
     failed: list[int]

@@ -23,7 +23,7 @@ _BATCH: Final = 2048
 
 
 class Writable(Protocol):
-    """What a trace needs of a file that is open for writing bytes."""
+    """A file that is open for writing bytes, or a substitute for one."""
 
     def write(self, data: bytes, /) -> object: ...
 
