@@ -35,7 +35,7 @@ def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> Result:
     Raises BadScenario if this backend cannot do a line of the scenario, and CannotSimulate if this
     machine does not support the backend.
     """
-    _refuse_unsupported(scenario, path)
+    refuse_unsupported(scenario, path)
 
     seconds = scenario.world.latency_seconds or 0.0
     try:
@@ -51,7 +51,8 @@ Refuse = Callable[[int, str], NoReturn]
 """Raises the error for a line and a message."""
 
 
-def _refuse_unsupported(scenario: Scenario, path: Path) -> None:
+def refuse_unsupported(scenario: Scenario, path: Path) -> None:
+    """Raise BadScenario for the first line that the kernel backend cannot do."""
 
     def no(line: int, message: str) -> NoReturn:
         hint = "the simulated backend (`--backend sim`) can do it"
@@ -71,7 +72,8 @@ def _refuse_unsupported(scenario: Scenario, path: Path) -> None:
         if why := why_not(step, scenario):
             no(step.line, why)
     for expect in scenario.expects:
-        if expect.metric and expect.metric.partition(".p")[0] not in METRICS:
+        known = expect.metric in METRICS or expect.metric.rpartition(".")[0] in METRICS
+        if expect.metric and not known:
             no(expect.line, f"the kernel backend does not measure `{expect.metric}`")
         if (expect.invariant or "linked") not in INVARIANTS:
             no(expect.line, f"the kernel backend does not watch `{expect.invariant}`")
