@@ -44,7 +44,11 @@ PARTS = {
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},
     "state/membership/finding.py": {  # of `_check`, or of a call
-        "self._ask_by", "self._ask_each", "ask", "partial", "ask_itself",
+        "self._ask_by",
+        "self._ask_each",
+        "ask",
+        "partial",
+        "ask_itself",
     },  # fmt: skip
     "state/membership/probing.py": {"self._ask_itself", "ask_itself"},  # of `_check`
     "dht/kademlia/joining.py": {
