@@ -410,7 +410,7 @@ async def test_a_config_that_nothing_can_hold_is_a_model_error(
         root = first.library.names()["tiny"]
         data = evil_manifest((await first.library.manifest(root)).encode(), value)
         await announce(nursery, second, data)
-        await until(lambda: "out of range" in second.serving.status()["text"])
+        await until(lambda: "out of range" in second.serving.status().text)
         error = (await ask(second, "run", model="evil", prompt="x"))["error"]
         assert error["code"] == "bad-config"
         await still_answers(first)
