@@ -4,11 +4,23 @@ import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class TextOptions(TypedDict):
+    """Options of `shoal run` and `shoal job submit`, which say how a text is generated."""
+
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    raw: bool
 
 
 def default_data() -> Path:

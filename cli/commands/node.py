@@ -11,6 +11,7 @@ from ..confirm import confirm
 from ..options import data_flag, data_option, example, given_settings, json_option, node_options
 
 if TYPE_CHECKING:
+    from ...node.control.messages.node import Invitation
     from ...node.settings.config import DataFolder
 
 _CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line break
@@ -136,28 +137,29 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
     This node must be running when the code is used. In a private swarm, `shoal group` lists the
     unused codes and `shoal group uninvite CODE` revokes one.
     """
+    from ...node.control.messages.node import Invite
     from ..client import request
 
-    answer = request(data, "invite", uses=uses, role=role, address=address)
+    answer = request(data, Invite(uses=uses, role=role, address=address))
     if as_json:
         click.echo(render.as_json(answer))
         return
-    click.echo(answer["code"])
+    click.echo(answer.code)
     join = "on the other machine: run `shoal join` and enter this code"
     for note in (join, *_narrow(answer)):
         click.echo(render.coloured(note, "dim", sys.stderr), err=True)
 
 
-def _narrow(answer: dict[str, Any]) -> list[str]:
+def _narrow(answer: "Invitation") -> list[str]:
     """Say which machines can reach the address of a code, if not all, and what to do otherwise."""
     where = {
         "private": "machines on this network",
         "loopback": "programs on this machine",
-    }.get(answer["near"])
+    }.get(answer.near)
     if where is None:
         return []
     return [
-        f"it leads to {answer['address']}, which only {where} can reach; to invite machines "
+        f"it leads to {answer.address}, which only {where} can reach; to invite machines "
         "elsewhere, create the code on a public node (`shoal doctor`), or give a port that the "
         "router forwards: `shoal invite --address IP:PORT`"
     ]

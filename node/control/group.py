@@ -16,8 +16,6 @@ from .messages import group as messages
 from .messages.node import GroupPlace
 from .server import Emit, Operation, operation
 
-_ROLES = ", ".join(ROLES)
-
 
 class GroupOperations:
     """Operations on the group of one node."""
@@ -78,7 +76,7 @@ class GroupOperations:
 
     async def change_role(self, ask: messages.ChangeRole, _emit: Emit) -> messages.ChangedRole:
         upkeep = self._upkeep
-        peer, role = _peer(ask.peer, upkeep), _role(ask.role)
+        peer, role = _peer(ask.peer, upkeep), ROLES[ask.role]
         await upkeep.management.change_role(peer, role)
         return messages.ChangedRole(peer, role.word)
 
@@ -135,7 +133,7 @@ def invited_role(upkeep: Upkeep | None, word: str | None, *, private: bool) -> R
             )
         return Role.OPERATOR
     upkeep = upkeep_of(upkeep)
-    own, role = upkeep.group.role, None if word is None else _role(word)
+    own, role = upkeep.group.role, None if word is None else ROLES[word]
     if own is Role.OWNER:
         return role or Role.OPERATOR
     if own is Role.OPERATOR and role in (None, Role.CLIENT):
@@ -155,12 +153,6 @@ def group_place(upkeep: Upkeep | None) -> GroupPlace | None:
     role = upkeep.group.role
     members = sum(1 for _ in upkeep.group.order.members())
     return GroupPlace(None if role is None else role.word, members)
-
-
-def _role(word: str) -> Role:
-    if word not in ROLES:
-        raise ControlError("bad-request", "`role` is not a role", hint=f"roles: {_ROLES}")
-    return ROLES[word]
 
 
 def _ident(code: str) -> str | None:

@@ -88,7 +88,7 @@ class JobOperations:
             prompt=prompt,
             name=ask.model,
             raw=ask.raw,
-            max_tokens=ask.max_tokens,
+            max_tokens=ask.max_tokens or jobs_defaults.PROMPT_TOKENS,
             sampling=sampling_of(ask, self._base.host),
             stop=ask.stop,
         )

@@ -133,6 +133,18 @@ class FileName:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: Json, key: str) -> None:
+        if value not in self.words:
+            known = f"{key}s: {', '.join(self.words)}"
+            raise ControlError("bad-request", f"`{key}` is not a known {key}", hint=known)
+
+
+@dataclass(frozen=True, slots=True)
 class Whole:
     """A whole number."""
 

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Never
 
-from .encoding import Ask, Text
+from .encoding import Ask, Choice, Text
 
+RoleName = Annotated[str, Choice(("client", "operator", "owner"))]
 Start = Annotated[str, Text(256)]
 """An id, or the beginning of one."""
 
@@ -75,7 +76,7 @@ class ChangeRole(Ask[ChangedRole, Never]):
 
     op = "group_role"
     peer: Start
-    role: str
+    role: RoleName
 
 
 @dataclass(frozen=True, slots=True)

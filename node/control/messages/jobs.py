@@ -30,7 +30,7 @@ class SubmitJobs(AskForText[SubmittedJobs, Never]):
         tuple[Annotated[str, Text(defaults.CONTROL_REQUEST_LIMIT)], ...],
         Items(1, defaults.JOBS_AT_ONCE),
     ]
-    max_tokens: Annotated[int, Whole(1, PROMPT_TOKENS)] = PROMPT_TOKENS
+    max_tokens: Annotated[int, Whole(1, PROMPT_TOKENS)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Never
 
 from ... import defaults
 from .encoding import Ask, Text, Whole
+from .group import RoleName
 from .models import ModelEntry
 
 
@@ -92,7 +93,7 @@ class ShardView:
     kv_tokens_free: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
     """What a node serves, and its progress towards what it will serve.
 
@@ -101,10 +102,10 @@ class ServingView:
 
     phase: str
     state: str
-    why: str | None
+    why: str | None = None
     done_bytes: int
     total_bytes: int
-    room_tokens: int
+    room_tokens: int | None = None
     shard: ShardView | None
 
 
@@ -337,5 +338,5 @@ class Invite(Ask[Invitation, Never]):
 
     op = "invite"
     uses: Annotated[int, Whole(1, 1000)] = defaults.INVITE_USES
-    role: str | None = None
+    role: RoleName | None = None
     address: Annotated[str, Text(400)] | None = None

@@ -233,6 +233,6 @@ async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
         killed.bind(str(tmp_path / "control.sock"))
         killed.listen()
     with pytest.raises(CommandError, match="no daemon is running"):
-        await trio.to_thread.run_sync(converse, tmp_path, {"op": "echo"})
+        await trio.to_thread.run_sync(partial(converse, tmp_path, {"op": "echo"}))
     async with serving(tmp_path) as (path, _):
         assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1]
