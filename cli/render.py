@@ -52,23 +52,21 @@ def sentence(text: str) -> str:
     return safe(shortid.shortened(text), defaults.MESSAGE_WIDTH)
 
 
-def as_json(value: "View | Sequence[View]") -> str:
+def as_json(value: "View | Json") -> str:
     """Encode as one line of ASCII JSON, in which all other characters are escaped."""
-    return json.dumps(_plain(value))
+    from ..node.control.messages.encoding import plain
+
+    return json.dumps(plain(value))
 
 
-def as_readable_json(value: "View") -> str:
+def as_readable_json(value: "View | Json") -> str:
     """Encode as indented JSON that keeps letters of all scripts and escapes what `safe` does."""
-    text = json.dumps(_plain(value), indent=1, ensure_ascii=False)
+    from ..node.control.messages.encoding import plain
+
+    text = json.dumps(plain(value), indent=1, ensure_ascii=False)
     if text.replace("\n", "").isprintable() and text.isascii():
         return text
     return "".join(json.dumps(c)[1:-1] if c != "\n" and naming.is_hidden(c) else c for c in text)
-
-
-def _plain(value: "View | Sequence[View]") -> "Json":
-    from ..node.control.messages.encoding import encode
-
-    return [encode(each) for each in value] if isinstance(value, Sequence) else encode(value)
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:

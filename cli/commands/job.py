@@ -89,9 +89,9 @@ def submit(
         return
     found = sender.results()
     if as_json:
-        from ...node.control.messages.encoding import encode
+        from ...node.control.messages.encoding import plain
 
-        click.echo(render.as_json({"jobs": [encode(record) for record in found]}))
+        click.echo(render.as_json({"jobs": plain(found)}))
     if any(result.error for result in found):
         click.get_current_context().exit(1)
 

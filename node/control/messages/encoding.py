@@ -189,12 +189,12 @@ class Items:
 def encode(view: "View") -> "Object":
     """Return a message as a JSON object."""
     if not is_dataclass(view):
-        return {name: _encoded(value) for name, value in view.items()}
+        return {name: plain(value) for name, value in view.items()}
     found: dict[str, Json] = {}
     for field in _fields(type(view)):
         value = getattr(view, field.name)
         if value is not None or not field.left_out:
-            found[field.name] = _encoded(value)
+            found[field.name] = plain(value)
     return found
 
 
@@ -204,12 +204,13 @@ def extended(kind: Callable[..., T], view: "DataclassInstance", **more: object) 
     return kind(**{**known, **more})
 
 
-def _encoded(value: "Json | DataclassInstance") -> Json:
-    if isinstance(value, (list, tuple)):
-        return [_encoded(each) for each in value]
+def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
+    """Return a value that may hold messages as JSON."""
     if isinstance(value, Mapping) or is_dataclass(value):
         return encode(value)
-    return value
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return value
+    return [plain(each) for each in value]
 
 
 # Decoding.

@@ -241,7 +241,7 @@ class CancelJobs(Ask[CancelledJob | CancelledJobs, Never]):
     """Cancel an own job, or `all` own jobs without a result."""
 
     op = "job_cancel"
-    job: Id | None = None
+    job: IfKnown[Id] = None
     all: bool = False
 
 

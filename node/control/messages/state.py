@@ -55,8 +55,8 @@ class Exported:
 class AskForFeeds(Ask[Reply, Event]):
     """A request about some feeds: those of a kind, and of an author (`me`: this node)."""
 
-    kind: Word | None = None
-    author: Word | None = None
+    kind: IfKnown[Word] = None
+    author: IfKnown[Word] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class LogState(AskForFeeds[Changes, Change]):
     """Ask for the changes of a key, or for all changes."""
 
     op = "state_log"
-    key: Word | None = None
+    key: IfKnown[Word] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
+from shoal.node.daemon.daemon import Node
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.node.invite import decode
-from shoal.node.daemon.daemon import Node
 from shoal.node.models.consent import Witnesses, backing_of
 from shoal.state.group.facts import Role
 from shoal.state.membership.record import ModelName

@@ -244,7 +244,7 @@ async def test_failures_are_shown_and_retried(autojump_clock: object) -> None:
         assert "no model 'small' is known" in await world.settle("choosing")
         await trio.sleep(11)
         assert "did you mean" not in await world.settle("failed")
-        assert "shoal model list" in world.serving.status().hint
+        assert "shoal model list" in (world.serving.status().hint or "")
         world.other_has_it("smell")
         await trio.sleep(100)
         assert "did you mean `smell`?" in await world.settle("failed")
@@ -271,7 +271,7 @@ async def test_layers_outside_the_model_are_an_error(
     async def body() -> None:
         sentence = await world.settle("failed")
         assert "is no range of this model's 2 layers" in sentence
-        assert "use 0:2" in world.serving.status().hint
+        assert "use 0:2" in (world.serving.status().hint or "")
 
     await world.run(body)
 
