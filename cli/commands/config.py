@@ -1,6 +1,5 @@
 """`shoal config show | set | unset`: the stored settings of a node."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,8 @@ def show(key: str | None, data: Path, as_json: bool) -> None:
     """
     answer = _settings(data)
     if key is not None:
+        from dataclasses import replace
+
         from ...node.settings.settings import key_named
 
         name = key_named(key).name

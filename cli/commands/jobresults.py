@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self, TypeAlias
@@ -179,12 +178,15 @@ def collect_to(
         raise CommandError(
             "failed", "this node has no jobs", hint="`shoal job submit MODEL PROMPT`"
         )
-    summary = _summary(records, output)
-    if as_json and str(output) != "-":
-        click.echo(render.as_json(summary))
-    elif str(output) != "-":
-        click.echo(f"wrote {render.count(summary.jobs, 'line')} to {output}")
-    _complain(summary)
+    lacking = sum(record.error in LACKING for record in records)
+    failed = sum(record.error is not None for record in records) - lacking
+    if str(output) != "-":
+        written: dict[str, int | str] = {
+            "jobs": len(records), "failed": failed, "lacking": lacking, "file": str(output),
+        }  # fmt: skip
+        lines = f"wrote {render.count(len(records), 'line')} to {output}"
+        click.echo(render.as_json(written) if as_json else lines)
+    _complain(len(records), failed, lacking)
 
 
 def line_of(record: Record) -> str:
@@ -231,22 +233,8 @@ def _interrupted(collection: Collection, output: Path, data: Path) -> CommandErr
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Summary:
-    jobs: int
-    failed: int
-    lacking: int
-    file: str
-
-
-def _summary(records: Sequence[Record], output: Path) -> _Summary:
-    lacking = sum(record.error in LACKING for record in records)
-    failed = sum(record.error is not None for record in records) - lacking
-    return _Summary(len(records), failed, lacking, str(output))
-
-
-def _complain(summary: _Summary) -> None:
-    failed, lacking, jobs = summary.failed, summary.lacking, summary.jobs
+def _complain(jobs: int, failed: int, lacking: int) -> None:
+    """Raise CommandError if jobs failed or have no result."""
     if lacking:
         raise CommandError(
             "not-done",

@@ -2,13 +2,21 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from .. import render
 from ..confirm import confirm
-from ..options import data_flag, data_option, example, given_settings, json_option, node_options
+from ..options import (
+    NodeOption,
+    data_flag,
+    data_option,
+    example,
+    given_settings,
+    json_option,
+    node_options,
+)
 
 if TYPE_CHECKING:
     from ...node.control.messages.node import Invitation
@@ -29,7 +37,9 @@ _CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line bre
 @node_options
 @click.option("--yes", is_flag=True, help="Do not ask before --private takes a used folder out of "
               "an open swarm.")  # fmt: skip
-def node(data: Path, private: bool, parent_fd: int | None, yes: bool, **options: Any) -> None:
+def node(
+    data: Path, private: bool, parent_fd: int | None, yes: bool, **options: NodeOption
+) -> None:
     """Run the daemon.
 
     On its first start, the node creates an identity. It measures the machine, connects to other
@@ -83,7 +93,7 @@ def _confirm_private(data: Path, *, yes: bool) -> None:
 @node_options
 def join(
     code: str | None, source: TextIO | None, data: Path, private: bool, parent_fd: int | None,
-    **options: Any,
+    **options: NodeOption,
 ) -> None:  # fmt: skip
     """Run the daemon and join a swarm with an invitation CODE.
 

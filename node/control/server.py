@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeVar
 
 import trio
 from trio import TaskStatus
@@ -20,25 +20,22 @@ from .. import defaults
 from ..errors import ControlError
 from ..folder import disk_errors
 from ..settings.config import DataFolder
-from .messages.encoding import Ask, Failure, decode, encode
+from .messages.encoding import Ask, Failure, Object, View, decode, encode
 from .messages.models import Progress
 
-if TYPE_CHECKING:
-    from .messages.encoding import Object, View
-
-Emit: TypeAlias = "Callable[[View], Awaitable[None]]"
-Operation: TypeAlias = "Callable[[Object, Emit], Awaitable[View]]"
+Emit = Callable[[View], Awaitable[None]]
+Operation = Callable[[Object, Emit], Awaitable[View]]
 Asked = TypeVar("Asked", bound=Ask[object, object])
 
 CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 def operation(
-    ask: type[Asked], answer: "Callable[[Asked, Emit], Awaitable[View]]"
+    ask: type[Asked], answer: Callable[[Asked, Emit], Awaitable[View]]
 ) -> tuple[str, Operation]:
     """Return the name of an operation, and the operation: it decodes a request, then answers it."""
 
-    async def run(request: "Object", emit: Emit) -> "View":
+    async def run(request: Object, emit: Emit) -> View:
         return await answer(decode(ask, request), emit)
 
     return ask.op, run
@@ -133,7 +130,7 @@ class _Client:
             return bytes(line[: line.index(b"\n")])
         raise ControlError("timeout", "no request arrived")
 
-    async def _run(self, name: str, operation: Operation, request: "Object") -> None:
+    async def _run(self, name: str, operation: Operation, request: Object) -> None:
         """Run the operation. Cancel it if the client disconnects or sends anything else."""
         result: View | None = None
         failure: ShoalError | None = None
@@ -158,7 +155,7 @@ class _Client:
             await self._stream.receive_some(1)
         self._scope.cancel()
 
-    async def _emit(self, event: "View") -> None:
+    async def _emit(self, event: View) -> None:
         """Send an event. The operation sees a disconnected client only as a cancellation."""
         try:
             await self._send(encode(event))
@@ -166,7 +163,7 @@ class _Client:
             self._scope.cancel()
             await trio.sleep_forever()
 
-    async def _send(self, message: "Object") -> None:
+    async def _send(self, message: Object) -> None:
         with trio.move_on_after(defaults.CONTROL_WRITE_TIMEOUT):
             await self._stream.send_all(json.dumps(message).encode() + b"\n")
             return
@@ -178,7 +175,7 @@ def _mishap() -> ControlError:
     return ControlError(MISHAP, "the daemon ran into a bug", hint="`shoal status` shows it")
 
 
-def parse_request(line: bytes) -> "Object":
+def parse_request(line: bytes) -> Object:
     """Return a request: a JSON object with a text `op`. Raises ControlError."""
     try:
         request = json.loads(line)

@@ -6,8 +6,9 @@ every value against the type of its field, and against the bounds that are part 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -36,11 +37,14 @@ if TYPE_CHECKING:
     View: TypeAlias = DataclassInstance | Mapping[str, Json]
 else:
     Json = object  # `decode` accepts any value in its place
+    Object = dict
+    View = object
 
 T = TypeVar("T")
 Reply = TypeVar("Reply", covariant=True)
 Event = TypeVar("Event", covariant=True)
 
+_Reader: TypeAlias = "Callable[[Json, str], object]"
 _LEFT_OUT: Final = "left out"
 IfKnown = Annotated[T | None, _LEFT_OUT]
 """A field that is left out of the JSON object if it is None."""
@@ -68,13 +72,13 @@ def reply_type(ask: Ask[T, object]) -> type[T]:
     return reply
 
 
-def event_types(ask: Ask[object, T]) -> "tuple[type[T], ...]":
+def event_types(ask: Ask[object, T]) -> tuple[type[T], ...]:
     """Return the types of the events of a request."""
     union = get_args(type(ask).__orig_bases__[0])[1]  # type: ignore[attr-defined]
     return () if union is Never else get_args(union) or (union,)
 
 
-def decode_event(ask: Ask[object, T], message: "Object") -> T | None:
+def decode_event(ask: Ask[object, T], message: Object) -> T | None:
     """Return an event of a request; None if this version does not know it. Raises ControlError."""
     for kind in event_types(ask):
         assert is_dataclass(kind)
@@ -186,9 +190,9 @@ class Items:
 # Encoding.
 
 
-def encode(view: "View") -> "Object":
+def encode(view: View) -> Object:
     """Return a message as a JSON object."""
-    if not is_dataclass(view):
+    if isinstance(view, Mapping):
         return {name: plain(value) for name, value in view.items()}
     found: dict[str, Json] = {}
     for field in _fields(type(view)):
@@ -198,22 +202,39 @@ def encode(view: "View") -> "Object":
     return found
 
 
+def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
+    """Return a value that may hold messages as JSON."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Sequence):
+        return [plain(each) for each in value]
+    return encode(value)
+
+
 def extended(kind: Callable[..., T], view: "DataclassInstance", **more: object) -> T:
     """Return a `kind` with the fields of `view` and `more` fields."""
     known = {field.name: getattr(view, field.name) for field in _fields(type(view))}
     return kind(**{**known, **more})
 
 
-def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
-    """Return a value that may hold messages as JSON."""
-    if isinstance(value, Mapping) or is_dataclass(value):
-        return encode(value)
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return value
-    return [plain(each) for each in value]
+# Decoding. Each type has a reader, which is made once.
 
 
-# Decoding.
+def decode(kind: type[T], value: Json, key: str = "reply") -> T:
+    """Return the value as a `kind`: a dataclass, or a type of one of its fields.
+
+    `key` names the value in errors. Keys that the dataclass does not have are ignored. Raises
+    ControlError `bad-request`.
+    """
+    read: Callable[[Json, str], T] = _reader(kind)  # type: ignore[assignment, arg-type]
+    return read(value, key)
+
+
+def object_of(value: Json, key: str) -> Object:
+    """Return a value that is a JSON object. Raises ControlError."""
+    if not isinstance(value, dict):
+        raise _mistyped(dict, value, key)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,74 +260,99 @@ def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
     )
 
 
-def decode(kind: type[T], value: Json, key: str = "reply") -> T:
-    """Return the value as a `kind`: a dataclass, or a type of one of its fields.
+@cache
+def _reader(kind: object) -> _Reader:
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Json:
+        return lambda value, key: value
+    if origin is Annotated:
+        bounds = [bound for bound in args[1:] if bound is not _LEFT_OUT]
+        return _bounded(_reader(args[0]), bounds) if bounds else _reader(args[0])
+    if origin in (Union, UnionType):
+        readers = [_reader(each) for each in args if each is not NoneType]
+        return _one_of(readers, nullable=NoneType in args)
+    if origin is Literal:
+        return partial(_word, args)
+    if origin is tuple:
+        return partial(_list, _reader(args[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return partial(_mapping, _reader(args[1]))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return partial(_message, kind, [(field, _reader(field.kind)) for field in _fields(kind)])
+    return _number if kind is float else partial(_scalar, kind)
 
-    `key` names the value in errors. Keys that the dataclass does not have are ignored. Raises
-    ControlError `bad-request`.
-    """
-    found: T = _decoded(kind, value, key)  # type: ignore[assignment]
-    return found
+
+def _bounded(read: _Reader, bounds: Sequence[Bound]) -> _Reader:
+    def bounded(value: Json, key: str) -> object:
+        for bound in bounds:
+            bound.check(value, key)
+        return read(value, key)
+
+    return bounded
 
 
-def object_of(value: Json, key: str) -> "Object":
-    """Return a value that is a JSON object. Raises ControlError."""
-    if not isinstance(value, dict):
-        raise _mistyped(dict, value, key)
+def _one_of(readers: Sequence[_Reader], *, nullable: bool) -> _Reader:
+    """Return a reader for a union, of which the first type that fits counts."""
+    *others, last = readers
+
+    def one_of(value: Json, key: str) -> object:
+        if value is None and nullable:
+            return None
+        for read in others:
+            with suppress(ControlError):
+                return read(value, key)
+        return last(value, key)
+
+    return one_of
+
+
+def _word(words: Sequence[str], value: Json, key: str) -> object:
+    if value not in words:
+        raise ControlError("bad-request", f"`{key}` is not one of: {', '.join(words)}")
     return value
 
 
-def _decoded(kind: object, value: Json, key: str) -> object:
-    if kind is Json:
-        return value
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        for bound in args[1:]:
-            if bound is not _LEFT_OUT:
-                bound.check(value, key)
-        return _decoded(args[0], value, key)
-    if origin in (Union, UnionType):
-        return _one_of(args, value, key)
-    if origin is Literal and value in args:
-        return value
-    if origin is tuple and isinstance(value, list):
-        return tuple(_decoded(args[0], each, key) for each in value)
-    if origin is not None and isinstance(value, dict) and issubclass(origin, Mapping):
-        return {name: _decoded(args[1], each, key) for name, each in value.items()}
-    if is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        return kind(**_decoded_fields(kind, value))
-    if type(value) is kind or (kind is float and type(value) is int):
-        return value
-    raise _mistyped(kind, value, key)
+def _list(read: _Reader, value: Json, key: str) -> object:
+    if not isinstance(value, list):
+        raise _mistyped(list, value, key)
+    return tuple([read(each, key) for each in value])
 
 
-def _decoded_fields(
-    kind: "type[DataclassInstance]", value: Mapping[str, Json]
-) -> dict[str, object]:
-    return {
-        field.name: _decoded(field.kind, value.get(field.name), field.name)
-        for field in _fields(kind)
-        if field.required or value.get(field.name) is not None
-    }
+def _mapping(read: _Reader, value: Json, key: str) -> object:
+    return {name: read(each, key) for name, each in object_of(value, key).items()}
 
 
-def _one_of(kinds: tuple[object, ...], value: Json, key: str) -> object:
-    """Decode a value of a union; the first kind that fits counts."""
-    if value is None and NoneType in kinds:
-        return None
-    *others, last = (kind for kind in kinds if kind is not NoneType)
-    for kind in others:
-        try:
-            return _decoded(kind, value, key)
-        except ControlError:
-            continue
-    return _decoded(last, value, key)
+def _message(
+    kind: "type[DataclassInstance]",
+    readers: Sequence[tuple[_Field, _Reader]],
+    value: Json,
+    key: str,
+) -> object:
+    given = object_of(value, key)
+    return kind(
+        **{
+            field.name: read(given.get(field.name), field.name)
+            for field, read in readers
+            if field.required or given.get(field.name) is not None
+        }
+    )
+
+
+def _number(value: Json, key: str) -> object:
+    if type(value) not in (int, float):
+        raise _mistyped(float, value, key)
+    return value
+
+
+def _scalar(kind: object, value: Json, key: str) -> object:
+    if type(value) is not kind:
+        raise _mistyped(kind, value, key)
+    return value
 
 
 def _mistyped(kind: object, value: Json, key: str) -> ControlError:
-    expected = _NAMES.get(kind, "an object" if is_dataclass(kind) else str(kind))
     got = _NAMES.get(type(value), type(value).__name__)
-    return ControlError("bad-request", f"`{key}` is not {expected}, but {got}")
+    return ControlError("bad-request", f"`{key}` is not {_NAMES[kind]}, but {got}")
 
 
 _NAMES: Final[Mapping[object, str]] = {
