@@ -1,4 +1,4 @@
-"""What a daemon has before it talks to any peer: settings, keys, library and engine."""
+"""The parts of a daemon that need no peer: settings, keys, library and engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ NO_ENGINE = "this node has no engine, as its owner chose: it serves no layers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The parts that need no peer. `began` is on the host's clock."""
+    """Parts of one daemon that need no peer. `began` is on the host's clock."""
 
     host: Host
     settings: LiveSettings

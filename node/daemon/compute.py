@@ -1,4 +1,4 @@
-"""What a daemon computes: sessions of its gateway, the layers that it serves, and jobs."""
+"""The parts of a daemon that compute: the gateway's sessions, the served layers, and jobs."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What a daemon stores and fetches: its library, its providers, and the limit of its disk."""
+"""The parts of a daemon that store and fetch: its providers, its exchange, and its disk limit."""
 
 from ...dht.content.quota import Quota
 from ...dht.exchange.exchange import Exchange

@@ -1,4 +1,4 @@
-"""How a daemon talks to peers: links, membership, the shared state, the DHT, and its stage."""
+"""The parts of a daemon that peers reach: links, membership, state, the DHT, and its stage."""
 
 from collections.abc import Sequence
 

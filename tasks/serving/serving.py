@@ -59,7 +59,7 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingStatus:
-    """What a node does towards serving, with the reason for the chosen model in `why`."""
+    """The progress of a node towards serving. `why`: the reason for the chosen model."""
 
     phase: Phase
     text: str

@@ -78,7 +78,7 @@ class Find(Ask[Searches, Never]):
     key: Annotated[str, Text(defaults.FIND_KEY, hint=KEYS)]
 
 
-# What the known kinds of records say.
+# Contents of the known kinds of records.
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ class FileName:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these words."""
+    """A word out of a fixed list."""
 
     words: tuple[str, ...]
 

@@ -96,7 +96,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
-    """What a prompt job asks for. It has either `prompt` or `messages`."""
+    """The request of a prompt job. It has either `prompt` or `messages`."""
 
     root: str
     model: str

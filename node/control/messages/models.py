@@ -85,7 +85,7 @@ class AddModel(Ask[AddedModel, Progress]):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What the requested name means; `name` is None for a model that was requested by its root."""
+    """The meaning of the requested name. `name` is None for a model requested by its root."""
 
     name: str | None
     root: str
@@ -123,7 +123,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OtherMeaning:
-    """Another model of the same name; `name` is NAME@HASH."""
+    """A different model of the same name; `name` is NAME@HASH."""
 
     name: str
     vouchers: tuple[VoucherView, ...]
@@ -149,7 +149,7 @@ class ShowModel(Ask[ShownModel, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What a removal loses, or has lost if `removed` is true.
+    """The losses of a removal, which has happened if `removed` is true.
 
     `freed` is in bytes; `shared` counts chunks that stay because other content needs them.
     `copies` counts other nodes that claim all of it, `partial` those that claim parts of it; both

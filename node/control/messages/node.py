@@ -67,8 +67,8 @@ class HeldRelay:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """What this node relays for others. `rate` is in bytes per second, `bytes` since the start,
-    `strangers` counts circuits of strangers, `refused` counts by code."""
+    """Traffic that this node relays for others. `rate` is in bytes per second, `bytes` counts since
+    the start, `strangers` counts circuits of strangers, `refused` counts by code."""
 
     on: bool
     allowed: bool
@@ -95,7 +95,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
-    """What a node serves, and its progress towards what it will serve.
+    """The layers that a node serves, and its progress towards serving.
 
     `room_tokens`: tokens of prompt and answer that another request of this node can take now.
     """
@@ -208,7 +208,7 @@ class GetStatus(Ask[Status, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """Another node, by its own record and by the link to it.
+    """A node of the swarm, by its own record and by the link to it.
 
     `address` is IP:PORT or only an IP address, None if it is unknown.
     """

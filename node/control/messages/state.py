@@ -30,7 +30,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What this node knows. `feeds` counts, `unreadable` counts skipped facts.
+    """The state that this node knows. `feeds` counts, `unreadable` counts skipped facts.
 
     `keeps`: the stored parts of other nodes' feeds, None for all; `alone`: those of them that no
     linked peer stores.
