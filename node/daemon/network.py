@@ -47,7 +47,7 @@ class Network:
         self.courier = Courier(self.endpoint, self._meet)
         self.stage = Stage(host, self.courier, base.engine)
         self.discovery = Discovery(
-            host, identity, self.dialer, self.directory, base.health, config.folder,
+            host, self.dialer, self.directory, base.health, config.folder,
             speed=lambda: self.stage.speed.tokens_per_s,
         )  # fmt: skip
         self.listening = Listening(

@@ -68,9 +68,11 @@ def _word(name: str, *words: str) -> Key:
     return Key(name, ", ".join(words), read, _field(name), words[0], words[0])
 
 
-def _count(name: str, least: int, most: int, usual: str, default: int | None, **more: Any) -> Key:
+def _count(
+    name: str, least: int, most: int, usual: str, default: int | None, *, live: bool = False
+) -> Key:
     read = partial(values.parse_count, least=least, most=most)
-    return Key(name, f"{least} to {most}", read, _field(name), usual, default, **more)
+    return Key(name, f"{least} to {most}", read, _field(name), usual, default, live)
 
 
 def _rate(name: str) -> Key:

@@ -14,7 +14,7 @@ from ...state.membership.record import MemberRecord
 from ...transport.address import Address
 from ...transport.dial.dialer import Dialer
 from ...transport.host.seam import Host
-from ...transport.identity import Identity, PeerId
+from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from .. import defaults
 from ..folder import disk_error
@@ -31,7 +31,6 @@ class Discovery:
     def __init__(
         self,
         host: Host,
-        identity: Identity,
         dialer: Dialer,
         directory: Directory,
         health: Health,
@@ -39,7 +38,6 @@ class Discovery:
         *,
         speed: Callable[[], float],
     ) -> None:
-        self._host = host
         self._dialer = dialer
         self._directory = directory
         self._health = health
@@ -53,7 +51,7 @@ class Discovery:
         self.dht = Dht(
             host,
             dialer.endpoint,
-            identity,
+            dialer.endpoint.identity,
             connect=self._connect,
             addresses=self._addresses,
             reachable=dialer.whereabouts.reachable,
