@@ -103,7 +103,8 @@ OWN = {
     "node/daemon/daemon.py": {
         "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
         "self.holdings.announce_chunks", "bootstrap.run", "remembering.run",
-        "self.content.quota.run", "self.compute.scrub.run", "self.serving.run", "self._watch_serving",
+        "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
+        "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
