@@ -248,6 +248,7 @@ class _Field:
 
 @cache
 def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
+    """Return the fields of a message in the order of its JSON: `event` comes first."""
     kinds = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(
@@ -256,7 +257,7 @@ def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
             each.default is MISSING and each.default_factory is MISSING,
             _LEFT_OUT in getattr(kinds[each.name], "__metadata__", ()),
         )
-        for each in fields(kind)
+        for each in sorted(fields(kind), key=lambda each: each.name != "event")
     )
 
 
