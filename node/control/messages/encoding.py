@@ -5,7 +5,7 @@ every value against the type of its field, and against the bounds that are part 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, partial
@@ -192,14 +192,18 @@ class Items:
 
 def encode(view: View) -> Object:
     """Return a message as a JSON object."""
+    return {name: plain(value) for name, value in entries(view)}
+
+
+def entries(view: View) -> "Iterator[tuple[str, Json | DataclassInstance]]":
+    """Yield the keys of a message and their values, which are not encoded yet."""
     if isinstance(view, Mapping):
-        return {name: plain(value) for name, value in view.items()}
-    found: dict[str, Json] = {}
+        yield from view.items()
+        return
     for field in _fields(type(view)):
         value = getattr(view, field.name)
         if value is not None or not field.left_out:
-            found[field.name] = plain(value)
-    return found
+            yield field.name, value
 
 
 def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
