@@ -42,8 +42,8 @@ test: setup  ## run the tests (under 6 minutes on two cores)
 test-ci: setup  ## run what needs root, Chromium or miniupnpd, or takes long; nothing may be skipped
 	$(BIN)/python -m pytest -q -m ci --no-skips
 
-test-long: setup  ## run everything, also what takes hours
-	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long"
+test-long: setup  ## run everything, also what takes hours, and property tests with new examples
+	$(BIN)/python -m pytest -q $(SPREAD) -m "long or not long" --hypothesis-profile=new-examples
 
 check: setup  ## lint, types, layout rules
 	$(BIN)/ruff check .

@@ -7,9 +7,16 @@ from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings
 
 COLLECTING_PAUSE = 5.0  # seconds between two lines while tests are collected
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+# Property tests try the same examples each time, so that a change is judged by what it changes.
+# `make test-long` tries new ones. No deadlines: the machines that run the tests are shared.
+settings.register_profile("same-examples", derandomize=True, deadline=None)
+settings.register_profile("new-examples", deadline=None, print_blob=True)
+settings.load_profile("same-examples")
 
 # A process in the background of a script ignores interrupts, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,16 +5,25 @@ headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory
 counts depth and elements before it builds anything. A value of n bytes has at most n elements, and
 it nests no deeper than the number of its bytes that can begin a container. Counting those bytes
 takes 0.1 microseconds and clears nearly all values. The others are walked.
+
+`read` decodes a declared message (message.py) straight from its bytes: msgspec skips unknown fields
+without making objects of them. `typed` checks a value that is decoded already, such as a header.
+Signed values that nodes forward need `decode` and then `typed`: the depth at which `read` refuses
+an unknown field depends on the interpreter's stack, and nodes must agree on what they refuse.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
+import msgspec
+from msgspec import Meta
 
 from .errors import Undecodable
+from .message import Message, Row
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message | Row)
 DEPTH: Final = 32  # nested containers
 ITEMS: Final = 4_096  # elements of one value; each pair of a map counts as two
 
@@ -58,6 +67,70 @@ def decode(
         raise Undecodable(str(error) or "not msgpack") from None
 
 
+def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> M:
+    """Return the message in `data`, which has at most `limit` bytes. Raises Undecodable."""
+    found: M = _read(_decoder(kind), data, limit)
+    return _checked(found)
+
+
+def read_rows(
+    kind: type[T], data: bytes | bytearray | memoryview, *, limit: int, most: int
+) -> list[T]:
+    """Return a list of at most `most` items, which are messages or named tuples. The latter have
+    an exact length on the wire. Raises Undecodable."""
+    found: list[T] = _read(_decoder(kind, most), data, limit)
+    return [_checked(each) for each in found]
+
+
+def typed(kind: type[M], value: object) -> M:
+    """Return a decoded value as a message of type `kind`. Raises Undecodable."""
+    try:
+        found = msgspec.convert(value, kind, builtin_types=_BYTES)
+        found.check()
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Undecodable(_plain(error)) from None
+    return found
+
+
+_BYTES: Final = (bytes,)  # refuses text for bytes, in which it would look for base64
+_decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
+
+
+def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:
+    """Return the decoder of a message, or of a list of at most `most`."""
+    found = _decoders.get((kind, most))
+    if found is None:
+        listed: Any = Annotated[list[kind], Meta(max_length=most)]  # type: ignore[valid-type]
+        found = msgspec.msgpack.Decoder(kind if most is None else listed).decode
+        _decoders[kind, most] = found
+    return found
+
+
+def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, limit: int) -> Any:
+    if len(data) > limit:
+        raise _too_long(limit, len(data))
+    try:
+        return decoder(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Undecodable(_plain(error)) from None
+    except RecursionError:
+        raise Undecodable("the value nests too deeply") from None
+
+
+def _checked(message: T) -> T:
+    try:
+        if isinstance(message, Message | Row):
+            message.check()
+    except ValueError as error:
+        raise Undecodable(str(error)) from None
+    return message
+
+
+def _plain(error: Exception) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
 class Reader:
     """Reader of a value step by step, which builds only what its caller asks for. Every step raises
     Undecodable."""
@@ -78,11 +151,6 @@ class Reader:
         )
         self._unpacker.feed(data)
 
-    def array(self) -> int:
-        """Enter an array and return its number of items, which the caller bounds."""
-        count: int = self._step(self._unpacker.read_array_header)
-        return count
-
     def map(self) -> int:
         """Enter a map and return its number of pairs, which the caller bounds."""
         count: int = self._step(self._unpacker.read_map_header)
@@ -92,37 +160,11 @@ class Reader:
         """Read a value that is not a container. Empty containers pass, so check the type."""
         return self._step(self._unpacker.unpack)
 
-    def value(self, *, depth: int = DEPTH, items: int = ITEMS) -> Any:
-        """Read a value of any form, bounded as in `decode`."""
-        skipped = self.skip()
-        return decode(skipped, limit=len(skipped), depth=depth, items=items)
-
     def skip(self) -> memoryview:
         """Skip a value and return its bytes."""
         start = self._unpacker.tell()
         self._step(self._unpacker.skip)
         return self._data[start : self._unpacker.tell()]
-
-    def at_array(self) -> bool:
-        """Return whether an array comes next."""
-        return self._next() in _ARRAYS
-
-    def at_map(self) -> bool:
-        """Return whether a map comes next."""
-        return self._next() in _MAPS
-
-    def at_nil(self) -> bool:
-        """Return whether nil comes next."""
-        return self._next() == 0xC0
-
-    def end(self) -> None:
-        """Check that no bytes are left."""
-        if self._unpacker.tell() != len(self._data):
-            raise Undecodable("bytes follow the value's end")
-
-    def _next(self) -> int:
-        at = self._unpacker.tell()
-        return self._data[at] if at < len(self._data) else -1
 
     @staticmethod
     def _step(read: Callable[[], T]) -> T:

@@ -25,6 +25,7 @@ from ...transport.shortid import COMMON, BadId, meant
 from .. import defaults
 from ..errors import ControlError
 from .messages import dht as messages
+from .messages.encoding import object_of
 from .server import Emit, Operation, operation
 
 _BITS = 256
@@ -165,7 +166,7 @@ def record_view(found: FoundRecord, own: str) -> messages.RecordView:
     return messages.RecordView(
         kind=record.body.kind,
         author=record.author,
-        says=record.body.fields(),
+        says=object_of(record.body.fields(), "says"),
         age_s=found.age,
         made=record.made,
         ttl_s=record.ttl,

@@ -8,6 +8,7 @@ its own part (`placing.py`). Why: docs/adr/0032-standing-placement.md.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import accumulate
 
 from ...state.membership.record import Rank
@@ -211,9 +212,8 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tu
         return [(min(alone)[2], gap)]
     able = [place for place in pool if _room(sizes, place)]
     totals = list(accumulate(_room(sizes, place) for place in able))
-    least, most = bisect_left(totals, size) + 1, min(len(able), size)
     # Each node more leaves more room, so what suffices is found by halving.
-    counts = range(least, most + 1)
+    counts = range(bisect_left(totals, size) + 1, len(able) + 1)
     at = bisect_left(counts, True, key=lambda n: bool(_lined_up(sizes, gap, able[:n])))
     if at == len(counts):
         return []
@@ -229,13 +229,12 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tu
 
 
 def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """Give each of these nodes a span, in a row over the gap. Return nothing if they are too small.
+    """Give these nodes spans, in a row over the gap. Return nothing if they are too small.
 
-    The embedding and the head go to the nodes where they cost the fewest layers.
+    The embedding and the head go to the nodes where they cost the fewest layers. Of more nodes than
+    layers, those between the two with the least memory get no span.
     """
     (start, stop), count = gap, len(nodes)
-    if stop - start < count:
-        return []
     row = sorted(nodes, key=lambda place: (place.span or gap[::-1], place.peer))
     ends = [start == 0, stop == sizes.layers]
     if count == 1:
@@ -247,16 +246,19 @@ def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[Pee
         [_room(sizes, place, last=ends[1]) for place in row],
         rooms,
     )
-    if at_ends is None:
+    if at_ends is None or stop - start < 2:
         return []
     begin, end = at_ends
-    order = [begin, *(n for n in range(count) if n not in at_ends), end]
+    between = [number for number in range(count) if number not in at_ends]
+    if count > stop - start:
+        between = sorted(nlargest(stop - start - 2, between, key=lambda number: rooms[number]))
+    order = [begin, *between, end]
     rooms[begin] = _room(sizes, row[begin], first=ends[0])
     rooms[end] = _room(sizes, row[end], last=ends[1])
-    if sum(rooms) < stop - start or not all(rooms):
+    if sum(rooms[number] for number in order) < stop - start:
         return []
     found, at = [], start
-    for left, number in zip(range(count - 1, -1, -1), order, strict=True):
+    for left, number in zip(range(len(order) - 1, -1, -1), order, strict=True):
         until = min(at + rooms[number], stop - left)
         found.append((row[number].peer, (at, until)))
         at = until

@@ -234,8 +234,8 @@ def decode(kind: type[T], value: Json, key: str = "reply") -> T:
     return read(value, key)
 
 
-def object_of(value: Json, key: str) -> Object:
-    """Return a value that is a JSON object. Raises ControlError."""
+def object_of(value: object, key: str) -> Object:
+    """Return a value of JSON that must be an object. Raises ControlError."""
     if not isinstance(value, dict):
         raise _mistyped(dict, value, key)
     return value
@@ -355,7 +355,7 @@ def _scalar(kind: object, value: Json, key: str) -> object:
     return value
 
 
-def _mistyped(kind: object, value: Json, key: str) -> ControlError:
+def _mistyped(kind: object, value: object, key: str) -> ControlError:
     got = _NAMES.get(type(value), type(value).__name__)
     return ControlError("bad-request", f"`{key}` is not {_NAMES[kind]}, but {got}")
 

@@ -97,6 +97,17 @@ def test_layers_that_an_owner_named_stay() -> None:
     assert moved([*served, place("c", 6, (0, 6))], found) == {"c": (6, 12)}
 
 
+def test_a_node_that_can_hold_an_end_replaces_one_that_cannot() -> None:
+    """Each layer needs a node of its own, and only two nodes can hold the embedding or the head."""
+    sizes = Sizes(3, 10, 1, 1, 31)
+    places = [Place(PeerId("a"), 11, (0, 1), Rank.CLAIMS)]
+    places += [Place(PeerId(peer), 10, None, Rank.SEEKS) for peer in "bc"]
+    places.append(Place(PeerId("d"), 11, None, Rank.SEEKS))
+    found = plan(sizes, places)
+    assert found.complete and not moved(places, found)
+    assert found.spans[PeerId("d")] == (2, 3)
+
+
 def test_too_little_memory_is_spread_over_as_much_as_it_can_hold() -> None:
     served = [place("a", 4, (0, 4)), place("b", 4, (0, 4))]
     found = plan(SIZES, served)
