@@ -10,10 +10,10 @@ from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.views.members import JOBS
 from ...tasks.jobs.desk import Desk
+from ...tasks.jobs.local import IdleTime, LocalNode, Terms
 from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
-from ...tasks.jobs.shelf import Shelf
-from ...tasks.jobs.turn import IdleTime
+from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import Worker
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
@@ -34,15 +34,13 @@ class Working:
         self._folder = node.config.folder
         shelf = Shelf(
             host,
-            node.library,
+            Storage(node.library, node.quota.evict_for, node.holdings.evicted),
             node.exchange,
             node.config.folder.shelf,
-            make_room=node.quota.evict_for,
             linked=node.holdings.linked,
-            withdraw=node.holdings.evicted,
         )
-        guard = node.endpoint.guard
-        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf, guard)
+        local = LocalNode(host, state, own, node.endpoint.guard)
+        self.desk = Desk(local, Results(host, node.config.folder.results), shelf)
         self._accounting = Accounting(state, own, node.stage.meter, self._payer)
         turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
         prompts = Prompts(
@@ -53,19 +51,15 @@ class Working:
             works_for=lambda root: node.serving.is_for(root) or node.library.is_named(root),
         )
         wanted = node.config.jobs
-        self.worker = Worker(
-            host,
-            state,
-            own,
-            {prompts.kind: prompts},
+        terms = Terms(
             turn,
-            shelf,
-            live=node.directory.members,
             ready=lambda: (
                 (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
             ),
-            asks=self._is_member,
-            guard=guard,
+            accepts=self._is_member,
+        )
+        self.worker = Worker(
+            local, terms, {prompts.kind: prompts}, shelf, live=node.directory.members
         )
         self._does_jobs = wanted or (wanted is None and node.engine is not None)
         self.worker.health = lambda trouble: (
