@@ -10,7 +10,6 @@ from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
 from ...dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
 from ...dht.names import Meaning, Voucher, spelled
-from ...tasks.inference.models import holders, manifest_of
 from .. import defaults
 from ..models.providers import ALONE, WHO_HAD
 from . import views
@@ -69,9 +68,7 @@ class ModelOperations:
         asked = text_of(request, "name", NAME_LIMIT)
         meaning = await self._meant(asked)
         known = meaning.root in node.library.roots()
-        manifest: Manifest = await manifest_of(
-            meaning.root, node.library, node.exchange, node.directory
-        )
+        manifest = await node.sources.manifest(meaning.root)
         if not known:
             await node.quota.pass_through(meaning.root, 0)
         all_meant = await node.names.meanings(asked, timeout=defaults.SHOW_TIME)
@@ -127,13 +124,10 @@ class ModelOperations:
         }
 
     def _linked(self, root: str) -> list[Any]:
-        return holders(root, self._node.directory)
+        return self._node.sources.holders(root)
 
     async def _manifest(self, root: str) -> Manifest:
-        node = self._node
-        return await manifest_of(
-            root, node.library, node.exchange, node.directory, patience=defaults.PULL_PATIENCE
-        )
+        return await self._node.sources.manifest(root, patience=defaults.PULL_PATIENCE)
 
     async def _fetch(self, manifest: Manifest, emit: Emit) -> Any:
         root = manifest.root

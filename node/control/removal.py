@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...state.membership.record import MemberRecord
-from ...tasks.inference.models import holders
+from ...tasks.inference.sources import holders
 from ...transport.identity import PeerId
 from .. import defaults
 from .models import NAME_LIMIT

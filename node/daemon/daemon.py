@@ -30,9 +30,10 @@ from ...tasks.engine.process import EngineProcess
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
+from ...tasks.inference.sources import Sources
 from ...tasks.inference.stage import Stage
 from ...tasks.placement.probe import probe
-from ...tasks.serving.serving import NO_TORCH, RestartingEngine, Serving, ServingSettings
+from ...tasks.serving.serving import NO_TORCH, Device, RestartingEngine, Serving, ServingSettings
 from ...transport.address import Address
 from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
@@ -245,15 +246,18 @@ class Node:
             ),
         )
         self.embedded = EmbeddedModel(host, library, self.directory, self.holdings, self.health)
-        self.models = Models(
-            host,
+        self.sources = Sources(
             library,
             self.exchange,
             self.directory,
             restore=self.embedded.restore,
-            find=self.names.resolve,
+            reserve=self.quota.pass_through,
+            names=self.names.resolve,
             guard=guard,
-            pass_through=self.quota.pass_through,
+        )
+        self.models = Models(
+            host,
+            self.sources,
             memory=lambda: self.capacity.memory_bytes - self.serving.loaded_bytes,
         )
 
@@ -304,19 +308,9 @@ class Node:
         )
         self.gateway = Gateway(host, courier, self.directory, self.models, seek=seeking.seek)
         settings = ServingSettings(memory, config.model, config.layers, config.dtype)
+        device = Device(self.stage, self.engine, NO_TORCH if factory is None else NO_ENGINE)
         self.serving = Serving(
-            host,
-            self.engine,
-            self.stage,
-            self.library,
-            self.exchange,
-            self.directory,
-            settings,
-            backing=partial(backing_of, self),
-            no_engine=NO_TORCH if factory is None else NO_ENGINE,
-            restore=self.embedded.restore,
-            find=self.names.resolve,
-            guard=self.endpoint.guard,
+            host, device, self.sources, settings, backing=partial(backing_of, self)
         )
         self.grouping.serving = self.serving
         self.discovery.speed = lambda: self.stage.speed.tokens_per_s

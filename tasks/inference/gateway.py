@@ -43,7 +43,7 @@ from .generation import (
     Run,
     Summary,
 )
-from .routing import Hop, Members, find_route
+from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
@@ -244,10 +244,8 @@ class Gateway:
             talk.model.root,
             talk.model.layers,
             len(talk.ids) + new,
+            Preference(self._courier.peer, session, self._chains.avoided()),
             answer=new,
-            own=self._courier.peer,
-            session=session,
-            avoid=self._chains.avoided(),
         )
 
     async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:

@@ -420,9 +420,9 @@ def count_looks(jobs: Jobs) -> list[int]:
     """Count the jobs that are examined from now on."""
     looked, get = [0], jobs.get
 
-    def counted(job: str) -> Standing | None:
+    def counted(subject: str) -> Standing | None:
         looked[0] += 1
-        return get(job)
+        return get(subject)
 
     jobs.get = counted  # type: ignore[method-assign]
     return looked
