@@ -139,6 +139,11 @@ class Gateway:
         """Number of interactive requests in progress. Requests for jobs do not count."""
         return self._waited_for
 
+    def avoided(self) -> Collection[PeerId]:
+        """Return the stages that requests use only as a last resort, because they recently failed
+        to open a session."""
+        return self._chains.avoided()
+
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
         """Answer one request. `emit` receives the chain and then the text as it is generated.
 
@@ -244,7 +249,7 @@ class Gateway:
             talk.model.root,
             talk.model.layers,
             len(talk.ids) + new,
-            Preference(self._courier.peer, session, self._chains.avoided()),
+            Preference(self._courier.peer, session, self.avoided()),
             answer=new,
         )
 

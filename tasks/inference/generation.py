@@ -196,6 +196,11 @@ class Run:
             self._quiet.discard((sender, peer))
 
     @property
+    def pending(self) -> int:
+        """Number of items that `heard` has yet to return."""
+        return self._inbox.statistics().current_buffer_used
+
+    @property
     def missed(self) -> frozenset[PeerId]:
         """Stages that a neighbour in the chain does not hear."""
         return frozenset(peer for _, peer in self._quiet)

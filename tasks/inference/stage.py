@@ -145,6 +145,11 @@ class Stage:
         courier.handle("session.feed", _coded(self._on_feed))
 
     @property
+    def logged_bytes(self) -> int:
+        """Bytes of inputs that all sessions together keep for a replay."""
+        return self._budget.used
+
+    @property
     def _engine(self) -> Engine:
         assert self._engine_or_none is not None  # no session opens without a shard held
         return self._engine_or_none

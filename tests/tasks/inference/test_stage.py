@@ -129,8 +129,7 @@ async def test_an_open_that_does_not_fit_is_refused(
 @pytest.mark.trio
 async def test_without_an_engine_every_open_is_refused(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
-    bare = Node(swarm, 50, None)
-    bare.stage._engine_or_none = None
+    bare = Node(swarm, 50, None, computes=False)
 
     async def body(_: FakeSwarm) -> None:
         header = _open(swarm, stages=(bare.peer,)).header()
@@ -226,8 +225,7 @@ async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object
 async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage, other = swarm.stages[0], Node(swarm, 201, None)
-    stage.stage.serve(replace(stage.stage._current(), kv_tokens=4 * CONTEXT))
-    stage.engine.kv_tokens = 4 * CONTEXT
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=4 * CONTEXT)
 
     async def opening(sender: Node, number: int, tokens: int = CONTEXT) -> str:
         header = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
@@ -258,8 +256,7 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
 async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
-    stage.stage.serve(replace(stage.stage._current(), kv_tokens=CONTEXT))
-    stage.engine.kv_tokens = CONTEXT
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=CONTEXT)
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm, tokens=CONTEXT)
@@ -558,7 +555,10 @@ async def test_closed_names_are_remembered_within_a_bound(autojump_clock: object
     async def body(_: FakeSwarm) -> None:
         for number in range(4100):
             await _call(swarm.client, stage, "session.close", Close(number.to_bytes(16)).header())
-        assert len(stage.stage._closed) == 4096
+        for number in range(4):  # of 4,100 names, the four oldest are forgotten
+            await _open_all(swarm, session=number.to_bytes(16))
+        header = _open(swarm, session=(4).to_bytes(16)).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "session-closed"
 
     await _run(swarm, body)
 
