@@ -18,7 +18,6 @@ import pytest
 import trio
 from trio import TaskStatus
 
-from shoal.dht.content import canonical
 from shoal.dht.content.content import Content
 from shoal.node.daemon.daemon import Node, run_node
 from shoal.node.settings.config import NodeConfig
@@ -43,6 +42,7 @@ from shoal.transport.lane import frame as wire
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.link import Link
+from shoal.transport.message import pack
 from tests.bombs import SMALL_BOMBS
 from tests.state.fake_feeds import Writer
 
@@ -398,7 +398,7 @@ def evil_manifest(honest: bytes, value: bytes) -> bytes:
     """Return a manifest that is canonical except for one more value in its config."""
     fields = msgpack.unpackb(honest)
     fields["config"] = fields["config"][:-1] + b',"zz":' + value + b"}"
-    return canonical.pack(fields)
+    return pack(fields)
 
 
 @pytest.mark.trio

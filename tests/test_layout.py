@@ -221,28 +221,27 @@ def broad_excepts(path: str, tree: ast.Module) -> list[str]:
 # Modules in which msgpack becomes objects. A trace is a file of the simulator, which imports no
 # other package of ours: its reader limits each list.
 DECODES = {"transport/decoding.py", "netsim/trace/file.py"}
-DECODING = {"unpackb", "unpack", "Unpacker"}
+DECODING = {
+    "msgpack": {"unpackb", "unpack", "Unpacker"},
+    "msgspec": {"convert", "json", "msgpack", "toml", "yaml", "Raw"},
+}
 
 
 def decodings(path: str, tree: ast.Module) -> list[str]:
-    """Return uses of msgpack's own decoders."""
+    """Return uses of the decoders of msgpack and msgspec."""
     if path in DECODES:
         return []
-    why = "decode with transport/decoding.py, which counts items before it builds them"
+    why = "decode with transport/decoding.py, which has bounds for what it builds"
     attributes = [
-        (node.lineno, node.attr)
+        (node.lineno, f"{dotted(node.value)}.{node.attr}")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and dotted(node.value) == "msgpack"
+        if isinstance(node, ast.Attribute)
     ]
-    imports = [
-        (line, module.removeprefix("msgpack."))
-        for line, module in imported(path, tree)
-        if module.startswith("msgpack.")
-    ]
+    used = [(line, name.split(".")) for line, name in (*attributes, *imported(path, tree))]
     return [
-        f"{path}:{line}: `{name}`: {why}"
-        for line, name in (*attributes, *imports)
-        if name.split(".")[-1] in DECODING
+        f"{path}:{line}: `{'.'.join(names)}`: {why}"
+        for line, names in used
+        if len(names) > 1 and names[1] in DECODING.get(names[0], ())
     ]
 
 
@@ -278,6 +277,10 @@ def test_rule(rule: Rule) -> None:
         (decodings, "import msgpack\nmsgpack.unpackb(b'')"),
         (decodings, "import msgpack\ndecoder = msgpack.Unpacker"),
         (decodings, "from msgpack import unpackb"),
+        (decodings, "import msgspec\nmsgspec.convert([], list)"),
+        (decodings, "import msgspec\nmsgspec.msgpack.Decoder(list)"),
+        (decodings, "from msgspec.json import decode"),
+        (decodings, "from msgspec import convert"),
     ],
 )
 def test_each_rule_can_fail(rule: Rule, code: str) -> None:

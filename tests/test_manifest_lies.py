@@ -13,8 +13,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.dht.content import canonical
 from shoal.dht.defaults import CHUNK, MANIFEST_LIMIT
+from shoal.transport.message import pack
 from tests.cli.daemons import Daemon, daemons, shoal
 from tests.hostile import Hostile, hostile
 
@@ -88,7 +88,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def changed(honest: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     fields = msgpack.unpackb(honest)
     change(fields)
-    return canonical.pack(fields)
+    return pack(fields)
 
 
 def overlap(fields: dict[str, Any]) -> None:

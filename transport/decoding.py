@@ -5,16 +5,25 @@ headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory
 counts depth and elements before it builds anything. A value of n bytes has at most n elements, and
 it nests no deeper than the number of its bytes that can begin a container. Counting those bytes
 takes 0.1 microseconds and clears nearly all values. The others are walked.
+
+`read` decodes a declared message (message.py) straight from its bytes: msgspec skips unknown fields
+without making objects of them. `typed` checks a value that is decoded already, such as a header.
+Signed values that nodes forward need `decode` and then `typed`: the depth at which `read` refuses
+an unknown field depends on the interpreter's stack, and nodes must agree on what they refuse.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
+import msgspec
+from msgspec import Meta
 
 from .errors import Undecodable
+from .message import Message, Row
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message | Row)
 DEPTH: Final = 32  # nested containers
 ITEMS: Final = 4_096  # elements of one value; each pair of a map counts as two
 
@@ -56,6 +65,65 @@ def decode(
         )
     except (ValueError, TypeError) as error:
         raise Undecodable(str(error) or "not msgpack") from None
+
+
+def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> M:
+    """Return the message in `data`, which has at most `limit` bytes. Raises Undecodable."""
+    found: M = _read(_decoder(kind), data, limit)
+    return _checked(found)
+
+
+def read_rows(
+    kind: type[M], data: bytes | bytearray | memoryview, *, limit: int, most: int
+) -> list[M]:
+    """Return at most `most` messages in a list. Raises Undecodable."""
+    found: list[M] = _read(_decoder(kind, most), data, limit)
+    return [_checked(each) for each in found]
+
+
+def typed(kind: type[M], value: object) -> M:
+    """Return a decoded value as a message of type `kind`. Raises Undecodable."""
+    try:
+        return _checked(msgspec.convert(value, kind, builtin_types=(bytes,)))
+    except msgspec.MsgspecError as error:
+        raise Undecodable(_plain(error)) from None
+
+
+_decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
+
+
+def _decoder(kind: type[M], most: int | None = None) -> Callable[..., Any]:
+    """Return the decoder of a message, or of a list of at most `most`."""
+    found = _decoders.get((kind, most))
+    if found is None:
+        listed: Any = Annotated[list[kind], Meta(max_length=most)]  # type: ignore[valid-type]
+        found = msgspec.msgpack.Decoder(kind if most is None else listed).decode
+        _decoders[kind, most] = found
+    return found
+
+
+def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, limit: int) -> Any:
+    if len(data) > limit:
+        raise _too_long(limit, len(data))
+    try:
+        return decoder(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Undecodable(_plain(error)) from None
+    except RecursionError:
+        raise Undecodable("the value nests too deeply") from None
+
+
+def _checked(message: M) -> M:
+    try:
+        message.check()
+    except ValueError as error:
+        raise Undecodable(str(error)) from None
+    return message
+
+
+def _plain(error: Exception) -> str:
+    text = str(error)
+    return text[:1].lower() + text[1:]
 
 
 class Reader:

@@ -1,18 +1,8 @@
-"""Canonical encoding of the data in a manifest: JSON for the config, msgpack around it.
-
-Reading hostile bytes takes memory in proportion to their number: containers are read one level
-at a time, and every count is checked against a limit before anything is allocated for it.
-"""
+"""Canonical encoding of the config in a manifest, as JSON."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
-
-import msgpack
-
-from ...transport import decoding
-from ...transport.errors import Undecodable
-from ..errors import ModelError
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -57,55 +47,3 @@ def _depth(value: Any, limit: int) -> int:
 def dump_json(value: Mapping[str, Any]) -> bytes:
     """Encode as canonical JSON: sorted keys, no spaces, ASCII, shortest numbers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def pack(value: Any) -> bytes:
-    """Encode as canonical msgpack: shortest integers, keys as given (the caller sorts them)."""
-    data: bytes = msgpack.packb(value, use_bin_type=True)
-    return data
-
-
-class Reader:
-    """Reader of one msgpack value, level by level. Raises ModelError `bad-manifest`.
-
-    `what` names the value in error messages.
-    """
-
-    def __init__(self, data: bytes, what: str, *, text_limit: int) -> None:
-        self._what = what
-        self._reader = decoding.Reader(data, limit=len(data), text=text_limit)
-
-    def fail(self, why: str) -> ModelError:
-        return ModelError("bad-manifest", f"invalid {self._what}: {why}")
-
-    def _step(self, read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except Undecodable as error:
-            raise self.fail(error.message) from None
-
-    def count(self, read: Callable[[], Any], limit: int) -> int:
-        found = self._step(read)
-        if not isinstance(found, int) or found > limit:
-            raise self.fail(f"more than {limit} entries")
-        return found
-
-    def map(self, limit: int) -> int:
-        """Enter a map and return its number of pairs, at most `limit`."""
-        return self.count(self._reader.map, limit)
-
-    def array(self, limit: int) -> int:
-        """Enter an array and return its number of items, at most `limit`."""
-        return self.count(self._reader.array, limit)
-
-    def value(self) -> Any:
-        """Read one whole value, within the bounds of `decoding`."""
-        return self._step(self._reader.value)
-
-    def key(self, name: str) -> None:
-        """Read the next value, which must be the text `name`."""
-        if self.value() != name:
-            raise self.fail(f"`{name}` is missing")
-
-    def end(self) -> None:
-        self._step(self._reader.end)

@@ -10,8 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
+from msgspec import Meta
+
+from ...transport.decoding import read
+from ...transport.errors import Undecodable
+from ...transport.message import Message, pack
 from ..defaults import (
     CHUNK,
     CHUNKS_LIMIT,
@@ -31,7 +36,7 @@ from ..defaults import (
 from ..errors import OTHERS_HINT, ModelError
 from . import canonical
 
-FORMAT = "shoal-model/1"
+FORMAT: Final = "shoal-model/1"
 FILE_LIMITS = {  # the files that a manifest may contain, in bytes
     "added_tokens": FILE_LIMIT,
     "chat_template": TEMPLATE_LIMIT,
@@ -48,6 +53,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 _HALF = re.compile("[\ud800-\udfff]")
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
+
+
+_Text = Annotated[str, Meta(max_length=256)]
 
 
 def is_digest(text: object) -> bool:
@@ -121,6 +129,31 @@ def custom_code(where: str) -> ModelError:
         f"{where} asks for custom code (`auto_map`), and shoal runs no code from a model",
         hint="use a model of a supported family, saved without `trust_remote_code`",
     )
+
+
+class _Blob(Message, frozen=True, forbid_unknown_fields=True):
+    """A file in an encoded manifest."""
+
+    chunks: memoryview  # digests of 32 bytes each
+    size: int
+
+
+class _Tensor(Message, frozen=True, forbid_unknown_fields=True):
+    """A tensor in an encoded manifest."""
+
+    chunks: memoryview
+    dtype: _Text
+    roles: Annotated[tuple[_Text, ...], Meta(min_length=1, max_length=ROLES_LIMIT)]
+    shape: Annotated[tuple[int, ...], Meta(max_length=DIMS_LIMIT)]
+
+
+class _Manifest(Message, frozen=True, forbid_unknown_fields=True):
+    """An encoded manifest. Its canonical bytes have the keys in this order."""
+
+    config: Annotated[bytes, Meta(max_length=CONFIG_LIMIT)]  # JSON
+    files: Annotated[dict[_Text, _Blob], Meta(max_length=len(FILE_LIMITS))]
+    format: Literal["shoal-model/1"]
+    tensors: Annotated[tuple[_Tensor, ...], Meta(max_length=TENSORS_LIMIT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +265,7 @@ class Manifest:
             for name in sorted(self.files)
         }
         tensors = [_packed(tensor) for tensor in self.tensors]
-        data = canonical.pack(
-            {"config": config, "files": files, "format": FORMAT, "tensors": tensors}
-        )
+        data = pack({"config": config, "files": files, "format": FORMAT, "tensors": tensors})
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
         return data
@@ -244,21 +275,17 @@ class Manifest:
         """Decode canonical bytes from any source. Raises ModelError and no other error."""
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
-        reader = canonical.Reader(data, "manifest", text_limit=256)
-        if reader.map(4) != 4:
-            raise reader.fail("it must have four entries")
-        reader.key("config")
-        config = _read_config(reader.value())
-        reader.key("files")
-        files = _read_files(reader)
-        reader.key("format")
-        reader.key(FORMAT)
-        reader.key("tensors")
-        tensors = tuple(_read_tensor(reader.value()) for _ in range(reader.array(TENSORS_LIMIT)))
-        reader.end()
-        manifest = cls(config, files, tensors)
+        try:
+            told = read(_Manifest, data, limit=MANIFEST_LIMIT)
+        except Undecodable as error:
+            raise _bad(str(error)) from None
+        files = {
+            name: Blob(each.size, _split(each.chunks, "a file", each.size))
+            for name, each in told.files.items()
+        }
+        manifest = cls(_read_config(told.config), files, tuple(map(_read_tensor, told.tensors)))
         if manifest.encode() != data:
-            raise reader.fail("its bytes are not canonical")
+            raise _bad("its bytes are not canonical")
         return manifest
 
     def tensors_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[Tensor]:
@@ -343,32 +370,30 @@ def _join(chunks: Iterable[str]) -> bytes:
     return bytes.fromhex("".join(chunks))
 
 
-def _split(data: object, what: str, size: int) -> tuple[str, ...]:
+def _split(data: memoryview, what: str, size: int) -> tuple[str, ...]:
     """Split a list of digests, after comparing its length with `size`.
 
     Without the check, decoding an endless list would take ten times its bytes in memory.
     """
-    if not isinstance(data, bytes) or len(data) % 32:
+    if len(data) % 32:
         raise _bad("a chunk list must consist of 32-byte digests")
     _check_count(what, size, len(data) // 32)
     text = data.hex()
     return tuple(text[i : i + 64] for i in range(0, len(text), 64))
 
 
-def _packed(tensor: Tensor) -> dict[str, Any]:
+def _packed(tensor: Tensor) -> dict[str, object]:
     return {
         "chunks": _join(tensor.chunks),
         "dtype": tensor.dtype,
-        "roles": list(tensor.roles),
-        "shape": list(tensor.shape),
+        "roles": tensor.roles,
+        "shape": tensor.shape,
     }
 
 
-def _read_config(value: object) -> dict[str, Any]:
-    if not isinstance(value, bytes) or len(value) > CONFIG_LIMIT:
-        raise _bad("the config must be JSON text")
+def _read_config(data: bytes) -> dict[str, Any]:
     try:
-        config = canonical.parse_json(value, depth=CONFIG_DEPTH)
+        config = canonical.parse_json(data, depth=CONFIG_DEPTH)
     except ValueError as error:
         raise _bad(f"the config is invalid: {error}") from None
     if not isinstance(config, dict):
@@ -376,29 +401,7 @@ def _read_config(value: object) -> dict[str, Any]:
     return config
 
 
-def _read_files(reader: canonical.Reader) -> dict[str, Blob]:
-    files: dict[str, Blob] = {}
-    for _ in range(reader.map(len(FILE_LIMITS))):
-        name, value = reader.value(), reader.value()
-        if not isinstance(name, str) or not isinstance(value, dict) or len(value) != 2:
-            raise reader.fail("a file is malformed")
-        size = value.get("size")
-        if type(size) is not int:
-            raise reader.fail("a file's size must be an integer")
-        files[name] = Blob(size, _split(value.get("chunks"), "a file", size))
-    return files
-
-
-def _read_tensor(value: object) -> Tensor:
-    if not isinstance(value, dict) or value.keys() != {"chunks", "dtype", "roles", "shape"}:
-        raise _bad("a tensor is malformed")
-    roles, dtype, shape = value["roles"], value["dtype"], value["shape"]
-    if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise _bad("a tensor's names must be a list of texts")
-    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise _bad("a tensor's shape must be a list of integers")
-    if not isinstance(dtype, str):
-        raise _bad("a tensor's dtype must be text")
-    _check_tensor(roles, dtype, shape)
-    chunks = _split(value["chunks"], roles[0], _tensor_bytes(dtype, shape))
-    return Tensor(tuple(roles), dtype, tuple(shape), chunks)
+def _read_tensor(told: _Tensor) -> Tensor:
+    _check_tensor(told.roles, told.dtype, told.shape)
+    chunks = _split(told.chunks, told.roles[0], _tensor_bytes(told.dtype, told.shape))
+    return Tensor(told.roles, told.dtype, told.shape, chunks)

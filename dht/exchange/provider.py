@@ -7,18 +7,21 @@ chunk once before it sends any a second time, so that every byte it uploads is n
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import trio
+from msgspec import Meta
 
-from ...transport.errors import CallRefused, LinkClosed
+from ...transport.decoding import typed
+from ...transport.errors import CallRefused, LinkClosed, Undecodable
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.message import Message, Root
 from ...transport.rates import Rate, Rates
 from ..content.content import Content
 from ..content.library import Library
-from ..content.manifest import is_digest
 from ..content.ranges import pack_indexes, pack_ranges
 from ..defaults import (
     GIVEN_FOR,
@@ -45,6 +48,27 @@ class _Guest:
     gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
 
 
+class _AskPiece(Message, frozen=True):
+    """Header of `model.manifest`."""
+
+    root: Root
+    offset: Annotated[int, Meta(ge=0, le=MANIFEST_LIMIT)] = 0  # bytes
+
+
+class _AskHave(Message, frozen=True):
+    """Header of `blob.have`."""
+
+    root: Root
+    watch: bool = False  # the asker wants to hear of new chunks
+
+
+class _AskChunk(Message, frozen=True):
+    """Header of `blob.chunk`."""
+
+    digest: Root
+    spare: Root | None = None  # the content, of which each peer is given other chunks
+
+
 class Provider:
     """Serves `library` to the endpoint's peers once constructed."""
 
@@ -65,26 +89,28 @@ class Provider:
         endpoint.handle("blob.chunk", self._serve_chunk)
 
     async def _serve_manifest(self, call: Call) -> Answer:
-        root, offset = call.header.get("root"), call.header.get("offset", 0)
-        if not is_digest(root) or type(offset) is not int or not 0 <= offset <= MANIFEST_LIMIT:
+        try:
+            asked = typed(_AskPiece, call.header)
+        except Undecodable:
             return Refusal("bad-request", "expected a root and an offset")
-        if root not in self._library.roots():
+        if asked.root not in self._library.roots():
             return Refusal("unknown-model", "this node does not have the model")
-        piece, size = await self._library.manifest_piece(str(root), offset, MANIFEST_PIECE)
+        piece, size = await self._library.manifest_piece(asked.root, asked.offset, MANIFEST_PIECE)
         return Reply({"size": size}, piece)
 
     # Which chunks are here.
 
     async def _serve_have(self, call: Call) -> Answer:
-        root, watch = call.header.get("root"), call.header.get("watch", False)
-        if not is_digest(root) or type(watch) is not bool:
+        try:
+            asked = typed(_AskHave, call.header)
+        except Undecodable:
             return Refusal("bad-request", "expected a root")
-        if not self._library.knows(str(root)):
+        if not self._library.knows(asked.root):
             return Refusal("unknown-root", "this node does not have the model or blob")
         if not self._asked.take(call.peer, self._host.now()):
             return Refusal("busy", "too many `blob.have` calls")
-        watching = watch and self._watch(str(root), call.peer)
-        return Reply({"watching": watching}, await self._held(str(root)))
+        watching = asked.watch and self._watch(asked.root, call.peer)
+        return Reply({"watching": watching}, await self._held(asked.root))
 
     async def _held(self, root: str) -> bytes:
         """Return the packed ranges of chunks held here, at most `HAVE_AGE` seconds old."""
@@ -135,10 +161,12 @@ class Provider:
     # Serving chunks.
 
     async def _serve_chunk(self, call: Call) -> Answer:
-        digest, root = call.header.get("digest"), call.header.get("spare")
-        if not is_digest(digest) or not (root is None or is_digest(root)):
+        try:
+            asked = typed(_AskChunk, call.header)
+        except Undecodable:
             return Refusal("bad-request", "expected a digest")
-        if root is not None and await self._is_spared(str(root), str(digest), call.peer):
+        digest, root = asked.digest, asked.spare
+        if root is not None and await self._is_spared(root, digest, call.peer):
             return Refusal("given", "this node has just given the chunk to another peer")
         if any(digest in chunks for chunks in self.withheld.values()):
             return Refusal("busy", "the chunk may be evicted here")

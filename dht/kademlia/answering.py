@@ -101,12 +101,12 @@ class Answering:
         codes: list[str] = []
         while len(codes) < len(store.records):
             began = await self._turns.take()
-            for age, sealed in store.records[len(codes) :]:
+            for aged in store.records[len(codes) :]:
                 # After one forged record the rest of the message is not worth a signature check.
                 if codes and codes[-1] == "bad-signature":
                     codes.append("bad-signature")
                 else:
-                    codes.append(self._keep(call.peer, source, age, sealed))
+                    codes.append(self._keep(call.peer, source, aged.age, aged.sealed))
                 if self._host.now() - began > defaults.TURN:
                     break
             self._turns.took(began)

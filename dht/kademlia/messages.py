@@ -3,32 +3,82 @@
 Decoding checks types and limits. Records inside a message stay sealed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, TypeVar
 
-import msgpack
+from msgspec import Meta
 
-from ...transport.decoding import Reader
+from ...transport.decoding import read
 from ...transport.errors import Undecodable
+from ...transport.message import Message, Natural, Row, pack
 from .. import defaults
-from ..errors import BadMessage, BadRecord
+from ..errors import BadMessage
 from ..records.contact import Contact, read_contact
-from ..records.key import Key, as_key
+from ..records.key import Key, KeyBytes
 
+M = TypeVar("M", bound=Message)
 _LISTED: Final = 1_024  # items of any list
-_FIELDS: Final = 32
-_ITEMS: Final = 8_192  # items of all lists together
 _CODE_BYTES: Final = 32
-_ASKED: Final = ("keys", "near", "most", "kinds", "serves")
+
+_PLACES: Final = defaults.FIND_KEYS + defaults.FIND_NEAR
+
+_Keys = Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_KEYS)]
+_Near = Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_NEAR)]
+_Kind = Annotated[str, Meta(max_length=defaults.KIND_BYTES)]
+_Packed = Annotated[bytes, Meta(max_length=defaults.CONTACT_BYTES)]
 
 
-class Aged(NamedTuple):
+class Aged(Row, frozen=True):
     """A sealed record and its age: seconds since its author last announced it."""
 
-    age: int
-    sealed: bytes
+    age: Natural
+    sealed: Annotated[bytes, Meta(max_length=defaults.RECORD_BYTES)]
+
+
+class _Find(Message, frozen=True):
+    keys: _Keys
+    most: Natural = defaults.K
+    near: _Near = ()
+    kinds: Annotated[tuple[_Kind, ...], Meta(max_length=defaults.FIND_KINDS)] = ()
+    serves: _Packed | None = None
+
+    def check(self) -> None:
+        _check_printable(self.kinds)
+
+
+class _Found(Message, frozen=True):
+    records: Annotated[
+        tuple[Annotated[tuple[Aged, ...], Meta(max_length=2 * defaults.FIND_MOST)], ...],
+        Meta(max_length=defaults.FIND_KEYS),
+    ]
+    contacts: Annotated[tuple[_Packed, ...], Meta(max_length=_LISTED)]
+    nearest: Annotated[
+        tuple[Annotated[tuple[Natural, ...], Meta(max_length=defaults.K)], ...],
+        Meta(max_length=_PLACES),
+    ]
+
+    def check(self) -> None:
+        _check_size(aged for each in self.records for aged in each)
+
+
+class _Store(Message, frozen=True):
+    records: Annotated[tuple[Aged, ...], Meta(max_length=defaults.STORE_RECORDS)]
+    serves: _Packed | None = None
+
+    def check(self) -> None:
+        _check_size(self.records)
+
+
+class _Codes(Message, frozen=True):
+    codes: Annotated[
+        tuple[Annotated[str, Meta(max_length=_CODE_BYTES)], ...],
+        Meta(max_length=defaults.STORE_RECORDS),
+    ]
+
+    def check(self) -> None:
+        _check_printable(self.codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +92,14 @@ class Find:
     serves: Contact | None = None  # the asker, if it serves the DHT itself
 
     def encode(self) -> bytes:
-        fields: dict[str, Any] = {"keys": self.keys, "most": self.most}
-        if self.near:
-            fields["near"] = self.near
-        if self.kinds:
-            fields["kinds"] = self.kinds
-        return _packed(fields, self.serves)
+        return _packed(_Find(self.keys, self.most, self.near, self.kinds, _told(self.serves)))
 
     @classmethod
     def decode(cls, payload: bytes) -> "Find":
         """Decode a request. Raises BadMessage."""
-        fields = _map(payload, *_ASKED, limit=defaults.FIND_BYTES)
-        most = fields.get("most", defaults.K)
-        if type(most) is not int or most < 0:
-            raise BadMessage("`most` must be a count")
-        return cls(
-            _keys(fields.get("keys"), defaults.FIND_KEYS),
-            _keys(fields.get("near", []), defaults.FIND_NEAR),
-            min(most, defaults.FIND_MOST),
-            _words(fields.get("kinds", []), defaults.FIND_KINDS, defaults.KIND_BYTES),
-            _serves(fields),
-        )
+        told = _read(_Find, payload, defaults.FIND_BYTES)
+        most = min(told.most, defaults.FIND_MOST)
+        return cls(told.keys, told.near, most, told.kinds, _contact(told.serves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +127,23 @@ class Found:
                     left -= len(contact.packed)
                     index[contact] = len(index)
                 lists[place].append(index[contact])
-        contacts = [contact.packed for contact in index]
-        return _packed({"records": self.records, "contacts": contacts, "nearest": lists})
+        contacts = tuple(contact.packed for contact in index)
+        return _packed(_Found(self.records, contacts, tuple(map(tuple, lists))))
 
     @classmethod
     def decode(cls, payload: bytes, find: Find) -> "Found":
         """Decode the reply to `find`. Raises BadMessage."""
-        fields = _map(payload, "records", "contacts", "nearest", depth=3)
+        told = _read(_Found, payload, defaults.MESSAGE_LIMIT)
         places = len(find.keys) + len(find.near)
-        most = min(places * defaults.K, _LISTED)
-        contacts = [_contact(each) for each in _list(fields.get("contacts"), most)]
-        lists = _list(fields.get("nearest"), places)
-        records = _list(fields.get("records"), len(find.keys))
-        if len(lists) != places or len(records) != len(find.keys):
+        if len(told.nearest) != places or len(told.records) != len(find.keys):
             raise BadMessage("the reply does not match the requested keys")
-        found = cls(
-            tuple(_aged_list(each, find.most * 2) for each in records),
-            tuple(_picked(each, contacts) for each in lists),
-        )
-        _check_size(aged for each in found.records for aged in each)
-        return found
+        if len(told.contacts) > places * defaults.K:
+            raise BadMessage("the reply has more contacts than requested")
+        if any(len(each) > 2 * find.most for each in told.records):
+            raise BadMessage("the reply has more records than requested")
+        contacts = [read_contact(each) for each in told.contacts]
+        nearest = tuple(_picked(each, contacts) for each in told.nearest)
+        return cls(tuple(map(_clamped, told.records)), nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +154,23 @@ class Store:
     serves: Contact | None = None
 
     def encode(self) -> bytes:
-        return _packed({"records": self.records}, self.serves)
+        return _packed(_Store(self.records, _told(self.serves)))
 
     @classmethod
     def decode(cls, payload: bytes) -> "Store":
         """Decode a request. Raises BadMessage."""
-        fields = _map(payload, "records", "serves", limit=defaults.STORE_MESSAGE, depth=2)
-        records = _aged_list(fields.get("records"), defaults.STORE_RECORDS)
-        _check_size(records)
-        return cls(records, _serves(fields))
+        told = _read(_Store, payload, defaults.STORE_MESSAGE)
+        return cls(_clamped(told.records), _contact(told.serves))
 
 
 def encode_codes(codes: Sequence[str]) -> bytes:
     """Encode the reply to `Store`: an error code for each record, "" if stored."""
-    return _packed({"codes": codes})
+    return _packed(_Codes(tuple(codes)))
 
 
 def decode_codes(payload: bytes, count: int) -> tuple[str, ...]:
     """Decode the codes of `count` records. Raises BadMessage."""
-    codes = _words(_map(payload, "codes").get("codes"), count, _CODE_BYTES)
+    codes = _read(_Codes, payload, defaults.MESSAGE_LIMIT).codes
     if len(codes) != count:
         raise BadMessage("the reply must have a code for each record")
     return codes
@@ -161,117 +193,46 @@ def batches(records: Sequence[Aged]) -> Iterator[tuple[Aged, ...]]:
         yield tuple(batch)
 
 
-def _packed(fields: dict[str, Any], serves: Contact | None = None) -> bytes:
-    if serves is not None:
-        fields["serves"] = serves.packed
-    packed: bytes = msgpack.packb(fields)
+def _packed(message: Message) -> bytes:
+    packed = pack(message)
     if len(packed) > defaults.MESSAGE_LIMIT:
         raise BadMessage("a message of this node is too large")
     return packed
 
 
-def _map(
-    payload: bytes, *names: str, limit: int = defaults.MESSAGE_LIMIT, depth: int = 1
-) -> dict[str, Any]:
-    """Read the fields in `names`, with lists nested up to `depth`; skip all other fields."""
+def _read(kind: type[M], payload: bytes, limit: int) -> M:
     try:
-        return _Fields(Reader(payload, limit=limit)).read(names, depth)
+        return read(kind, payload, limit=limit)
     except Undecodable as error:
         raise BadMessage(f"cannot decode a message: {error}") from None
 
 
-class _Fields:
-    """Reader of a message's fields, limited to the items that a valid message can have.
-
-    Without the limit, a message full of nested empty lists would take a hundred times as long, and
-    as much memory, as one full of records.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._left = _ITEMS
-
-    def read(self, names: tuple[str, ...], depth: int) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        count = self._reader.map()
-        if count > _FIELDS:
-            raise BadMessage("a message has too many fields")
-        for _ in range(count):
-            name = self._value(0)
-            if type(name) is not str:
-                raise BadMessage("a message's field names must be text")
-            if name in names:
-                fields[name] = self._value(depth)
-            else:
-                self._reader.skip()
-        self._reader.end()
-        return fields
-
-    def _value(self, depth: int) -> Any:
-        """Read a value with lists nested up to `depth`; replace deeper lists and maps by None."""
-        self._left -= 1
-        if self._left < 0:
-            raise BadMessage("a message has too many items")
-        reader = self._reader
-        if depth and reader.at_array():
-            return [self._value(depth - 1) for _ in range(reader.array())]
-        if reader.at_array() or reader.at_map():
-            reader.skip()
-            return None
-        return reader.flat()
+def _told(serves: Contact | None) -> bytes | None:
+    return None if serves is None else serves.packed
 
 
-def _list(value: object, most: int) -> list[Any]:
-    if type(value) is not list or len(value) > most:
-        raise BadMessage(f"expected a list of at most {most} items")
-    return value
+def _contact(packed: bytes | None) -> Contact | None:
+    return None if packed is None else read_contact(packed)
 
 
-def _keys(value: object, most: int) -> tuple[Key, ...]:
-    try:
-        return tuple(as_key(each) for each in _list(value, most))
-    except BadRecord as error:
-        raise BadMessage(error.message) from None
+def _check_printable(words: Sequence[str]) -> None:
+    if not all(word.isprintable() for word in words):
+        raise ValueError("expected printable text")
 
 
-def _words(value: object, most: int, size: int) -> tuple[str, ...]:
-    words = _list(value, most)
-    if not all(type(word) is str and len(word) <= size and word.isprintable() for word in words):
-        raise BadMessage(f"expected printable text of at most {size} characters")
-    return tuple(words)
-
-
-def _contact(value: object) -> Contact:
-    if type(value) is not bytes:
-        raise BadMessage("a contact must be bytes")
-    return read_contact(value)
-
-
-def _serves(fields: dict[str, Any]) -> Contact | None:
-    value = fields.get("serves")
-    return None if value is None else _contact(value)
-
-
-def _aged_list(value: object, most: int) -> tuple[Aged, ...]:
-    return tuple(_aged(each) for each in _list(value, most))
-
-
-def _aged(value: object) -> Aged:
-    if type(value) is not list or [type(item) for item in value[:2]] != [int, bytes]:
-        raise BadMessage("a record must be [age, bytes]")
-    age, sealed = value[:2]
-    if age < 0 or len(sealed) > defaults.RECORD_BYTES:
-        raise BadMessage("a record or its age is out of bounds")
-    return Aged(min(age, defaults.AGE_LIMIT), sealed)
-
-
-def _check_size(records: Any) -> None:
+def _check_size(records: Iterable[Aged]) -> None:
     if sum(len(aged.sealed) for aged in records) > defaults.MESSAGE_RECORDS:
-        raise BadMessage(f"more than {defaults.MESSAGE_RECORDS} bytes of records in one message")
+        raise ValueError(f"more than {defaults.MESSAGE_RECORDS} bytes of records in one message")
 
 
-def _picked(value: object, contacts: Sequence[Contact]) -> tuple[Contact, ...]:
-    indexes = _list(value, defaults.K)
-    if not all(type(index) is int and 0 <= index < len(contacts) for index in indexes):
+def _clamped(records: tuple[Aged, ...]) -> tuple[Aged, ...]:
+    return tuple(
+        each if each.age <= defaults.AGE_LIMIT else Aged(defaults.AGE_LIMIT, each.sealed)
+        for each in records
+    )
+
+
+def _picked(indexes: Sequence[int], contacts: Sequence[Contact]) -> tuple[Contact, ...]:
+    if not all(index < len(contacts) for index in indexes):
         raise BadMessage("the reply refers to contacts that it does not contain")
     return tuple(contacts[index] for index in dict.fromkeys(indexes))

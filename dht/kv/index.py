@@ -8,17 +8,20 @@ that turns out to lack what it claimed is distrusted for a while. Spec: docs/spe
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Annotated, Any, Final, Protocol
 
 import trio
+from msgspec import Meta
 
-from ...transport.errors import TransportError
+from ...transport.decoding import typed
+from ...transport.errors import TransportError, Undecodable
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
+from ...transport.message import Message
 from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..finding import Found
@@ -29,6 +32,9 @@ from . import search as kvsearch
 from .chain import Chain
 from .local import Layers, LocalChains
 from .search import SHORT, PrefixSearch
+
+_BAD_REQUEST: Final = Refusal("bad-request", "expected layers and prefixes of block names")
+_Layer = Annotated[int, Meta(ge=0, le=defaults.LAYERS_LIMIT)]
 
 
 class Switchboard(Protocol):
@@ -45,6 +51,16 @@ class Records(Protocol):
     async def find(self, key: Key, **how: Any) -> Found: ...
     def publish(self, body: Body, *, ttl: int = ..., lasting: bool = ...) -> None: ...
     def withdraw(self, body: Body) -> None: ...
+
+
+class _AskHave(Message, frozen=True):
+    """Header of `kv.have`."""
+
+    layers: tuple[_Layer, _Layer]
+
+    def check(self) -> None:
+        if self.layers[0] >= self.layers[1]:
+            raise ValueError("`layers` must be a start and a stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +146,17 @@ class KvIndex:
             self._said[key] = wanted
 
     def _on_have(self, call: Call) -> Answer:
-        layers, asked = call.header.get("layers"), bytes(call.payload)
-        whole = len(asked) % SHORT == 0 and 0 < len(asked) <= SHORT * defaults.KV_ASKED
-        if not whole or not _are_layers(layers):
-            return Refusal("bad-request", "expected layers and prefixes of block names")
+        asked = bytes(call.payload)
+        if len(asked) % SHORT or not 0 < len(asked) <= SHORT * defaults.KV_ASKED:
+            return _BAD_REQUEST
+        try:
+            layers = typed(_AskHave, call.header).layers
+        except Undecodable:
+            return _BAD_REQUEST
         if not self._rates.take(call.peer, self._host.now()):
             return Refusal("busy", "too many `kv.have` calls")
-        start, stop = layers
         shorts = [asked[at : at + SHORT] for at in range(0, len(asked), SHORT)]
-        names = [self._held.name(short, (start, stop)) for short in shorts]
+        names = [self._held.name(short, layers) for short in shorts]
         return Reply({}, kvsearch.answer(asked, names))
 
     # KV on other nodes.
@@ -220,12 +238,3 @@ class KvIndex:
                     return
         except TransportError:
             return  # keep what its earlier replies have shown
-
-
-def _are_layers(value: object) -> TypeGuard[list[int]]:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(type(each) is int for each in value)
-        and 0 <= value[0] < value[1] <= defaults.LAYERS_LIMIT
-    )

@@ -7,20 +7,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from typing import Final
+from typing import Annotated, Final
 
-import msgpack
+from msgspec import Meta
 
 from ...transport.address import Address
-from ...transport.decoding import decode
+from ...transport.decoding import read
 from ...transport.errors import TransportError, Undecodable
 from ...transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
+from ...transport.message import PublicKey, Row, pack
 from ...transport.networks import Nearness, nearness_at, network, parse_ip
 from .. import defaults
 from ..errors import BadMessage
 from .key import Key, node_key, point
 
 _ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
+
+
+class _Told(Row, frozen=True):
+    key: PublicKey
+    addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.CONTACT_ADDRESSES)]
 
 
 class Contact:
@@ -66,8 +72,7 @@ class Contact:
         """
         name = _named(self.peer)
         texts = [str(each).removesuffix(name) for each in self.addresses]
-        packed: bytes = msgpack.packb([public_key_of(self.peer), texts])
-        return packed
+        return pack(_Told(public_key_of(self.peer), tuple(texts)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contact) and other.peer == self.peer
@@ -115,16 +120,11 @@ def read_contact(packed: bytes) -> Contact:
     Raises BadMessage.
     """
     try:
-        fields = decode(packed, limit=defaults.CONTACT_BYTES)
+        told = read(_Told, packed, limit=defaults.CONTACT_BYTES)
     except Undecodable as error:
         raise BadMessage(f"cannot decode a contact: {error}") from None
-    if type(fields) is not list or [type(item) for item in fields[:2]] != [bytes, list]:
-        raise BadMessage("a contact must be [public key, addresses]")
-    key, texts = fields[:2]
-    if len(key) != KEY_BYTES or len(texts) > defaults.CONTACT_ADDRESSES:
-        raise BadMessage("a contact exceeds its limits")
-    peer = peer_id_of(key)
-    return Contact(peer, _understood(texts, _named(peer)))
+    peer = peer_id_of(told.key)
+    return Contact(peer, _understood(told.addresses, _named(peer)))
 
 
 def _named(peer: PeerId) -> str:
@@ -132,10 +132,8 @@ def _named(peer: PeerId) -> str:
     return f"/p2p/{peer}"
 
 
-def _understood(texts: list[object], name: str) -> Iterable[Address]:
+def _understood(texts: Iterable[str], name: str) -> Iterable[Address]:
     for text in texts:
-        if type(text) is not str:
-            raise BadMessage("a contact's address must be text")
         try:
             yield Address.parse(text if text.endswith(name) else text + name)
         except TransportError:

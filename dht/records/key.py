@@ -7,13 +7,17 @@ space can be chosen only by trying many inputs.
 import hashlib
 import re
 from functools import lru_cache
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
+
+from msgspec import Meta
 
 from ...transport.identity import PeerId
 from ..errors import BadRecord
 
 Key = NewType("Key", bytes)
 KEY_BYTES: Final = 32
+KeyBytes = Annotated[Key, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+"""Key in a message."""
 SPACE: Final = 2**256
 
 _NODE: Final = "shoal/node-key/1"
@@ -68,10 +72,3 @@ def parse_key(text: str) -> Key:
     if not _TEXT.fullmatch(text):
         raise BadRecord("bad-type", "expected a key of 64 lower-case hex digits")
     return Key(bytes.fromhex(text))
-
-
-def as_key(value: object) -> Key:
-    """Check a key from a message and return it. Raises BadRecord `bad-type`."""
-    if type(value) is not bytes or len(value) != KEY_BYTES:
-        raise BadRecord("bad-type", f"expected a key of {KEY_BYTES} bytes")
-    return Key(value)

@@ -4,33 +4,35 @@ Every field is type-checked and limited before it is used. Spec: docs/spec/recor
 """
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated, ClassVar, Final
 
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import force_setattr
+
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
+from ...transport.message import Message, Root, check_text
 from .. import defaults
 from ..errors import BadRecord
 from .key import Key, record_key
 
-T = TypeVar("T")
-Fields = Mapping[str, Any]
+Fields = Mapping[str, object]
 Runs = tuple[tuple[int, int], ...]
 """Start and stop of each run of chunk indexes, ascending and not adjacent."""
 
-_ROOT = re.compile(r"[0-9a-f]{64}")
-_KIND = re.compile(r"[a-z][a-z0-9-]*")
+_Size = Annotated[int, Meta(ge=0, le=defaults.SIZE_LIMIT)]
+_Layer = Annotated[int, Meta(ge=0, le=defaults.LAYERS_LIMIT)]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerBody:
+class PeerBody(Message, frozen=True):
     """Record of the addresses at which a peer may be reached."""
 
     kind: ClassVar[str] = "peer"
-    peer: PeerId
-    addresses: tuple[str, ...]  # multiaddrs
+    peer: PeerId = field(name="provider")
+    addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.PEER_ADDRESSES)]  # multiaddrs
 
     @property
     def key(self) -> Key:
@@ -40,25 +42,18 @@ class PeerBody:
     def slot(self) -> str:
         return ""
 
-    def fields(self) -> dict[str, Any]:
-        return {"provider": self.peer, "addresses": self.addresses}
-
-    @classmethod
-    def read(cls, author: PeerId, fields: Fields) -> "PeerBody":
-        if fields.get("provider") != author:
-            raise _stranger(author)
-        listed = _list(fields, "addresses", defaults.PEER_ADDRESSES)
-        return cls(author, tuple(_printable(each, defaults.ADDRESS_BYTES) for each in listed))
+    def check(self) -> None:
+        for each in self.addresses:
+            check_text(each, defaults.ADDRESS_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardBody:
+class ShardBody(Message, frozen=True):
     """Record of a served shard: layers start:stop of a model, perhaps with embedding and head."""
 
     kind: ClassVar[str] = "shard"
-    root: str  # 64 hex digits
-    start: int
-    stop: int  # exclusive
+    root: Root
+    start: _Layer
+    stop: _Layer  # exclusive
     embedding: bool
     head: bool
     precision: str
@@ -72,25 +67,31 @@ class ShardBody:
     def slot(self) -> str:
         return f"{self.start}:{self.stop}:{self.precision}"
 
-    def fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def read(cls, author: PeerId, fields: Fields) -> "ShardBody":
-        start, stop = _layers([fields.get("start"), fields.get("stop")])
-        return cls(
-            root=_root(fields, "root"),
-            start=start,
-            stop=stop,
-            embedding=_typed(fields, "embedding", bool),
-            head=_typed(fields, "head", bool),
-            precision=_text(fields, "precision", defaults.PRECISION_BYTES),
-            speed=_speed(fields),
-        )
+    def check(self) -> None:
+        _check_layers(self.start, self.stop)
+        check_text(self.precision, defaults.PRECISION_BYTES)
+        if not math.isfinite(self.speed):
+            raise ValueError("`speed` must be a finite number")
+        force_setattr(self, "speed", min(max(self.speed, 0.0), defaults.SPEED_LIMIT))
 
 
-@dataclass(frozen=True, slots=True)
-class BlobBody:
+class _Blob(Message, frozen=True):
+    """Body of a `blob` record on the wire. `ranges` alternates gaps and lengths, which are small
+    numbers."""
+
+    root: Root
+    size: _Size
+    chunks: Annotated[int, Meta(ge=1, le=defaults.CHUNKS_LIMIT)]
+    ranges: (
+        Annotated[
+            tuple[Annotated[int, Meta(ge=0, le=defaults.CHUNKS_LIMIT)], ...],
+            Meta(max_length=2 * defaults.BLOB_RUNS),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class BlobBody(Struct, frozen=True):
     """Record of a blob or model whose chunks are held: those in `ranges`, or all."""
 
     kind: ClassVar[str] = "blob"
@@ -107,38 +108,33 @@ class BlobBody:
     def slot(self) -> str:
         return ""
 
-    def fields(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"root": self.root, "size": self.size, "chunks": self.chunks}
-        if self.ranges is not None:
-            found["ranges"] = _steps(self.ranges)
-        return found
+    def fields(self) -> dict[str, object]:
+        ranges = UNSET if self.ranges is None else tuple(_steps(self.ranges))
+        return _Blob(self.root, self.size, self.chunks, ranges).fields()
 
     @classmethod
-    def read(cls, author: PeerId, fields: Fields) -> "BlobBody":
-        chunks = _whole(fields, "chunks", 1, defaults.CHUNKS_LIMIT)
-        ranges = None
-        if "ranges" in fields:
-            ranges = _runs(_list(fields, "ranges", 2 * defaults.BLOB_RUNS), chunks)
-        size = _whole(fields, "size", 0, defaults.SIZE_LIMIT)
-        return cls(_root(fields, "root"), size, chunks, ranges)
+    def read(cls, fields: Fields) -> "BlobBody":
+        """Raises Undecodable."""
+        told = typed(_Blob, fields)
+        ranges = None if told.ranges is UNSET else _runs(told.ranges, told.chunks)
+        return cls(told.root, told.size, told.chunks, ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class KvBody:
+class KvBody(Message, frozen=True):
     """Record of a KV cache: the first `blocks` blocks of a chain, for layers start:stop.
 
     The key contains the name of the chain's `first` block; `tip` names the last block held.
     """
 
     kind: ClassVar[str] = "kv"
-    root: str
+    root: Root
     precision: str
-    adapter: str  # a root, or "" for none
+    adapter: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # a root, or "" for none
     salt: str
-    first: str  # 64 hex digits, as `tip`
-    tip: str
-    blocks: int
-    layers: tuple[int, int]
+    first: Root
+    tip: Root
+    blocks: Annotated[int, Meta(ge=1, le=defaults.BLOCKS_LIMIT)]
+    layers: tuple[_Layer, _Layer]
 
     @property
     def key(self) -> Key:
@@ -148,21 +144,10 @@ class KvBody:
     def slot(self) -> str:
         return self.tip
 
-    def fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def read(cls, author: PeerId, fields: Fields) -> "KvBody":
-        return cls(
-            root=_root(fields, "root"),
-            precision=_text(fields, "precision", defaults.PRECISION_BYTES),
-            adapter=_root(fields, "adapter") if fields.get("adapter") != "" else "",
-            salt=_text(fields, "salt", defaults.SALT_BYTES),
-            first=_root(fields, "first"),
-            tip=_root(fields, "tip"),
-            blocks=_whole(fields, "blocks", 1, defaults.BLOCKS_LIMIT),
-            layers=_layers(_list(fields, "layers", 2)),
-        )
+    def check(self) -> None:
+        check_text(self.precision, defaults.PRECISION_BYTES)
+        check_text(self.salt, defaults.SALT_BYTES)
+        _check_layers(*self.layers)
 
 
 def kv_key(root: str, precision: str, adapter: str, salt: str, first: str) -> Key:
@@ -170,15 +155,14 @@ def kv_key(root: str, precision: str, adapter: str, salt: str, first: str) -> Ke
     return record_key(KvBody.kind, root, precision, adapter, salt, first)
 
 
-@dataclass(frozen=True, slots=True)
-class NameBody:
+class NameBody(Message, frozen=True):
     """Record in which its author vouches that a name means a model."""
 
     kind: ClassVar[str] = "name"
-    name: str
-    root: str
-    layers: int
-    size: int  # bytes
+    name: Annotated[str, Meta(min_length=1)]
+    root: Root
+    layers: Annotated[int, Meta(ge=1, le=defaults.LAYERS_LIMIT)]
+    size: _Size  # bytes
 
     @property
     def key(self) -> Key:
@@ -188,58 +172,51 @@ class NameBody:
     def slot(self) -> str:
         return self.root
 
-    def fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def read(cls, author: PeerId, fields: Fields) -> "NameBody":
-        return cls(
-            name=_text(fields, "name", defaults.NAME_BYTES, least=1),
-            root=_root(fields, "root"),
-            layers=_whole(fields, "layers", 1, defaults.LAYERS_LIMIT),
-            size=_whole(fields, "size", 0, defaults.SIZE_LIMIT),
-        )
+    def check(self) -> None:
+        check_text(self.name, defaults.NAME_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class OtherBody:
+class OtherBody(Message, frozen=True):
     """Body of a kind that this version does not know, reduced to its key and slot."""
 
     kind: str
-    parts: tuple[str, ...]
+    parts: Annotated[tuple[str, ...], Meta(max_length=defaults.PARTS)]
     slot: str
 
     @property
     def key(self) -> Key:
         return record_key(self.kind, *self.parts)
 
-    def fields(self) -> dict[str, Any]:
-        return {"parts": self.parts, "slot": self.slot}
-
-    @classmethod
-    def read(cls, kind: str, fields: Fields) -> "OtherBody":
-        listed = _list(fields, "parts", defaults.PARTS)
-        parts = tuple(_printable(each, defaults.NAME_BYTES) for each in listed)
-        return cls(kind, parts, _text(fields, "slot", defaults.SLOT_BYTES))
+    def check(self) -> None:
+        for each in self.parts:
+            check_text(each, defaults.NAME_BYTES)
+        check_text(self.slot, defaults.SLOT_BYTES)
 
 
 KnownBody = PeerBody | ShardBody | BlobBody | KvBody | NameBody
 Body = KnownBody | OtherBody
-_KINDS: Final[tuple[type[KnownBody], ...]] = (PeerBody, ShardBody, BlobBody, KvBody, NameBody)
-_READERS: Final[dict[str, Callable[[PeerId, Fields], Body]]] = {
-    each.kind: each.read for each in _KINDS
+_TYPES: Final[dict[str, type[PeerBody | ShardBody | KvBody | NameBody | OtherBody]]] = {
+    each.kind: each for each in (PeerBody, ShardBody, KvBody, NameBody)
 }
+
+
+class _Head(Message, frozen=True):
+    """Fields of every body."""
+
+    kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*\Z", max_length=defaults.KIND_BYTES)]
 
 
 def read_body(author: PeerId, fields: Fields) -> Body:
     """Decode the body from a record's fields. Raises BadRecord: `bad-type`, `not-provider`."""
     if fields.get("provider", author) != author:
         raise _stranger(author)
-    kind = _text(fields, "kind", defaults.KIND_BYTES)
-    if not _KIND.fullmatch(kind):
-        raise _bad("`kind` must be a lower-case word")
-    read = _READERS.get(kind)
-    return OtherBody.read(kind, fields) if read is None else read(author, fields)
+    try:
+        kind = typed(_Head, fields).kind
+        if kind == BlobBody.kind:
+            return BlobBody.read(fields)
+        return typed(_TYPES.get(kind, OtherBody), fields)
+    except Undecodable as error:
+        raise BadRecord("bad-type", f"invalid record: {error}") from None
 
 
 def longest_runs(runs: Sequence[tuple[int, int]]) -> Runs:
@@ -257,78 +234,18 @@ def _steps(runs: Runs) -> list[int]:
     return steps
 
 
-def _runs(steps: list[Any], chunks: int) -> Runs:
-    if len(steps) % 2 or not all(type(step) is int and 0 <= step <= chunks for step in steps):
-        raise _bad("`ranges` must alternate gaps and lengths")
-    places = [0]
-    for step in steps:
-        places.append(places[-1] + step)
-    if places[-1] > chunks or not all(a < b for a, b in pairwise(places[1:])):
-        raise _bad("`ranges` must be ascending and within the blob")
+def _runs(steps: Sequence[int], chunks: int) -> Runs:
+    """Raises Undecodable."""
+    places = [0, *accumulate(steps)]
+    if len(steps) % 2 or places[-1] > chunks or not all(a < b for a, b in pairwise(places[1:])):
+        raise Undecodable("`ranges` must be ascending pairs of gaps and lengths within the blob")
     return tuple(zip(places[1::2], places[2::2], strict=True))
 
 
-def _bad(why: str) -> BadRecord:
-    return BadRecord("bad-type", f"invalid record: {why}")
+def _check_layers(start: int, stop: int) -> None:
+    if start > stop:
+        raise ValueError("`layers` must be a start and a stop")
 
 
 def _stranger(author: PeerId) -> BadRecord:
     return BadRecord("not-provider", f"the record of `{author}` names another peer as provider")
-
-
-def _typed(fields: Fields, name: str, kind: type[T]) -> T:
-    value = fields.get(name)
-    if type(value) is not kind:
-        raise _bad(f"`{name}` has the wrong type")
-    return value
-
-
-def _text(fields: Fields, name: str, most: int, least: int = 0) -> str:
-    text = _printable(fields.get(name), most)
-    if len(text) < least:
-        raise _bad(f"`{name}` is empty")
-    return text
-
-
-def _printable(value: object, most: int) -> str:
-    """Check a text, which must be printable because it is shown on terminals."""
-    if type(value) is not str or len(value.encode()) > most or not value.isprintable():
-        raise _bad(f"expected a text of at most {most} printable bytes")
-    return value
-
-
-def _root(fields: Fields, name: str) -> str:
-    value = fields.get(name)
-    if type(value) is not str or not _ROOT.fullmatch(value):
-        raise _bad(f"`{name}` is not 64 hex digits")
-    return value
-
-
-def _whole(fields: Fields, name: str, least: int, most: int) -> int:
-    value = fields.get(name)
-    if type(value) is not int or not least <= value <= most:
-        raise _bad(f"`{name}` is not an integer from {least} to {most}")
-    return value
-
-
-def _list(fields: Fields, name: str, most: int) -> list[Any]:
-    value = fields.get(name)
-    if type(value) is not list or len(value) > most:
-        raise _bad(f"`{name}` is not a list of at most {most} items")
-    return value
-
-
-def _layers(value: list[Any]) -> tuple[int, int]:
-    if len(value) != 2 or not all(type(each) is int for each in value):
-        raise _bad("`layers` must be a start and a stop")
-    start, stop = value
-    if not 0 <= start <= stop <= defaults.LAYERS_LIMIT:
-        raise _bad(f"`layers` must be within 0 to {defaults.LAYERS_LIMIT}")
-    return start, stop
-
-
-def _speed(fields: Fields) -> float:
-    value = fields.get("speed")
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise _bad("`speed` must be a number")
-    return min(max(float(value), 0.0), defaults.SPEED_LIMIT)  # type: ignore[arg-type]

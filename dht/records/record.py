@@ -7,13 +7,14 @@ docs/spec/records.md.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
-import msgpack
+from msgspec import Meta
 
-from ...transport.decoding import decode
+from ...transport.decoding import decode, typed
 from ...transport.errors import TransportError, Undecodable
 from ...transport.identity import Identity, PeerId
+from ...transport.message import Message, pack
 from ...transport.signed import ENVELOPE_OVERHEAD, seal, unseal
 from .. import defaults
 from ..errors import BadRecord
@@ -49,7 +50,15 @@ __all__ = [
 
 DOMAIN: Final = "shoal/record/1"
 _BODY_LIMIT: Final = defaults.RECORD_BYTES - ENVELOPE_OVERHEAD
-_MADE_LIMIT: Final = 2**53
+_TTL: Final = Meta(ge=defaults.RECORD_TTL[0], le=defaults.RECORD_TTL[1])
+
+
+class _Head(Message, frozen=True):
+    """Fields of every record."""
+
+    made: Annotated[int, Meta(ge=1, lt=2**53)]
+    ttl: Annotated[int, _TTL]
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ def seal_record(
     Raises BadRecord if other nodes would reject it.
     """
     fields = {"kind": body.kind, "made": made, "ttl": ttl, **body.fields()}
-    packed: bytes = msgpack.packb(fields | ({"gone": True} if gone else {}))
+    packed = pack(fields | ({"gone": True} if gone else {}))
     if len(packed) > _BODY_LIMIT:
         raise _too_large()
     record = _read(identity.peer, packed, b"")
@@ -130,20 +139,11 @@ def time_code(record: Record, wall: float) -> str:
 def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
     try:
         fields = decode(packed, limit=_BODY_LIMIT)
-    except Undecodable:
-        raise BadRecord("bad-type", "a record is not msgpack") from None
-    if type(fields) is not dict or not all(type(name) is str for name in fields):
-        raise BadRecord("bad-type", "a record must be a map with text keys")
-    made, ttl, gone = fields.get("made"), fields.get("ttl"), fields.get("gone", False)
-    if type(made) is not int or not 0 < made < _MADE_LIMIT:
-        raise BadRecord("bad-type", "a record's `made` is missing or out of range")
-    least, most = defaults.RECORD_TTL
-    if type(ttl) is not int or not least <= ttl <= most:
-        raise BadRecord("bad-type", f"a record's `ttl` must be {least} to {most} s")
-    if type(gone) is not bool:
-        raise BadRecord("bad-type", "a record's `gone` must be a boolean")
+        head = typed(_Head, fields)
+    except Undecodable as error:
+        raise BadRecord("bad-type", f"invalid record: {error}") from None
     body = read_body(author, fields)
-    return Record(author, body, made, ttl, gone, body.key, body.slot, sealed)
+    return Record(author, body, head.made, head.ttl, head.gone, body.key, body.slot, sealed)
 
 
 def _too_large() -> BadRecord:

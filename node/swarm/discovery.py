@@ -1,9 +1,9 @@
 """Connects the daemon to the DHT: publishes this node's records and adds those of members."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import trio
+from msgspec.structs import replace
 
 from ...dht.kademlia.foundrecords import FoundRecord
 from ...dht.records.key import Key

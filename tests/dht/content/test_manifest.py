@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shoal.dht.content import canonical, manifest
+from shoal.dht.content import manifest
 from shoal.dht.content.manifest import Blob, Manifest, Tensor, canonical_config, layer_of
 from shoal.dht.defaults import CHUNK
 from shoal.dht.errors import ModelError
+from shoal.transport.message import pack
 
 from ..models import CONFIG
 
@@ -222,7 +223,7 @@ def test_the_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def non_canonical(value: dict[str, Any]) -> list[bytes]:
-    pack = canonical.pack
+    pack = msgpack.packb
     config = value["config"]
     unsorted = {"files": value["files"], **value}
     wide = pack(value).replace(b"\xa4size\x0a", b"\xa4size\xcd\x00\x0a")
@@ -264,14 +265,14 @@ def test_malformed_values_are_refused() -> None:
         {**value, "files": {"tokenizer": {"chunks": b"", "size": size}}} for size in (0, -1, "x")
     ]
     for entry in bad:
-        refused(canonical.pack(entry))
+        refused(pack(entry))
 
 
 def test_a_chunk_list_longer_than_its_tensor_is_refused_before_decoding() -> None:
     """Decoded to text, its digests would take four times the bytes received."""
     value = unpacked(small().encode())
     value["tensors"][0]["chunks"] = bytes(32) * 100_000
-    data = canonical.pack(value)
+    data = pack(value)
     tracemalloc.start()
     try:
         assert "do not add up" in refused(data).message
@@ -338,3 +339,38 @@ def test_a_config_has_only_values_that_every_reader_can_represent(text: str) -> 
         canonical_config({**CONFIG, "zz": json.loads(text)})
     assert error.value.code == "bad-config"
     canonical_config({**CONFIG, "zz": [2**64 - 1, -(2**63), 1e308, "\U0001f600", None, True]})
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        b"\xdd\xff\xff\xff\xff",  # an array of 4 billion
+        b"\xdf\xff\xff\xff\xff",  # a map of 4 billion
+        b"\xdb\xff\xff\xff\xff",  # a text of 4 GiB
+        b"\xc6\xff\xff\xff\xff",  # bytes
+        b"\xc9\xff\xff\xff\xff\x00",  # an extension
+        b"\xdd\x00\xff\xff\xff" * 400,  # arrays of 16 million, nested
+        b"\xdd\x00\x10\x00\x00" + b"\xc0" * 2**20,  # which are there
+        b"\x01\x02",
+    ],
+)
+@pytest.mark.parametrize("around", [b"", b"\x84\xa7tensors", b"\x84\xa5files", b"\x84\xa1x"])
+def test_bombs_allocate_nothing(bomb: bytes, around: bytes) -> None:
+    data = around + bomb
+    tracemalloc.start()
+    try:
+        assert refused(data).code == "bad-manifest"
+        assert tracemalloc.get_traced_memory()[1] < 2**18
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_bomb_takes_memory_without_the_limits() -> None:
+    """Twin: the same bytes take real memory if items are not limited."""
+    data = b"\xdd\x00\x10\x00\x00" + b"\xc0" * 2**20
+    tracemalloc.start()
+    try:
+        msgpack.unpackb(data)
+        assert tracemalloc.get_traced_memory()[1] > 4 * 2**20
+    finally:
+        tracemalloc.stop()

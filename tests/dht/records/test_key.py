@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shoal.dht.errors import BadRecord
 from shoal.dht.records.key import (
     Key,
-    as_key,
+    KeyBytes,
     distance,
     key_at,
     key_text,
@@ -16,7 +16,17 @@ from shoal.dht.records.key import (
     point,
     record_key,
 )
+from shoal.transport.decoding import typed
+from shoal.transport.errors import Undecodable
+from shoal.transport.message import Row
 from tests.dht.nodes import peer
+
+
+class Keyed(Row, frozen=True):
+    """Message with a key."""
+
+    key: KeyBytes
+
 
 keys = st.binary(min_size=32, max_size=32).map(Key)
 
@@ -32,7 +42,7 @@ def test_the_distance_is_a_metric(a: Key, b: Key, c: Key) -> None:
 def test_encodings_round_trip(key: Key) -> None:
     assert parse_key(key_text(key)) == key
     assert key_at(point(key)) == key
-    assert as_key(bytes(key)) == key
+    assert typed(Keyed, [bytes(key)]) == Keyed(key)
 
 
 @pytest.mark.parametrize("text", ["", "ab", "A" * 64, "0" * 63, "0" * 65, "0" * 64 + "\n"])
@@ -43,8 +53,8 @@ def test_an_invalid_key_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"x" * 31, b"x" * 33, "x" * 32, 7, [b"x"] * 32])
 def test_an_invalid_key_in_a_message_is_refused(value: object) -> None:
-    with pytest.raises(BadRecord):
-        as_key(value)
+    with pytest.raises(Undecodable):
+        typed(Keyed, [value])
 
 
 def test_adjacent_parts_are_kept_apart() -> None:

@@ -1,12 +1,12 @@
 """recordkinds: fields are type-checked and limited; keys and slots follow from them."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord

@@ -1,7 +1,6 @@
 """record: sealing round trips, and anything else is refused."""
 
 import tracemalloc
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord

@@ -1,0 +1,70 @@
+"""Declaration of messages: bounded structures that `decoding.py` reads and `pack` encodes.
+
+A message is a subclass of `Message` (a map on the wire) or `Row` (an array). Its fields carry their
+bounds, as in `Annotated[int, Meta(ge=0, le=9)]`, and msgspec checks type, length and range before
+it makes an object. Unknown fields, and items after the known ones, are ignored, so that versions N
+and N-1 understand each other. docs/adr/0022-one-decoder.md says how to declare one.
+"""
+
+from typing import Annotated, Final
+
+import msgpack
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
+
+from .identity import KEY_BYTES
+
+DIGEST_BYTES: Final = 32  # of SHA-256
+Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+PublicKey = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Root = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""64 lower-case hex digits, which name a model or a blob."""
+Natural = Annotated[int, Meta(ge=0)]  # up to 2^64 - 1
+
+
+class Message(Struct, frozen=True):
+    """Base of messages that are maps on the wire."""
+
+    def check(self) -> None:
+        """Check what the declared bounds cannot say. Decoding calls it. Raises ValueError."""
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields by their names on the wire, without those that have their default."""
+        values = astuple(self)
+        required = len(values) - len(self.__struct_defaults__)
+        return {
+            name: value
+            for at, (name, value) in enumerate(
+                zip(self.__struct_encode_fields__, values, strict=True)
+            )
+            if at < required or value != self.__struct_defaults__[at - required]
+        }
+
+
+class Row(Struct, frozen=True, array_like=True):
+    """Base of messages that are arrays on the wire."""
+
+    def check(self) -> None:
+        """Check what the declared bounds cannot say. Decoding calls it. Raises ValueError."""
+
+
+def pack(value: object) -> bytes:
+    """Encode a value that may contain messages as msgpack."""
+    packed: bytes = msgpack.packb(value, default=_plain)
+    return packed
+
+
+def check_text(text: str, most: int) -> str:
+    """Return text of at most `most` bytes that is safe for terminals. Raises ValueError."""
+    if not text.isprintable() or len(text.encode()) > most:
+        raise ValueError(f"expected a text of at most {most} printable bytes")
+    return text
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Message():
+            return value.fields()
+        case Row():
+            return astuple(value)
+    raise TypeError(f"expected a message, got {type(value).__name__}")
