@@ -476,4 +476,4 @@ def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
     for first in range(run.start, run.prompt, step):
         count = min(step, run.prompt - first)
         last = first + count == run.prompt
-        yield SpanMessage(run.session, None, run.epoch, first, count, last)
+        yield SpanMessage(run.session, run.epoch, first, count, last, 0.0)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from shoal.tasks.engine import defaults
 from shoal.tasks.engine.compute import TorchCompute
@@ -381,7 +382,9 @@ def test_a_shard_beyond_the_memory_is_refused_before_it_is_read(
     from shoal.tasks.engine.messages import load_payload
 
     made = checkpoint("Llama")
-    missing = tuple(replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors)
+    missing = tuple(
+        structs.replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors
+    )
     shard = replace(made.shard(), tensors=missing)
     reply = driver(memory_bytes=1000).request("load", payload=load_payload(shard))
     assert reply[:2] == ("refused", "no-memory")

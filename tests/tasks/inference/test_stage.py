@@ -1,12 +1,12 @@
 """Tests of the stage: spans pass, strangers are refused, nothing is left behind."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
 from shoal.tasks.inference.session import Close, Feed, Open, SpanMessage, pack_tokens
@@ -46,6 +46,7 @@ def _open(swarm: FakeSwarm, at: int = 0, **changes: Any) -> Open:
         tokens=50,
         steps=5,
         stop_ids=(VOCABULARY - 1,),
+        sampling=Sampling(),
     )
     return replace(message, **changes)
 
@@ -72,7 +73,7 @@ async def _settle() -> None:
 
 
 def _span(start: int = 0, count: int = 3, **changes: Any) -> SpanMessage:
-    return replace(SpanMessage(SESSION, None, 1, start, count, True), **changes)
+    return replace(SpanMessage(SESSION, 1, start, count, True, 0.0), **changes)
 
 
 @pytest.mark.trio
@@ -311,9 +312,9 @@ HIDDEN_SPAN = b"\0" * 24
         (2, 0, "session.span", _span(gateway=peer_of(200)), pack_tokens([1] * 3), "not-yours"),
         (2, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN, "not-yours"),
         (-1, 1, "session.span", _span(), HIDDEN_SPAN, "not-yours"),
-        (1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
-        (-1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
-        (2, 1, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
+        (1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (-1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (2, 1, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
         # A stranger's own session with that name, or another peer's.
         (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
         (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
@@ -323,8 +324,8 @@ HIDDEN_SPAN = b"\0" * 24
         (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1, 1, VOCABULARY]), "bad-message"),
         (0, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN + b"\0", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 50, 1), b"", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, VOCABULARY), b"", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, 1, 50, 1, peer_of(200)), b"", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, 1, 3, VOCABULARY, peer_of(200)), b"", "bad-message"),
     ],
 )
 async def test_a_message_from_the_wrong_place_changes_nothing(
@@ -363,7 +364,7 @@ async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: 
         _post(
             swarm.client, first, "session.span", _span(token=False).header(), pack_tokens([1] * 3)
         )
-        _post(head, first, "session.feed", Feed(SESSION, swarm.client.peer, 1, 3, 1).header(), b"")
+        _post(head, first, "session.feed", Feed(SESSION, 1, 3, 1, swarm.client.peer).header(), b"")
         await _settle()
         # Only the client refuses: it is no gateway here and knows no session.
         assert {refusal.code for refusal in swarm.wire.refusals} == {"unknown-session"}
