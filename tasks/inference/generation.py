@@ -12,7 +12,8 @@ from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
-from ..text.process import Detokenizer, Message, TextDelta, TextInfo
+from ..text.frames import TextInfo
+from ..text.process import Detokenizer, Message, TextDelta
 from .routing import Hop
 from .session import Progress, Token
 

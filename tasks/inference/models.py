@@ -19,7 +19,8 @@ from ...transport.host.seam import Host
 from ..defaults import ASK_PATIENCE, TEXT_MEMORY, TEXT_PROCESSES
 from ..engine.families import Architecture, architecture
 from ..errors import SessionError
-from ..text.process import ModelFiles, TextInfo, TextProcess
+from ..text.frames import TextInfo
+from ..text.process import ModelFiles, TextProcess
 from .generation import Model
 from .sources import Sources
 

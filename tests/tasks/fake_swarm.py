@@ -27,7 +27,7 @@ from shoal.tasks.inference.gateway import Gateway, Message, Model, TextDelta
 from shoal.tasks.inference.generation import Text
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.shard import Held
-from shoal.tasks.text.process import TextInfo
+from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.host.seam import Host
