@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 import trio
@@ -283,7 +282,7 @@ class Desk:
             return failed(
                 "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
             )
-        fact: dict[str, Any] = dict(self._state.get("jobs", job.id) or {})
+        fact: dict[str, object] = dict(self._state.get("jobs", job.id) or {})
         fact["refused"] = sorted({*job.refused, claim.claimant})
         try:
             self._state.set("jobs", job.id, fact)
