@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ..transport import naming
 from ..transport.identity import PeerId
@@ -88,7 +88,15 @@ class Asked:
 class Records(Protocol):
     """The part of a `Dht` that name resolution uses."""
 
-    async def find(self, key: Key, **how: Any) -> Found: ...
+    async def find(
+        self,
+        key: Key,
+        *,
+        most: int = ...,
+        enough: int = ...,
+        timeout: float = ...,
+        kinds: tuple[str, ...] = ...,
+    ) -> Found: ...
 
 
 class Names:

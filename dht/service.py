@@ -140,9 +140,18 @@ class Dht:
 
     # Finding records.
 
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(
+        self,
+        key: Key,
+        *,
+        most: int = defaults.K,
+        enough: int = 1,
+        timeout: float = defaults.FIND_S_ALL,
+        kinds: tuple[str, ...] = (),
+    ) -> Found:
         """Find the records of one key; see `find_many`."""
-        return (await self.find_many([key], **how))[key]
+        found = await self.find_many([key], most=most, enough=enough, timeout=timeout, kinds=kinds)
+        return found[key]
 
     async def find_many(
         self,

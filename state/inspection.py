@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import trio
 
@@ -41,7 +40,7 @@ class Said:
     """One entry and the facts that it changed; None for a deleted fact."""
 
     entry: Entry
-    changes: Mapping[str, Any]
+    changes: Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class Inspection:
                 if feed is not None and feed.head is not None:
                     yield FeedView(FeedName(peer_id_of(key), *plot), feed.head, feed.size)
 
-    async def facts(self, name: FeedName) -> dict[str, Any]:
+    async def facts(self, name: FeedName) -> dict[str, object]:
         """Return the current facts of a feed. Raises StoreRefused."""
         async with self._replication.turn():
             facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
@@ -143,9 +142,9 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
     return [feed.name for feed in feeds if not verify(feed)]
 
 
-async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
+async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, object]:
     """Return facts in readable form. Other tasks run in between."""
-    shown: dict[str, Any] = {}
+    shown: dict[str, object] = {}
     steps = Steps()
     for key, value in facts.items():
         shown[key] = None if value is None else readable(value)
@@ -154,7 +153,7 @@ async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, Any]:
     return shown
 
 
-def readable(value: bytes) -> Any:
+def readable(value: bytes) -> object:
     """Return a fact's value for display and JSON, with bytes in hex.
 
     A value that is not valid msgpack is shown in hex as a whole.
@@ -165,7 +164,7 @@ def readable(value: bytes) -> Any:
         return value.hex()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list):

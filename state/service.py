@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -25,7 +24,7 @@ from .feeds.diskarchive import KeptArchive
 from .feeds.entry import Entry, FeedName, read_stored
 from .feeds.feed import Feed
 from .feeds.kinds import KINDS, all_parts
-from .feeds.ownfacts import OwnFacts, Said
+from .feeds.ownfacts import OwnFacts, Said, Value
 from .feeds.stored import StoredFeed
 from .feeds.writer import Writer
 from .group.group import Group
@@ -120,7 +119,7 @@ class State:
         self._own_facts.say(said)
         self._settle()
 
-    def set(self, kind: str, key: str, value: Mapping[str, Any] | None, *, part: int = 0) -> None:
+    def set(self, kind: str, key: str, value: Value | None, *, part: int = 0) -> None:
         """Set a fact of this node to `value`, or delete it (None). `run` must have started.
 
         Raises FeedFull.
@@ -144,7 +143,7 @@ class State:
             self.replication.wake()
             self._unused.set()
 
-    def get(self, kind: str, key: str, *, part: int = 0) -> Mapping[str, Any] | None:
+    def get(self, kind: str, key: str, *, part: int = 0) -> Mapping[str, object] | None:
         """Return the current or pending value of a fact of this node, or None."""
         assert self._writer is not None, "the state is not running"
         packed = self._writer.get(kind, part, key)

@@ -74,25 +74,29 @@ def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> 
 
 
 def read_rows(
-    kind: type[M], data: bytes | bytearray | memoryview, *, limit: int, most: int
-) -> list[M]:
-    """Return at most `most` messages in a list. Raises Undecodable."""
-    found: list[M] = _read(_decoder(kind, most), data, limit)
+    kind: type[T], data: bytes | bytearray | memoryview, *, limit: int, most: int
+) -> list[T]:
+    """Return a list of at most `most` items, which are messages or named tuples. The latter have
+    an exact length on the wire. Raises Undecodable."""
+    found: list[T] = _read(_decoder(kind, most), data, limit)
     return [_checked(each) for each in found]
 
 
 def typed(kind: type[M], value: object) -> M:
     """Return a decoded value as a message of type `kind`. Raises Undecodable."""
     try:
-        return _checked(msgspec.convert(value, kind, builtin_types=(bytes,)))
-    except msgspec.MsgspecError as error:
+        found = msgspec.convert(value, kind, builtin_types=_BYTES)
+        found.check()
+    except (msgspec.MsgspecError, ValueError) as error:
         raise Undecodable(_plain(error)) from None
+    return found
 
 
+_BYTES: Final = (bytes,)  # refuses text for bytes, in which it would look for base64
 _decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
 
 
-def _decoder(kind: type[M], most: int | None = None) -> Callable[..., Any]:
+def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:
     """Return the decoder of a message, or of a list of at most `most`."""
     found = _decoders.get((kind, most))
     if found is None:
@@ -113,9 +117,10 @@ def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, lim
         raise Undecodable("the value nests too deeply") from None
 
 
-def _checked(message: M) -> M:
+def _checked(message: T) -> T:
     try:
-        message.check()
+        if isinstance(message, Message | Row):
+            message.check()
     except ValueError as error:
         raise Undecodable(str(error)) from None
     return message
@@ -146,11 +151,6 @@ class Reader:
         )
         self._unpacker.feed(data)
 
-    def array(self) -> int:
-        """Enter an array and return its number of items, which the caller bounds."""
-        count: int = self._step(self._unpacker.read_array_header)
-        return count
-
     def map(self) -> int:
         """Enter a map and return its number of pairs, which the caller bounds."""
         count: int = self._step(self._unpacker.read_map_header)
@@ -160,37 +160,11 @@ class Reader:
         """Read a value that is not a container. Empty containers pass, so check the type."""
         return self._step(self._unpacker.unpack)
 
-    def value(self, *, depth: int = DEPTH, items: int = ITEMS) -> Any:
-        """Read a value of any form, bounded as in `decode`."""
-        skipped = self.skip()
-        return decode(skipped, limit=len(skipped), depth=depth, items=items)
-
     def skip(self) -> memoryview:
         """Skip a value and return its bytes."""
         start = self._unpacker.tell()
         self._step(self._unpacker.skip)
         return self._data[start : self._unpacker.tell()]
-
-    def at_array(self) -> bool:
-        """Return whether an array comes next."""
-        return self._next() in _ARRAYS
-
-    def at_map(self) -> bool:
-        """Return whether a map comes next."""
-        return self._next() in _MAPS
-
-    def at_nil(self) -> bool:
-        """Return whether nil comes next."""
-        return self._next() == 0xC0
-
-    def end(self) -> None:
-        """Check that no bytes are left."""
-        if self._unpacker.tell() != len(self._data):
-            raise Undecodable("bytes follow the value's end")
-
-    def _next(self) -> int:
-        at = self._unpacker.tell()
-        return self._data[at] if at < len(self._data) else -1
 
     @staticmethod
     def _step(read: Callable[[], T]) -> T:

@@ -62,9 +62,8 @@ def check_text(text: str, most: int) -> str:
 
 
 def _plain(value: object) -> object:
-    match value:
-        case Message():
-            return value.fields()
-        case Row():
-            return astuple(value)
+    if isinstance(value, Row):
+        return astuple(value)
+    if isinstance(value, Message):
+        return value.fields()
     raise TypeError(f"expected a message, got {type(value).__name__}")

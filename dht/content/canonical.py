@@ -29,11 +29,11 @@ def parse_json(data: bytes, *, depth: int) -> Any:
     return value
 
 
-def _depth(value: Any, limit: int) -> int:
+def _depth(value: object, limit: int) -> int:
     """Return how deep containers nest, counting no further than `limit` + 1."""
     level, reached = [value], 0
     while level and reached <= limit:
-        inner: list[Any] = []
+        inner: list[object] = []
         for item in level:
             if isinstance(item, dict):
                 inner.extend(item.values())
@@ -44,6 +44,6 @@ def _depth(value: Any, limit: int) -> int:
     return reached
 
 
-def dump_json(value: Mapping[str, Any]) -> bytes:
+def dump_json(value: Mapping[str, object]) -> bytes:
     """Encode as canonical JSON: sorted keys, no spaces, ASCII, shortest numbers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -8,7 +8,6 @@ Hugging Face cache needs it. Nothing in the folder is executed, and pickle files
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...transport.errors import FileTooLarge
 from ...transport.host.seam import Files, Host
@@ -32,7 +31,7 @@ from .manifest import (
 from .safetensors import Slice, read_header, read_index
 
 CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
-CheckConfig = Callable[[Mapping[str, Any]], CheckShapes]
+CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
 """Raises ShoalError for a config that this version cannot run; returns a check of the shapes."""
 
 _FILES = {
@@ -60,7 +59,7 @@ _LAYER_TENSORS = frozenset(
 class Scan:
     """A checked folder, ready to be cut into chunks. `tied`: its embedding is also its head."""
 
-    config: dict[str, Any]
+    config: dict[str, object]
     texts: dict[str, bytes]
     weights: dict[str, Slice]
     tied: bool
@@ -170,7 +169,9 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     texts = _texts(files, folder, names)
     weights = _weights(files, folder, names)
     tied = config.get("tie_word_embeddings") is True
-    _check_complete(weights, config, tied)
+    layers = config["num_hidden_layers"]
+    assert isinstance(layers, int)  # `canonical_config` has checked it
+    _check_complete(weights, layers, tied)
     if check_shapes is not None:
         check_shapes({role: place.shape for role, place in weights.items()})
     return Scan(config, texts, weights, tied)
@@ -197,7 +198,7 @@ def _names(files: Files, folder: Path) -> set[str]:
     return names
 
 
-def _config(files: Files, folder: Path, names: set[str]) -> dict[str, Any]:
+def _config(files: Files, folder: Path, names: set[str]) -> dict[str, object]:
     if "config.json" not in names:
         hint = "name the folder that contains config.json"
         if files.size(folder / "snapshots") is not None:
@@ -238,7 +239,7 @@ def _check_link(files: Files, path: Path) -> None:
     )
 
 
-def _json_file(files: Files, path: Path, limit: int) -> dict[str, Any]:
+def _json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
     try:
         value = canonical.parse_json(_read(files, path, limit), depth=CONFIG_DEPTH)
     except ValueError as error:
@@ -293,7 +294,7 @@ def _no_tokenizer(folder: Path, names: set[str]) -> ModelError:
 
 
 def _template(
-    files: Files, folder: Path, names: set[str], settings: list[dict[str, Any]]
+    files: Files, folder: Path, names: set[str], settings: list[dict[str, object]]
 ) -> bytes | None:
     """Return the chat template: its own file if there is one, else the first in `settings`."""
     if "chat_template.jinja" in names:
@@ -370,9 +371,9 @@ def _no_weights(folder: Path, names: set[str]) -> ModelError:
     )
 
 
-def _check_complete(weights: Mapping[str, Slice], config: Mapping[str, Any], tied: bool) -> None:
-    """Check that every declared layer has all tensors that the other layers have."""
-    layers: dict[int, set[str]] = {n: set() for n in range(config["num_hidden_layers"])}
+def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> None:
+    """Check that each of the `depth` layers has all tensors that the other layers have."""
+    layers: dict[int, set[str]] = {n: set() for n in range(depth)}
     for name in weights:
         layer = layer_of(name)
         if layer in layers:

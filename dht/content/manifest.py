@@ -69,7 +69,7 @@ def layer_of(role: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def canonical_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return the config without keys that describe its origin instead of the model.
 
     Raises ModelError: `custom-code`, or `bad-config` if no layer count can be read.
@@ -85,7 +85,7 @@ def canonical_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def plain_config(config: Mapping[str, object]) -> dict[str, object]:
     """Do as `canonical_config`, but without checking the layers. Raises ModelError."""
     if "auto_map" in config:
         raise custom_code("config.json")
@@ -94,12 +94,12 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _check_values(config: dict[str, Any]) -> None:
+def _check_values(config: dict[str, object]) -> None:
     """Check that any reader of the config can represent its values. Raises ModelError `bad-config`.
 
     JSON also allows `1e999`, lone surrogates (`"\\ud800"`) and integers of any length.
     """
-    waiting: list[Any] = [config]
+    waiting: list[object] = [config]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -391,7 +391,7 @@ def _packed(tensor: Tensor) -> dict[str, object]:
     }
 
 
-def _read_config(data: bytes) -> dict[str, Any]:
+def _read_config(data: bytes) -> dict[str, object]:
     try:
         config = canonical.parse_json(data, depth=CONFIG_DEPTH)
     except ValueError as error:

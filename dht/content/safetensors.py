@@ -9,9 +9,14 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from msgspec import Meta
+
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.host.seam import Files
+from ...transport.message import Message
 from ..defaults import (
     DIM_LIMIT,
     DIMS_LIMIT,
@@ -28,6 +33,21 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}\.safetensors")
 _AGAIN = "download the folder again; its files are incomplete or not safetensors"
 # Buffers in old checkpoints, which every engine computes from the config instead.
 _DERIVED = re.compile(r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)")
+
+
+_Natural = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class _Entry(Message, frozen=True, forbid_unknown_fields=True):
+    """What a header says of one tensor."""
+
+    dtype: str
+    shape: Annotated[tuple[_Natural, ...], Meta(max_length=DIMS_LIMIT)]
+    data_offsets: tuple[_Natural, _Natural]  # bytes, counted from the end of the header
+
+    def check(self) -> None:
+        if self.data_offsets[0] > self.data_offsets[1]:
+            raise ValueError("`data_offsets` must ascend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +102,15 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
     return {name: part for name, part in slices.items() if _is_weight(name, part, path)}
 
 
-def _slice(name: str, value: Any, path: Path, start: int) -> Slice:
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed")
-    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or not _naturals(shape) or not _naturals(offsets):
-        raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed")
-    if len(offsets) != 2 or offsets[0] > offsets[1] or len(shape) > DIMS_LIMIT:
-        raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed")
-    size = offsets[1] - offsets[0]
-    if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != size:
+def _slice(name: str, value: object, path: Path, start: int) -> Slice:
+    try:
+        told = typed(_Entry, value)
+    except Undecodable:
+        raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed") from None
+    size = told.data_offsets[1] - told.data_offsets[0]
+    if told.dtype in ITEM_BYTES and math.prod(told.shape) * ITEM_BYTES[told.dtype] != size:
         raise _bad(path, f"{ascii(name)[:80]} has {size} bytes, which does not match its shape")
-    return Slice(path, start + offsets[0], size, dtype, tuple(shape))
-
-
-def _naturals(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**53 for n in value)
+    return Slice(path, start + told.data_offsets[0], size, told.dtype, told.shape)
 
 
 def _check_tiling(slices: dict[str, Slice], path: Path, start: int, file_size: int) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Bytes, Priority
 from ...transport.link.calls import Handler, Reply
+from ...transport.link.link import Link
 
 Peers = Callable[[], Sequence[PeerId]]
 """Returns the peers that may be asked now; called repeatedly, as peers come and go."""
@@ -24,7 +25,7 @@ class Caller(Protocol):
     async def call(
         self,
         method: str,
-        header: Mapping[str, Any] = ...,
+        header: Mapping[str, object] = ...,
         payload: Bytes = ...,
         *,
         priority: Priority = ...,
@@ -34,7 +35,7 @@ class Caller(Protocol):
     def post(
         self,
         method: str,
-        header: Mapping[str, Any] = ...,
+        header: Mapping[str, object] = ...,
         payload: Bytes = ...,
         *,
         priority: Priority,
@@ -46,8 +47,8 @@ class Switchboard(Protocol):
 
     def handle(self, method: str, handler: Handler) -> None: ...
     def link(self, peer: PeerId) -> Caller | None: ...
-    def on_link_quiet(self, callback: Callable[[Any], None]) -> None: ...
-    def on_link_back(self, callback: Callable[[Any], None]) -> None: ...
+    def on_link_quiet(self, callback: Callable[[Link], None]) -> None: ...
+    def on_link_back(self, callback: Callable[[Link], None]) -> None: ...
 
 
 async def _no_providers(_root: str) -> Sequence[PeerId]:

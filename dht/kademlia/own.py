@@ -7,7 +7,6 @@ monotonic clock, except `wall`.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from ...transport.identity import Identity
 from .. import defaults
@@ -49,7 +48,7 @@ class Own:
     def slot(self) -> Slot:
         return self.record.key, self.record.slot
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> dict[str, object]:
         """Return what `shoal dht` shows of it; times in seconds, None for never."""
         record = self.record
         return {

@@ -8,7 +8,7 @@ that turns out to lack what it claimed is distrusted for a while. Spec: docs/spe
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import trio
 from msgspec import Meta
@@ -48,7 +48,15 @@ class Switchboard(Protocol):
 class Records(Protocol):
     """The part of a `Dht` that the index uses."""
 
-    async def find(self, key: Key, **how: Any) -> Found: ...
+    async def find(
+        self,
+        key: Key,
+        *,
+        most: int = ...,
+        enough: int = ...,
+        timeout: float = ...,
+        kinds: tuple[str, ...] = ...,
+    ) -> Found: ...
     def publish(self, body: Body, *, ttl: int = ..., lasting: bool = ...) -> None: ...
     def withdraw(self, body: Body) -> None: ...
 

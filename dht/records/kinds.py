@@ -179,7 +179,7 @@ class NameBody(Message, frozen=True):
 class OtherBody(Message, frozen=True):
     """Body of a kind that this version does not know, reduced to its key and slot."""
 
-    kind: str
+    kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*\Z", max_length=defaults.KIND_BYTES)]
     parts: Annotated[tuple[str, ...], Meta(max_length=defaults.PARTS)]
     slot: str
 
@@ -200,21 +200,15 @@ _TYPES: Final[dict[str, type[PeerBody | ShardBody | KvBody | NameBody | OtherBod
 }
 
 
-class _Head(Message, frozen=True):
-    """Fields of every body."""
-
-    kind: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]*\Z", max_length=defaults.KIND_BYTES)]
-
-
 def read_body(author: PeerId, fields: Fields) -> Body:
     """Decode the body from a record's fields. Raises BadRecord: `bad-type`, `not-provider`."""
     if fields.get("provider", author) != author:
         raise _stranger(author)
+    kind = fields.get("kind")
     try:
-        kind = typed(_Head, fields).kind
         if kind == BlobBody.kind:
             return BlobBody.read(fields)
-        return typed(_TYPES.get(kind, OtherBody), fields)
+        return typed(_TYPES.get(kind, OtherBody) if isinstance(kind, str) else OtherBody, fields)
     except Undecodable as error:
         raise BadRecord("bad-type", f"invalid record: {error}") from None
 

@@ -10,7 +10,6 @@ lowest hash. Spec: docs/spec/state.md, Claims.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -76,9 +75,9 @@ def new_claim(
     )
 
 
-def claim_fact(claim: Claim) -> Mapping[str, Any]:
+def claim_fact(claim: Claim) -> Mapping[str, object]:
     """Return the fact that states this claim; the key of the fact is the job's id."""
-    fact: dict[str, Any] = {"attempt": claim.attempt}
+    fact: dict[str, object] = {"attempt": claim.attempt}
     if claim.step:
         fact["step"] = claim.step
     if claim.done:

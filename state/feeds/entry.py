@@ -7,11 +7,12 @@ know survive. Spec: docs/spec/state.md.
 import hashlib
 import struct
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgpack
+from msgspec import Meta
 
-from ...transport.decoding import decode
+from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.identity import (
     KEY_BYTES,
@@ -22,6 +23,7 @@ from ...transport.identity import (
     public_key_of,
     verify,
 )
+from ...transport.message import Digest, Message, pack
 from ...transport.signed import ENVELOPE_OVERHEAD, seal
 from .. import defaults
 from ..errors import BadEntry
@@ -56,6 +58,20 @@ class Head(NamedTuple):
 
 FORKED = Head(MAX_EPOCH + 1, 0, hashlib.sha256(DOMAIN.encode() + b" forked").digest())
 """The head of every feed with a proven fork. It is above all others, whichever entries prove it."""
+
+
+_Number = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
+
+
+class _Header(Message, frozen=True):
+    """What an entry says of itself, in the order in which it is signed."""
+
+    kind: str
+    part: int
+    epoch: Annotated[int, Meta(ge=1, le=MAX_EPOCH)]
+    seq: _Number
+    parent: Digest
+    made: _Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +146,7 @@ def seal_entry(
     update: bytes,
 ) -> Entry:
     """Return a signed entry of an own feed. Raises BadEntry if other nodes would refuse it."""
-    header = {"kind": kind, "part": part, "epoch": epoch, "seq": seq, "parent": parent}
-    told = msgpack.packb(header | {"made": made})
+    told = pack(_Header(kind, part, epoch, seq, parent, made))
     return read_stored(seal(identity, DOMAIN, struct.pack(">H", len(told)) + told + update))
 
 
@@ -183,18 +198,16 @@ def client_of(name: FeedName, epoch: int) -> int:
 def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
     """Return the entry, the claimed signature, and the body that the signature must cover."""
     public_key, signature, body = _unseal(sealed)
-    fields, update = _split(body)
-    kind, part = fields.get("kind"), fields.get("part")
-    if not isinstance(kind, str) or type(part) is not int:
-        raise BadEntry("bad-entry", "an entry lacks the kind or part of its feed")
+    header, update = _split(body)
+    kind, part = header.kind, header.part
     if kind not in KINDS or part not in KINDS[kind].parts:
         raise BadEntry("unknown-kind", "this version does not know the kind or part of an entry")
     entry = Entry(
         name=FeedName(peer_id_of(public_key), KINDS[kind].name, part),  # share one string
-        epoch=_whole(fields.get("epoch"), 1, MAX_EPOCH),
-        seq=_whole(fields.get("seq"), 0, MAX_EPOCH),
-        parent=_parent(fields.get("parent")),
-        made=_whole(fields.get("made"), 0, MAX_EPOCH),
+        epoch=header.epoch,
+        seq=header.seq,
+        parent=header.parent,
+        made=header.made,
         update=update,
         hash=_hash(public_key, body),
         sealed=sealed,
@@ -224,8 +237,8 @@ def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
     return public_key, signature, body
 
 
-def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Split an entry's body into the header's fields and the update."""
+def _split(body: bytes) -> tuple[_Header, bytes]:
+    """Split an entry's body into the header and the update."""
     size = int.from_bytes(body[:2])
     header, update = body[2 : 2 + size], body[2 + size :]
     if len(header) != size or size > defaults.ENTRY_HEADER_BYTES:
@@ -234,22 +247,6 @@ def _split(body: bytes) -> tuple[dict[str, Any], bytes]:
         raise BadEntry("bad-entry", "an entry's update is too large")
     try:
         fields = decode(header, limit=defaults.ENTRY_HEADER_BYTES, once=True)
-    except Undecodable:
-        raise BadEntry("bad-entry", "the header of an entry is malformed") from None
-    if not isinstance(fields, dict):
-        raise BadEntry("bad-entry", "the header of an entry is not a map")
-    return fields, update
-
-
-def _whole(value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise BadEntry("bad-entry", f"a number of an entry is not in {least}..{most}")
-    return value
-
-
-def _parent(value: object) -> bytes:
-    if not isinstance(value, bytes) or len(value) != HASH_BYTES:
-        raise BadEntry(
-            "bad-entry", f"expected an entry's parent to be a hash of {HASH_BYTES} bytes"
-        )
-    return value
+        return typed(_Header, fields), update
+    except Undecodable as error:
+        raise BadEntry("bad-entry", f"the header of an entry is malformed: {error}") from None

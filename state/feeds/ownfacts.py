@@ -7,13 +7,12 @@ feeds.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import FeedFull
 from .kinds import KINDS
 from .writer import Writer
 
-Value = Mapping[str, Any]
+Value = Mapping[str, object]
 Place = tuple[int, str]
 """Part and key of a fact."""
 

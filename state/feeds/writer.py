@@ -10,7 +10,6 @@ from `flush`, calls `stored`, and only then tells peers.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
 import msgpack
 
@@ -93,7 +92,7 @@ class Writer:
         self._reported: set[PeerId] = set()
         self._own: dict[FeedName, _Own] = {}
 
-    def set(self, kind: str, part: int, key: str, value: Mapping[str, Any] | None) -> None:
+    def set(self, kind: str, part: int, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of this node to `value`, or delete it (None). `flush` writes it with others.
 
         Raises FeedFull: `bad-fact`, `fact-too-large`, `feed-full`, `forked`.
@@ -300,7 +299,7 @@ def _first_of(changes: Changes, most: int) -> Changes:
     return chosen
 
 
-def _packed(key: str, value: Mapping[str, Any]) -> bytes:
+def _packed(key: str, value: Mapping[str, object]) -> bytes:
     try:
         packed: bytes = msgpack.packb(dict(value))
         size = len(key.encode())

@@ -7,17 +7,25 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
-from ...transport.errors import TransportError
-from ...transport.identity import KEY_BYTES, PeerId, parse_peer_id, public_key_of
+from msgspec import Meta
+from msgspec import field as wire_field
+
+from ...transport.decoding import typed
+from ...transport.errors import TransportError, Undecodable
+from ...transport.identity import PeerId, parse_peer_id, public_key_of
+from ...transport.message import Digest, Message, check_text
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.digest import Plot
-from ..feeds.entry import HASH_BYTES, MAX_EPOCH, Head
+from ..feeds.entry import MAX_EPOCH, Head
 from ..feeds.kinds import KINDS
-from ..views.fact import Fields, read_bytes, read_each, read_fields, read_text, read_whole
+from ..views.fact import Fields, read_fields, read_whole
 
+At = TypeVar("At")
+Fact = TypeVar("Fact")
 GROUP: Final[Plot] = ("group", 0)
 ABOUT: Final = "about"
 KEY: Final = "key/"
@@ -59,13 +67,21 @@ class Charter:
         return hashlib.sha256(told).digest()[: defaults.GROUP_IDENT_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+_Box = Annotated[bytes, Meta(min_length=BOX_BYTES, max_length=BOX_BYTES)]
+_Nonce = Annotated[
+    bytes, Meta(min_length=defaults.GROUP_NONCE_BYTES, max_length=defaults.GROUP_NONCE_BYTES)
+]
+
+
+class About(Message, frozen=True):
     """The founder's fact with the group's name, its nonce, and the founder's box."""
 
-    name: str
-    nonce: bytes
-    box: bytes
+    nonce: _Nonce
+    box: _Box
+    name: str = ""
+
+    def check(self) -> None:
+        check_text(self.name, defaults.NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +102,36 @@ class Revocation:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(Message, frozen=True):
     """A part of a rotation: the new secret, sealed for a number of members with one ephemeral
     key."""
 
-    mark: bytes  # of the secret
-    ephemeral: bytes
-    boxes: bytes  # tag and ciphertext for each member, concatenated
+    mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]  # of the secret
+    ephemeral: _Box = wire_field(name="from")
+    boxes: Annotated[bytes, Meta(max_length=defaults.FACT_BYTES)]
+    """Tag and ciphertext for each member, concatenated."""
+
+
+class _Grant(Message, frozen=True):
+    role: Literal["client", "operator", "owner"]
+    box: _Box
+    since: int = 0
+
+
+class _End(NamedTuple):
+    kind: str
+    part: int
+    epoch: Annotated[int, Meta(ge=1, le=MAX_EPOCH)]
+    seq: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
+    hash: Digest
+
+
+_ENDS: Final = 2 * sum(len(kind.parts) for kind in KINDS.values())
+
+
+class _Revocation(Message, frozen=True):
+    heads: Annotated[tuple[_End, ...], Meta(max_length=_ENDS)]
+    since: int = 0
 
 
 @dataclass(slots=True)
@@ -115,38 +153,31 @@ class Said:
 
     def change(self, key: str, value: bytes | None) -> None:
         """Set a fact, or remove it (None). A malformed fact counts as missing."""
-        if (place := self._place(key)) is None:
-            self.bad += value is not None
-            return
-        into, at, read = place
-        into.pop(at, None)
         try:
-            if value is not None:
-                into[at] = read(read_fields(value))
-        except BadFact:
-            self.bad += 1
+            self._change(key, value)
+        except (BadFact, Undecodable):
+            self.bad += value is not None
 
-    def _place(self, key: str) -> "_Place | None":
-        """Return the table, key and reader for a fact, or None if its kind is unknown."""
+    def _change(self, key: str, value: bytes | None) -> None:
         if key == ABOUT:
-            return self.abouts, key, _about
-        if key.startswith(KEY):
-            numbers = _numbers(key)
-            return None if numbers is None else (self.keys, numbers, _sealed)
-        for prefix, into, read in (
-            (_MEMBER, self.grants, _grant),
-            (_REVOKED, self.revoked, _revocation),
-        ):
-            if key.startswith(prefix):
-                peer = _peer(key.removeprefix(prefix))
-                return None if peer is None else (into, peer, read)
-        return None
+            _set(self.abouts, key, value, partial(typed, About))
+        elif key.startswith(KEY):
+            _set(self.keys, _numbers(key), value, partial(typed, Sealed))
+        elif key.startswith(_MEMBER):
+            _set(self.grants, _peer(key.removeprefix(_MEMBER)), value, _grant)
+        elif key.startswith(_REVOKED):
+            _set(self.revoked, _peer(key.removeprefix(_REVOKED)), value, _revocation)
+        else:
+            raise BadFact("this version does not know a fact of a group")
 
 
-_Place = tuple[dict[Any, Any], Any, Callable[[Fields], Any]]
+def _set(into: dict[At, Fact], at: At, value: bytes | None, read: Callable[[Fields], Fact]) -> None:
+    into.pop(at, None)
+    if value is not None:
+        into[at] = read(read_fields(value))
 
 
-def about_fact(name: str, nonce: bytes, box: bytes) -> dict[str, Any]:
+def about_fact(name: str, nonce: bytes, box: bytes) -> dict[str, object]:
     """Return the value of the founder's fact `about`."""
     return {"name": name, "nonce": nonce, "box": box}
 
@@ -156,7 +187,7 @@ def grant_key(peer: PeerId) -> str:
     return _MEMBER + peer
 
 
-def grant_fact(role: Role, box: bytes, since: int) -> dict[str, Any]:
+def grant_fact(role: Role, box: bytes, since: int) -> dict[str, object]:
     """Return the value of a fact that grants a role."""
     return {"role": role.word, "box": box, "since": since}
 
@@ -166,7 +197,7 @@ def revocation_key(peer: PeerId) -> str:
     return _REVOKED + peer
 
 
-def revocation_fact(ends: Mapping[Plot, Head], since: int) -> dict[str, Any]:
+def revocation_fact(ends: Mapping[Plot, Head], since: int) -> dict[str, object]:
     """Return the value of a fact that revokes a peer."""
     return {"heads": [[*plot, *head] for plot, head in sorted(ends.items())], "since": since}
 
@@ -176,84 +207,37 @@ def key_key(number: int, part: int) -> str:
     return f"{KEY}{number}/{part}"
 
 
-def key_fact(sealed: Sealed) -> dict[str, Any]:
+def key_fact(sealed: Sealed) -> dict[str, object]:
     """Return the value of a fact with a part of a rotation."""
-    return {"mark": sealed.mark, "from": sealed.ephemeral, "boxes": sealed.boxes}
-
-
-def _about(fields: Fields) -> About:
-    name = read_text(fields.get("name", ""), defaults.NAME_BYTES)
-    nonce = _exact(fields.get("nonce"), defaults.GROUP_NONCE_BYTES)
-    return About(name, nonce, _exact(fields.get("box"), BOX_BYTES))
+    return sealed.fields()
 
 
 def _grant(fields: Fields) -> Grant:
-    role = fields.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise BadFact("a grant has a role that this version does not know")
-    return Grant(ROLES[role], _exact(fields.get("box"), BOX_BYTES), _since(fields))
+    said = typed(_Grant, fields)
+    return Grant(ROLES[said.role], said.box, read_whole(said.since, defaults.MAX_COUNT))
 
 
 def _revocation(fields: Fields) -> Revocation:
-    most = sum(len(kind.parts) for kind in KINDS.values())
-    heads = read_each(fields.get("heads"), 2 * most, _end)
-    return Revocation(dict(filter(None, heads)), _since(fields))
+    """Return a revocation without feeds of kinds that this version does not know."""
+    said = typed(_Revocation, fields)
+    known = [end for end in said.heads if end.kind in KINDS and end.part in KINDS[end.kind].parts]
+    ends = {(end.kind, end.part): Head(end.epoch, end.seq, end.hash) for end in known}
+    return Revocation(ends, read_whole(said.since, defaults.MAX_COUNT))
 
 
-def _end(value: object) -> tuple[Plot, Head] | None:
-    """Return a feed's plot and its end, or None if this version does not know the kind."""
-    if type(value) is not list or len(value) != 5:
-        raise BadFact("expected a head in a revocation to be a list of 5 items")
-    kind, part, epoch, seq, digest = value
-    if type(kind) is not str or type(part) is not int:
-        raise BadFact("a head in a revocation lacks the kind or part of its feed")
-    if kind not in KINDS or part not in KINDS[kind].parts:
-        return None
-    head = Head(
-        _bounded(epoch, 1, MAX_EPOCH), _bounded(seq, 0, MAX_EPOCH), _exact(digest, HASH_BYTES)
-    )
-    return (kind, part), head
-
-
-def _sealed(fields: Fields) -> Sealed:
-    boxes = read_bytes(fields.get("boxes"), defaults.FACT_BYTES)
-    mark = _exact(fields.get("mark"), MARK_BYTES)
-    return Sealed(mark, _exact(fields.get("from"), BOX_BYTES), boxes)
-
-
-def _since(fields: Fields) -> int:
-    return read_whole(fields.get("since", 0), defaults.MAX_COUNT)
-
-
-def _exact(value: object, size: int) -> bytes:
-    data = read_bytes(value, size)
-    if len(data) != size:
-        raise BadFact(f"expected {size} bytes in a fact, got {len(data)}")
-    return data
-
-
-def _bounded(value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise BadFact(f"a number of a head is not in {least}..{most}")
-    return value
-
-
-def _peer(text: str) -> PeerId | None:
+def _peer(text: str) -> PeerId:
     try:
         return parse_peer_id(text)
     except TransportError:
-        return None
+        raise BadFact("the key of a fact has no peer id") from None
 
 
-def _numbers(key: str) -> tuple[int, int] | None:
-    """Return the numbers of a rotation and its part, or None if the key is not canonical."""
+def _numbers(key: str) -> tuple[int, int]:
+    """Return the numbers of a rotation and its part. Raises BadFact if the key is not canonical."""
     words = key.removeprefix(KEY).split("/")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-        return None
-    number, part = (int(word) if len(word) <= 10 else -1 for word in words)
-    if not 0 < number <= defaults.KEY_NUMBER or not 0 <= part < defaults.KEY_PARTS:
-        return None
-    return (number, part) if key == key_key(number, part) else None
-
-
-assert KEY_BYTES == BOX_BYTES
+    if len(words) == 2 and all(word.isascii() and word.isdigit() for word in words):
+        number, part = (int(word) if len(word) <= 10 else -1 for word in words)
+        bounded = 0 < number <= defaults.KEY_NUMBER and 0 <= part < defaults.KEY_PARTS
+        if bounded and key == key_key(number, part):
+            return number, part
+    raise BadFact("the key of a fact about a secret is not canonical")

@@ -1,24 +1,24 @@
 """Interface to this node's own `group` feed, and atomic changes to it."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import FeedFull
 
-Changes = Mapping[str, Mapping[str, Any] | None]
+Changes = Mapping[str, Mapping[str, object] | None]
 """Facts by key; None deletes a fact."""
 
 
 class OwnFeed(Protocol):
     """The methods of a writer that are used here."""
 
-    def set(self, kind: str, key: str, value: Mapping[str, Any] | None) -> None:
+    def set(self, kind: str, key: str, value: Mapping[str, object] | None) -> None:
         """Set or delete a fact. Raises FeedFull."""
         ...
 
     def keys(self, kind: str) -> Collection[str]: ...
 
-    def get(self, kind: str, key: str) -> Mapping[str, Any] | None: ...
+    def get(self, kind: str, key: str) -> Mapping[str, object] | None: ...
 
 
 def say(own: OwnFeed, changes: Changes) -> None:

@@ -6,42 +6,72 @@ Wire: docs/spec/membership.md.
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from sys import intern
+from typing import Annotated, NamedTuple, TypeVar
 
-from ...transport.decoding import Reader
+from msgspec import Meta
+
+from ...transport.decoding import ITEMS, read, read_rows
 from ...transport.errors import Undecodable
 from ...transport.identity import SIGNATURE_BYTES, PeerId
+from ...transport.lane.frame import Bytes
+from ...transport.message import Natural, Row
 from ...transport.networks import Nearness
 from .. import defaults
 from ..errors import BadRecord
-from .record import unpack
 from .roster import Offer, Tag
 
+R = TypeVar("R", bound=Row)
 Told = tuple[Nearness, int, bytes]
 """How near a record came from, the seconds since its author had a link, and its sealed bytes."""
 
 
-def read_told(payload: bytes | memoryview) -> list[Told]:
-    """Return the records in a message. Raises BadRecord.
+class _Told(NamedTuple):
+    reach: int
+    age: Natural  # seconds
+    sealed: bytes
 
-    They are read item by item, because the records may be 8 MiB of bytes in few elements.
-    """
+
+_Name = Annotated[str, Meta(max_length=defaults.NAME_BYTES)]
+"""A peer id. Names are kept, so their length is limited to bound the memory that a peer can use."""
+_Names = Annotated[tuple[_Name, ...], Meta(max_length=ITEMS)]
+_Nonce = Annotated[bytes, Meta(min_length=defaults.NONCE_BYTES, max_length=defaults.NONCE_BYTES)]
+
+
+class _Links(Row, frozen=True):
+    whole: bool
+    has: _Names
+    lost: _Names
+
+
+class _Find(Row, frozen=True):
+    peer: _Name
+    nonce: _Nonce
+    further: bool
+
+
+class _Gather(Row, frozen=True):
+    nonce: _Nonce
+    peers: Annotated[tuple[_Name, ...], Meta(max_length=defaults.ASKED_FOR)]
+
+
+class _Gathered(Row, frozen=True):
+    path: Annotated[list[_Nonce], Meta(max_length=defaults.PATH)]
+    proofs: Annotated[
+        list[Annotated[bytes, Meta(max_length=SIGNATURE_BYTES)]], Meta(max_length=ITEMS)
+    ]
+
+    def check(self) -> None:
+        if any(len(proof) not in (0, SIGNATURE_BYTES) for proof in self.proofs):
+            raise ValueError(f"expected signatures of 0 or {SIGNATURE_BYTES} bytes")
+
+
+def read_told(payload: Bytes) -> list[Told]:
+    """Return the records in a message. Raises BadRecord."""
     try:
-        reader = Reader(payload, limit=defaults.BATCH_BYTES, text=0)
-        count = reader.array()
-        if count > defaults.BATCH:
-            raise BadRecord(f"a message has over {defaults.BATCH} records")
-        items = [
-            (reader.array(), reader.flat(), reader.flat(), reader.flat()) for _ in range(count)
-        ]
-        reader.end()
+        found = read_rows(_Told, payload, limit=defaults.BATCH_BYTES, most=defaults.BATCH)
     except Undecodable as error:
         raise BadRecord(f"malformed message of records: {error}") from None
-    if any(
-        (size, type(reach), type(age), type(sealed)) != (3, int, int, bytes) or age < 0
-        for size, reach, age, sealed in items
-    ):
-        raise BadRecord("a message of records has a wrong form")
-    return [(Nearness(min(max(reach, 0), 2)), age, sealed) for _, reach, age, sealed in items]
+    return [(Nearness(min(max(each.reach, 0), 2)), each.age, each.sealed) for each in found]
 
 
 _OFFER = Struct(f">{defaults.TAG_BYTES}sQBH")
@@ -56,7 +86,7 @@ def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
     )
 
 
-def read_digest(payload: bytes | memoryview) -> dict[Tag, Offer]:
+def read_digest(payload: Bytes) -> dict[Tag, Offer]:
     """Return the records that a peer offers, by author. Raises BadRecord."""
     count, rest = divmod(len(payload), _OFFER.size)
     if rest or count > defaults.MEMBERS:
@@ -67,7 +97,7 @@ def read_digest(payload: bytes | memoryview) -> dict[Tag, Offer]:
     }
 
 
-def read_sums(payload: bytes | memoryview) -> bytes:
+def read_sums(payload: Bytes) -> bytes:
     """Return a peer's checksums of the records that it knows, one for each bucket. Raises
     BadRecord."""
     if len(payload) != defaults.SUMS * defaults.SUM_BYTES:
@@ -80,7 +110,7 @@ def encode_tags(tags: Iterable[Tag]) -> bytes:
     return b"".join(tags)
 
 
-def read_tags(payload: bytes | memoryview) -> list[Tag]:
+def read_tags(payload: Bytes) -> list[Tag]:
     """Return the tags of the authors whose records a peer asks for. Raises BadRecord."""
     count, rest = divmod(len(payload), defaults.TAG_BYTES)
     if rest or count > defaults.BATCH:
@@ -90,58 +120,45 @@ def read_tags(payload: bytes | memoryview) -> list[Tag]:
     return list(dict.fromkeys(data[at : at + defaults.TAG_BYTES] for at in cuts))
 
 
-def read_links(payload: bytes | memoryview) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:
+def read_links(payload: Bytes) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:
     """Decode a report on links.
 
     Returns whether the report is complete, the peers with a live link to the sender, and the peers
     that no longer have one. Raises BadRecord.
     """
-    match unpack(payload, list, defaults.LINKS_BYTES):
-        case [bool(whole), list(has), list(lost), *_] if all(map(_is_name, (*has, *lost))):
-            return whole, _names(has), _names(lost)
-    raise BadRecord("a list of links has a wrong form")
+    found = _read(_Links, payload)
+    return found.whole, _interned(found.has), _interned(found.lost)
 
 
-def read_find(payload: bytes | memoryview) -> tuple[PeerId, bytes, bool]:
+def read_find(payload: Bytes) -> tuple[PeerId, bytes, bool]:
     """Return the member to find, the nonce that it signs, and whether to ask further peers.
 
     Raises BadRecord.
     """
-    match unpack(payload, list, 256):
-        case [str(peer), bytes(nonce), bool(further), *_] if len(nonce) == defaults.NONCE_BYTES:
-            return PeerId(peer), nonce, further
-    raise BadRecord("a request for a member has a wrong form")
+    found = _read(_Find, payload, 256)
+    return PeerId(found.peer), found.nonce, found.further
 
 
-def read_gather(payload: bytes | memoryview) -> tuple[bytes, list[PeerId]]:
+def read_gather(payload: Bytes) -> tuple[bytes, list[PeerId]]:
     """Return the asker's nonce and the members that must sign. Raises BadRecord."""
-    match unpack(payload, list, defaults.LINKS_BYTES):
-        case [bytes(nonce), list(peers), *_] if len(nonce) == defaults.NONCE_BYTES:
-            if len(peers) <= defaults.ASKED_FOR and all(map(_is_name, peers)):
-                return nonce, _names(peers)
-    raise BadRecord("a request for members has a wrong form")
+    found = _read(_Gather, payload)
+    return found.nonce, _interned(found.peers)
 
 
-def read_gathered(payload: bytes | memoryview) -> tuple[list[bytes], list[bytes]]:
+def read_gathered(payload: Bytes) -> tuple[list[bytes], list[bytes]]:
     """Return the Merkle path to the signed root, and the signatures. Raises BadRecord."""
-    match unpack(payload, list, defaults.LINKS_BYTES):
-        case [list(path), list(proofs), *_] if len(path) <= defaults.PATH:
-            hashes = all(isinstance(x, bytes) and len(x) == defaults.NONCE_BYTES for x in path)
-            signed = all(isinstance(x, bytes) and len(x) in (0, SIGNATURE_BYTES) for x in proofs)
-            if hashes and signed:
-                return path, proofs
-    raise BadRecord("a reply about members has a wrong form")
+    found = _read(_Gathered, payload)
+    return found.path, found.proofs
 
 
-def _names(found: Sequence[str]) -> list[PeerId]:
+def _read(kind: type[R], payload: Bytes, limit: int = defaults.LINKS_BYTES) -> R:
+    try:
+        return read(kind, payload, limit=limit)
+    except Undecodable as error:
+        raise BadRecord(f"malformed message: {error}") from None
+
+
+def _interned(names: Iterable[str]) -> list[PeerId]:
     """Return the names as interned peer ids. All peers name much the same members, so this saves
     memory."""
-    return [PeerId(intern(name)) for name in found]
-
-
-def _is_name(value: object) -> bool:
-    """Whether a value may be a peer id.
-
-    Names are kept, so their length is limited to bound the memory that a peer can use.
-    """
-    return isinstance(value, str) and len(value) <= defaults.NAME_BYTES
+    return [PeerId(intern(name)) for name in names]

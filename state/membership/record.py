@@ -5,25 +5,24 @@ record's sealed bytes are forwarded exactly as they came, so fields that this ve
 survive. Spec: docs/spec/membership.md.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
-import msgpack
+from msgspec import Meta
 
 from ...transport.address import Address
-from ...transport.decoding import ITEMS, decode
+from ...transport.decoding import decode, typed
 from ...transport.errors import TransportError, Undecodable
 from ...transport.identity import Identity, PeerId, peer_id_of
-from ...transport.signed import ENVELOPE_OVERHEAD, seal, unseal
+from ...transport.message import Message, Natural, Root, Row, pack
+from ...transport.signed import seal, split, unseal
 from .. import defaults
 from ..errors import BadRecord, Forged
 
-T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 DOMAIN = "shoal/member/1"
-_ROOT = re.compile(r"[0-9a-f]{64}")
 _NAMED = "/p2p/"
 """In the encoded record, an address of the author itself ends with this, without the peer id."""
 
@@ -84,6 +83,34 @@ class Aim:
     rank: Rank
 
 
+class _Aim(Row, frozen=True):
+    root: Root
+    start: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
+    stop: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
+    rank: Natural
+
+    def read(self) -> Aim:
+        """Return the aim. A rank of a later version counts as the highest known here."""
+        return Aim(self.root, self.start, self.stop, Rank(min(self.rank, Rank.FIXED)))
+
+
+class _Seq(Message, frozen=True):
+    seq: Annotated[int, Meta(ge=1, lt=defaults.MAX_SEQ)]
+
+
+class _Body(_Seq, frozen=True):
+    """A record without its author, which the signature names."""
+
+    addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
+    holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
+    run: Annotated[int, Meta(ge=0, lt=defaults.MAX_SEQ)] = 0
+    aim: _Aim | None = None
+
+    def check(self) -> None:
+        if self.aim is not None and self.aim.start > self.aim.stop:
+            raise ValueError("the aim ends before it starts")
+
+
 NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
 
 
@@ -136,17 +163,17 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
     Raises Forged if they are no envelope, and BadRecord.
     """
     try:
-        public_key, _, body = unpack(sealed, list, defaults.RECORD_BYTES + ENVELOPE_OVERHEAD)
+        public_key, _, body = split(sealed, defaults.RECORD_BYTES)
         author = peer_id_of(public_key)
-        fields = unpack(body, dict, defaults.RECORD_BYTES)
-    except (BadRecord, ValueError, TypeError):
+        fields = decode(body, limit=defaults.RECORD_BYTES)
+    except (TransportError, Undecodable, ValueError):
         raise Forged("malformed record") from None
-    return author, seq_of(fields)
+    return author, _typed(_Seq, fields).seq
 
 
 def encode_record(record: MemberRecord) -> bytes:
     """Encode a record as a msgpack map, without the author, which the signature names."""
-    fields = {
+    fields: dict[str, object] = {
         "seq": record.seq,
         "addresses": [_unnamed(text, record.peer) for text in record.addresses],
         "holdings": record.holdings,
@@ -154,7 +181,7 @@ def encode_record(record: MemberRecord) -> bytes:
     }
     if (aim := record.aim) is not None:
         fields["aim"] = [aim.root, aim.start, aim.stop, int(aim.rank)]
-    body: bytes = msgpack.packb(fields)
+    body = pack(fields)
     if len(body) > defaults.RECORD_BYTES:
         raise BadRecord(f"a record has over {defaults.RECORD_BYTES} bytes")
     return body
@@ -162,43 +189,25 @@ def encode_record(record: MemberRecord) -> bytes:
 
 def decode_record(author: PeerId, body: bytes) -> MemberRecord:
     """Decode a record, and check the type and bounds of every value. Raises BadRecord."""
-    fields = unpack(body, dict, defaults.RECORD_BYTES)
+    try:
+        said = _typed(_Body, decode(body, limit=defaults.RECORD_BYTES))
+    except Undecodable as error:
+        raise BadRecord(f"malformed record: {error}") from None
     return MemberRecord(
         peer=author,
-        seq=seq_of(fields),
-        addresses=_addresses(fields.get("addresses", []), author),
-        holdings=_each(fields.get("holdings", []), defaults.HOLDINGS, _root),
-        run=_run(fields.get("run", 0)),
-        aim=_aim(fields.get("aim")),
+        seq=said.seq,
+        addresses=_understood(said.addresses, author),
+        holdings=said.holdings,
+        run=said.run,
+        aim=None if said.aim is None else said.aim.read(),
     )
 
 
-def unpack(data: bytes | memoryview, kind: type[T], limit: int, *, items: int = ITEMS) -> T:
-    """Decode one value of type `kind` from a peer, of at most `limit` bytes and `items` elements.
-
-    Raises BadRecord.
-    """
+def _typed(kind: type[M], fields: object) -> M:
     try:
-        value = decode(data, limit=limit, items=items)
+        return typed(kind, fields)
     except Undecodable as error:
-        raise BadRecord(f"malformed message: {error}") from None
-    if not isinstance(value, kind):
-        raise BadRecord(f"expected {kind.__name__} in a message, got {type(value).__name__}")
-    return value
-
-
-def seq_of(fields: Mapping[str, Any]) -> int:
-    """Return the sequence number among a record's fields. Raises BadRecord."""
-    seq = fields.get("seq")
-    if type(seq) is not int or not 0 < seq < defaults.MAX_SEQ:
-        raise BadRecord("a record's sequence number is out of bounds")
-    return seq
-
-
-def _each(value: object, most: int, read: Callable[[Any], T]) -> tuple[T, ...]:
-    if not isinstance(value, list) or len(value) > most:
-        raise BadRecord(f"expected a list of at most {most} items in a record")
-    return tuple(read(item) for item in value)
+        raise BadRecord(f"malformed record: {error}") from None
 
 
 def _unnamed(text: str, author: PeerId) -> str:
@@ -209,43 +218,12 @@ def _unnamed(text: str, author: PeerId) -> str:
     return text.removesuffix(author) if text.endswith(_NAMED + author) else text
 
 
-def _addresses(value: object, author: PeerId) -> tuple[str, ...]:
+def _understood(texts: Iterable[str], author: PeerId) -> tuple[str, ...]:
     """Return the addresses that this version understands, in canonical form, without the others."""
     found = []
-    for text in _each(value, defaults.ADDRESSES, lambda item: item):
-        if not isinstance(text, str):
-            raise BadRecord("an address in a record is not text")
+    for text in texts:
         try:
             found.append(str(Address.parse(text + author if text.endswith(_NAMED) else text)))
         except TransportError:
             continue
     return tuple(found)
-
-
-def _root(value: object) -> str:
-    if not isinstance(value, str) or not _ROOT.fullmatch(value):
-        raise BadRecord("expected a root of 64 hex digits in a record")
-    return value
-
-
-def _run(value: object) -> int:
-    if type(value) is not int or not 0 <= value < defaults.MAX_SEQ:
-        raise BadRecord(f"the run of a record is not in 0..{defaults.MAX_SEQ - 1}")
-    return value
-
-
-def _aim(value: object) -> Aim | None:
-    """Decode an aim. A rank of a later version counts as the highest known here.
-
-    Raises BadRecord.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) < 4:
-        raise BadRecord("expected an aim to be a list of four items")
-    root, start, stop, rank = value[:4]
-    if any(type(number) is not int for number in (start, stop, rank)):
-        raise BadRecord("expected whole numbers in an aim")
-    if not 0 <= start <= stop <= defaults.MAX_LAYERS or rank < 0:
-        raise BadRecord("an aim is out of bounds")
-    return Aim(_root(root), start, stop, Rank(min(rank, Rank.FIXED)))

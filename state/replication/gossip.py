@@ -1,20 +1,19 @@
 """Messages about feeds between nodes, encoded as msgpack. Wire: docs/spec/state.md.
 
-Every message is bounded before it is read, type-checked here, and read item by item, because a
-megabyte of empty lists would take a hundred megabytes of memory. Kinds and parts that this version
-does not know are skipped. Entries stay sealed.
+Kinds and parts that this version does not know are skipped. Entries stay sealed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
-import msgpack
+from msgspec import Meta
 
-from ...transport.decoding import Reader
+from ...transport.decoding import read, read_rows
 from ...transport.errors import Undecodable
 from ...transport.identity import KEY_BYTES
 from ...transport.lane.frame import Bytes
+from ...transport.message import PublicKey, Row, pack
 from .. import defaults
 from ..errors import BadMessage
 from ..feeds.digest import HASH_BYTES, Plot
@@ -22,17 +21,30 @@ from ..feeds.entry import FORKED, MAX_EPOCH, SEALED_BYTES, Head
 from ..feeds.kinds import KINDS
 from .interest import Keeps
 
+R = TypeVar("R", bound=Row)
+
+_Kind = Annotated[str, Meta(max_length=32)]
+_Part = Annotated[int, Meta(ge=0, le=2**16)]
+_Parts = Annotated[bytes, Meta(max_length=256)]  # or buckets, one byte each
+_Mark = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
+_BUCKET_BYTES: Final = 1 + HASH_BYTES
+_Buckets = Annotated[bytes, Meta(max_length=256 * _BUCKET_BYTES)]
+_Sealed = Annotated[bytes, Meta(min_length=1, max_length=SEALED_BYTES)]
+Item = Annotated[tuple[_Sealed, ...], Meta(min_length=1, max_length=2)]
+"""One sealed entry, or the two entries of a proof."""
+_ROWS: Final = Meta(max_length=defaults.DIGEST_ROWS)
+
 
 class Told(NamedTuple):
     """The head of a feed in a message, with the first 16 bytes of its hash. The epoch of a feed
     without entries is 0."""
 
-    key: bytes
-    kind: str
-    part: int
-    epoch: int
-    seq: int
-    hash: bytes
+    key: PublicKey
+    kind: _Kind
+    part: _Part
+    epoch: Annotated[int, Meta(ge=0, le=FORKED.epoch)]
+    seq: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
+    hash: _Mark
 
     @property
     def plot(self) -> Plot:
@@ -42,6 +54,37 @@ class Told(NamedTuple):
         """Whether this describes the same head."""
         mine = (0, 0, bytes(HASH_BYTES)) if head is None else (*head[:2], head.hash[:HASH_BYTES])
         return self[3:] == mine
+
+
+_Keeps = Annotated[tuple[tuple[_Kind, _Parts], ...], _ROWS]
+"""Kinds that a node keeps, with their parts. None means everything."""
+
+
+class _Compare(Row, frozen=True):
+    top: _Mark
+    roots: Annotated[tuple[tuple[_Kind, _Part, _Mark], ...], _ROWS] | None
+    keeps: _Keeps | None
+
+
+class _Compared(Row, frozen=True):
+    detailed: bool
+    rows: Annotated[tuple[tuple[_Kind, _Part, _Mark, _Buckets | None], ...], _ROWS]
+    keeps: _Keeps | None
+
+
+class _Ask(Row, frozen=True):
+    rows: Annotated[tuple[tuple[_Kind, _Part, _Parts], ...], _ROWS]
+    after: Annotated[bytes, Meta(max_length=KEY_BYTES)]
+
+
+class _Heads(Row, frozen=True):
+    more: bool
+    heads: Annotated[tuple[Told, ...], Meta(max_length=defaults.HEADS)]
+
+
+class _Pulled(Row, frozen=True):
+    more: bool
+    items: Annotated[tuple[Item, ...], Meta(max_length=defaults.PULL_ITEMS)]
 
 
 def told(key: bytes, plot: Plot, head: Head | None) -> Told:
@@ -56,15 +99,16 @@ def encode_heads(heads: Sequence[Told]) -> bytes:
 
     The limits are NEWS_HEADS for news, PULL_FEEDS for pulls and HAVE_FEEDS for the last two.
     """
-    return _packed(heads)
+    return pack(heads)
 
 
 def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
     """Decode at most `most` heads. Raises BadMessage."""
-    reader = _Reader(payload, defaults.NEWS_BYTES)
-    found = reader.rows(most, _HEAD, _told)
-    reader.end()
-    return list(filter(None, found))
+    try:
+        found = read_rows(Told, payload, limit=defaults.NEWS_BYTES, most=most)
+    except Undecodable as error:
+        raise BadMessage(f"malformed message: {error}") from None
+    return _known(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +125,16 @@ class Compare:
 
     def encode(self) -> bytes:
         roots = self.roots
-        rows = None if roots is None else [[*plot, root] for plot, root in roots.items()]
-        return _packed([self.top, rows, _keeps_rows(self.keeps)])
+        rows = None if roots is None else tuple((*plot, root) for plot, root in roots.items())
+        return pack(_Compare(self.top, rows, _keeps_rows(self.keeps)))
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compare":
         """Raises BadMessage."""
-        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
-        reader.header(3)
-        top = _hash(reader.value())
-        rows = None if reader.nil() else reader.rows(defaults.DIGEST_ROWS, 3, _root)
-        keeps = reader.keeps()
-        reader.end()
-        return cls(top, None if rows is None else dict(filter(None, rows)), keeps)
+        said = _read(_Compare, payload, defaults.DIGEST_MESSAGE)
+        rows = said.roots
+        roots = None if rows is None else {_plot(row): row[2] for row in rows if _is_known(row)}
+        return cls(said.top, roots, _keeps(said.keeps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +150,20 @@ class Compared:
 
     def encode(self) -> bytes:
         buckets = self.buckets
-        rows = [
-            [*plot, root, None if buckets is None else _bucket_bytes(buckets.get(plot, {}))]
+        rows = tuple(
+            (*plot, root, None if buckets is None else _bucket_bytes(buckets.get(plot, {})))
             for plot, root in self.roots.items()
-        ]
-        return _packed([buckets is not None, rows, _keeps_rows(self.keeps)])
+        )
+        return pack(_Compared(buckets is not None, rows, _keeps_rows(self.keeps)))
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compared":
         """Raises BadMessage."""
-        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
-        reader.header(3)
-        detailed = _typed(reader.value(), bool)
-        rows = list(filter(None, reader.rows(defaults.DIGEST_ROWS, 4, _compared)))
-        keeps = reader.keeps()
-        reader.end()
+        said = _read(_Compared, payload, defaults.DIGEST_MESSAGE)
+        rows = [(_plot(row), row[2], _buckets(row[3])) for row in said.rows if _is_known(row)]
         roots = {plot: root for plot, root, _ in rows}
-        buckets = {plot: found for plot, _, found in rows} if detailed else None
-        return cls(roots, buckets, keeps)
+        buckets = {plot: found for plot, _, found in rows} if said.detailed else None
+        return cls(roots, buckets, _keeps(said.keeps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +177,14 @@ class Ask:
     after: bytes = b""
 
     def encode(self) -> bytes:
-        return _packed([[[*plot, numbers] for plot, numbers in self.buckets.items()], self.after])
+        rows = tuple((*plot, numbers) for plot, numbers in self.buckets.items())
+        return pack(_Ask(rows, self.after))
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Ask":
         """Raises BadMessage."""
-        reader = _Reader(payload, defaults.DIGEST_MESSAGE)
-        reader.header(2)
-        rows = reader.rows(defaults.DIGEST_ROWS, 3, _asked)
-        after = _sized(reader.value(), 0, KEY_BYTES)
-        reader.end()
-        return cls(dict(filter(None, rows)), after)
+        said = _read(_Ask, payload, defaults.DIGEST_MESSAGE)
+        return cls({_plot(row): row[2] for row in said.rows if _is_known(row)}, said.after)
 
     def rest(self, last: Told, number: int) -> "Ask":
         """Return the call for the rest, after a reply that ended with this head in that bucket."""
@@ -171,23 +205,13 @@ class Heads:
     more: bool = False
 
     def encode(self) -> bytes:
-        return _packed([self.more, self.heads])
+        return pack(_Heads(self.more, tuple(self.heads)))
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Heads":
         """Raises BadMessage."""
-        reader = _Reader(payload, defaults.HEADS_BYTES)
-        reader.header(2)
-        more = _typed(reader.value(), bool)
-        heads = reader.rows(defaults.HEADS, _HEAD, _told)
-        reader.end()
-        return cls(list(filter(None, heads)), more)
-
-
-Row = TypeVar("Row")
-Value = TypeVar("Value")
-Item = tuple[bytes] | tuple[bytes, bytes]
-"""One sealed entry, or the two entries of a proof."""
+        said = _read(_Heads, payload, defaults.HEADS_BYTES)
+        return cls(_known(said.heads), said.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,159 +222,61 @@ class Pulled:
     more: bool = False
 
     def encode(self) -> bytes:
-        return _packed([self.more, self.items])
+        return pack(_Pulled(self.more, tuple(self.items)))
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Pulled":
         """Raises BadMessage."""
-        reader = _Reader(payload, defaults.PULL_BYTES + 2 * SEALED_BYTES + defaults.NEWS_BYTES)
-        reader.header(2)
-        more = _typed(reader.value(), bool)
-        items: list[Item] = []
-        for _ in range(reader.header(None, defaults.PULL_ITEMS)):
-            size = reader.header(None, 2)
-            first = _sized(reader.value(), 1, SEALED_BYTES)
-            second = (_sized(reader.value(), 1, SEALED_BYTES),) if size == 2 else ()
-            items.append((first, *second))
-        reader.end()
-        return cls(items, more)
+        limit = defaults.PULL_BYTES + 2 * SEALED_BYTES + defaults.NEWS_BYTES
+        said = _read(_Pulled, payload, limit)
+        return cls(list(said.items), said.more)
 
 
-_HEAD: Final = 6  # items in a head
-_KIND_BYTES: Final = 32
-_BUCKET_BYTES: Final = 1 + HASH_BYTES
+def _read(kind: type[R], payload: Bytes, limit: int) -> R:
+    try:
+        return read(kind, payload, limit=limit)
+    except Undecodable as error:
+        raise BadMessage(f"malformed message: {error}") from None
 
 
-class _Reader:
-    """Reader of lists with checked lengths, and of flat values. Its methods raise BadMessage."""
-
-    def __init__(self, payload: Bytes, limit: int) -> None:
-        try:
-            self._reader = Reader(payload, limit=limit, text=_KIND_BYTES)
-        except Undecodable as error:
-            raise BadMessage(f"malformed message: {error}") from None
-
-    def header(self, size: int | None, most: int = 0) -> int:
-        """Read a list's length, which must be `size`, or at most `most` if that is None."""
-        count: int = self._read(self._reader.array)
-        if count > most if size is None else count != size:
-            wanted = f"at most {most}" if size is None else str(size)
-            raise BadMessage(f"expected a list of {wanted} items, got {count}")
-        return count
-
-    def value(self) -> Any:
-        """Read a value that is neither a list nor a map."""
-        return self._read(self._reader.flat)
-
-    def nil(self) -> bool:
-        """Read nil if it is next, and return whether it was."""
-        return self._reader.at_nil() and self.value() is None
-
-    def keeps(self) -> Keeps:
-        """Read what a node keeps: nil for everything, or a list of kinds with their parts."""
-        if self.nil():
-            return None
-        return frozenset(plot for row in self.rows(defaults.DIGEST_ROWS, 2, _kept) for plot in row)
-
-    def rows(self, most: int, size: int, made: Callable[..., Row]) -> list[Row]:
-        """Read a list of at most `most` lists of `size` items each."""
-        count = self.header(None, most)
-        return [self._row(size, made) for _ in range(count)]
-
-    def _row(self, size: int, made: Callable[..., Row]) -> Row:
-        self.header(size)
-        return made(*[self.value() for _ in range(size)])
-
-    def end(self) -> None:
-        self._read(self._reader.end)
-
-    @staticmethod
-    def _read(read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except Undecodable as error:
-            raise BadMessage(f"malformed message: {error}") from None
+def _plot(row: tuple[str, int, *tuple[object, ...]]) -> Plot:
+    return row[0], row[1]
 
 
-def _told(
-    key: object, kind: object, part: object, epoch: object, seq: object, mark: object
-) -> Told | None:
-    numbers = _whole(epoch, FORKED.epoch), _whole(seq, MAX_EPOCH)
-    key, mark, plot = _sized(key, KEY_BYTES, KEY_BYTES), _hash(mark), _plot(kind, part)
-    return plot and Told(key, *plot, *numbers, mark)
+def _is_known(row: tuple[str, int, *tuple[object, ...]]) -> bool:
+    """Whether this version knows the kind and part that a row begins with."""
+    return row[0] in KINDS and row[1] in KINDS[row[0]].parts
 
 
-def _root(kind: object, part: object, root: object) -> tuple[Plot, bytes] | None:
-    plot, root = _plot(kind, part), _hash(root)
-    return plot and (plot, root)
+def _known(heads: Iterable[Told]) -> list[Told]:
+    return [head for head in heads if _is_known(head.plot)]
 
 
-def _compared(
-    kind: object, part: object, root: object, buckets: object
-) -> tuple[Plot, bytes, dict[int, bytes]] | None:
-    plot, root = _plot(kind, part), _hash(root)
-    packed = b"" if buckets is None else _sized(buckets, 0, 256 * _BUCKET_BYTES)
+def _buckets(packed: bytes | None) -> dict[int, bytes]:
+    """Return the hash of each bucket. Raises BadMessage."""
+    packed = packed or b""
     if len(packed) % _BUCKET_BYTES:
         raise BadMessage(f"the size of packed buckets is no multiple of {_BUCKET_BYTES} bytes")
     starts = range(0, len(packed), _BUCKET_BYTES)
-    found = {packed[at]: packed[at + 1 : at + _BUCKET_BYTES] for at in starts}
-    return plot and (plot, root, found)
-
-
-def _asked(kind: object, part: object, numbers: object) -> tuple[Plot, bytes] | None:
-    plot, numbers = _plot(kind, part), _sized(numbers, 0, 256)
-    return plot and (plot, numbers)
-
-
-def _plot(kind: object, part: object) -> Plot | None:
-    """Return the plot, or None if this version does not know it."""
-    word, number = _typed(kind, str), _whole(part, 2**16)
-    return (word, number) if word in KINDS and number in KINDS[word].parts else None
-
-
-def _kept(kind: object, parts: object) -> list[Plot]:
-    word, numbers = _typed(kind, str), _sized(parts, 0, 256)
-    known = KINDS[word].parts if word in KINDS else ()
-    return [(word, part) for part in numbers if part in known]
-
-
-def _keeps_rows(keeps: Keeps) -> list[tuple[str, bytes]] | None:
-    if keeps is None:
-        return None
-    parts: dict[str, list[int]] = {}
-    for kind, part in sorted(keeps):
-        parts.setdefault(kind, []).append(part)
-    return [(kind, bytes(numbers)) for kind, numbers in parts.items()]
-
-
-def _typed(value: object, kind: type[Value]) -> Value:
-    if type(value) is not kind:
-        raise BadMessage(f"expected {kind.__name__} in a message, got {type(value).__name__}")
-    return value
-
-
-def _whole(value: object, most: int) -> int:
-    number = _typed(value, int)
-    if not 0 <= number <= most:
-        raise BadMessage(f"a number in a message is not in 0..{most}")
-    return number
-
-
-def _sized(value: object, least: int, most: int) -> bytes:
-    data = _typed(value, bytes)
-    if not least <= len(data) <= most:
-        raise BadMessage(f"expected {least} to {most} bytes in a message, got {len(data)}")
-    return data
-
-
-def _hash(value: object) -> bytes:
-    return _sized(value, HASH_BYTES, HASH_BYTES)
+    return {packed[at]: packed[at + 1 : at + _BUCKET_BYTES] for at in starts}
 
 
 def _bucket_bytes(buckets: Mapping[int, bytes]) -> bytes:
     return b"".join(bytes((number,)) + hashed for number, hashed in buckets.items())
 
 
-def _packed(value: object) -> bytes:
-    packed: bytes = msgpack.packb(value)
-    return packed
+def _keeps(rows: _Keeps | None) -> Keeps:
+    if rows is None:
+        return None
+    return frozenset(
+        (kind, part) for kind, parts in rows for part in parts if _is_known((kind, part))
+    )
+
+
+def _keeps_rows(keeps: Keeps) -> _Keeps | None:
+    if keeps is None:
+        return None
+    parts: dict[str, list[int]] = {}
+    for kind, part in sorted(keeps):
+        parts.setdefault(kind, []).append(part)
+    return tuple((kind, bytes(numbers)) for kind, numbers in parts.items())

@@ -1,7 +1,7 @@
 """Interface of the feed exchange to links and time, and the names of its messages."""
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from ...transport.identity import PeerId
 from ..errors import StateError
@@ -39,6 +39,6 @@ class Network(Protocol):
         """Let other tasks run."""
         ...
 
-    def turn(self) -> AbstractAsyncContextManager[Any]:
+    def turn(self) -> AbstractAsyncContextManager[object]:
         """Return a context within which no other task takes entries in."""
         ...

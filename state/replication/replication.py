@@ -7,7 +7,6 @@ and lets other tasks run between two of them. Brief links are not used. Wire: do
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any
 
 import trio
 
@@ -16,7 +15,7 @@ from ...transport.errors import TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
-from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.link.calls import Answer, Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
 from .. import defaults
 from ..errors import StateError
@@ -96,7 +95,7 @@ class Replication:
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    def turn(self) -> AbstractAsyncContextManager[Any]:
+    def turn(self) -> AbstractAsyncContextManager[object]:
         return self._lock
 
     def _draw(self, below: int) -> int:
@@ -138,7 +137,7 @@ class Replication:
             self.wake()
         return Reply()
 
-    def _answering(self, method: str) -> Any:
+    def _answering(self, method: str) -> Handler:
         answered = self.exchange.answer_at_once
 
         def answer(call: Call) -> Answer:

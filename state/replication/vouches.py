@@ -4,7 +4,7 @@ Spec: docs/spec/state.md, Replication.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
@@ -23,7 +23,7 @@ def read_vouches(value: bytes | None) -> list[bytes]:
     if value is None:
         return []
     try:
-        fields: Any = decode(value, limit=defaults.FACT_BYTES)
+        fields = decode(value, limit=defaults.FACT_BYTES)
     except Undecodable:
         return []
     keys = fields.get("keys") if isinstance(fields, dict) else None
@@ -31,6 +31,6 @@ def read_vouches(value: bytes | None) -> list[bytes]:
     return [key for key in found if type(key) is bytes and len(key) == KEY_BYTES]
 
 
-def write_vouches(keys: Iterable[bytes]) -> dict[str, Any]:
+def write_vouches(keys: Iterable[bytes]) -> dict[str, object]:
     """Return the value of the fact."""
     return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}

@@ -6,7 +6,7 @@ Unknown fields survive in the document and are ignored here. Spec: docs/spec/sta
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
@@ -15,7 +15,7 @@ from .. import defaults
 from ..errors import BadFact
 
 T = TypeVar("T")
-Fields = Mapping[str, Any]
+Fields = Mapping[str, object]
 _ROOT = re.compile(r"[0-9a-f]{64}")
 _PEER = re.compile(r"[1-9A-HJ-NP-Za-km-z]{52}")
 

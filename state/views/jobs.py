@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
-from typing import Any
 
 from ...transport.identity import PeerId, public_key_of
 from .. import defaults
@@ -145,11 +144,11 @@ class Jobs(View[str, Job | Claim, Standing]):
         """Return the ids of an author's jobs."""
         return sorted(self._said(FeedName(author, "jobs", 0)))
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Job | Claim:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Job | Claim:
         job = read_root(key)
         return self._claim(name, job, value) if name.kind == claims.KIND else _job(name, job, value)
 
-    def _claim(self, name: FeedName, job: str, value: Mapping[str, Any]) -> Claim:
+    def _claim(self, name: FeedName, job: str, value: Mapping[str, object]) -> Claim:
         done = value.get("done") is True
         return Claim(
             claimant=name.author,
@@ -237,9 +236,14 @@ def job_id(author: PeerId, nonce: bytes) -> str:
     return hashlib.sha256(_DOMAIN + public_key_of(author) + nonce).hexdigest()
 
 
-def job_fact(job: Job, nonce: bytes) -> dict[str, Any]:
+def job_fact(job: Job, nonce: bytes) -> dict[str, object]:
     """Return the fact of an own job; the key of the fact is the job's id."""
-    fact: dict[str, Any] = {"kind": job.kind, "nonce": nonce, "spec": job.spec, "lease": job.lease}
+    fact: dict[str, object] = {
+        "kind": job.kind,
+        "nonce": nonce,
+        "spec": job.spec,
+        "lease": job.lease,
+    }
     if job.needs:
         fact["needs"] = list(job.needs)
     if job.refused:
@@ -247,7 +251,7 @@ def job_fact(job: Job, nonce: bytes) -> dict[str, Any]:
     return fact
 
 
-def _job(name: FeedName, key: str, value: Mapping[str, Any]) -> Job:
+def _job(name: FeedName, key: str, value: Mapping[str, object]) -> Job:
     nonce = read_bytes(value.get("nonce"), defaults.JOB_NONCE_BYTES)
     if job_id(name.author, nonce) != key:
         raise BadFact("a job's id does not match its author and nonce")

@@ -6,7 +6,7 @@ It does not say which members are live. Liveness is measured, and never taken fr
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -43,7 +43,7 @@ class Members(View[PeerId, Said, Member]):
 
     kinds = ("member",)
 
-    def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
+    def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set or remove a fact. The fact `vouches` is skipped, because the replica reads it."""
         if key != VOUCHES:
             super().changed(name, key, value)
@@ -70,7 +70,7 @@ class Members(View[PeerId, Said, Member]):
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._facts.get(_PLOT, ())
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Said:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Said:
         if key == ABOUT:
             return read_text(value.get("version", ""), defaults.VERSION_BYTES)
         if key == CAPACITY:
@@ -93,12 +93,12 @@ def _kind(value: object) -> str:
     return sys.intern(read_text(value, defaults.JOB_KIND_BYTES))
 
 
-def jobs_fact(kinds: Sequence[str]) -> dict[str, Any]:
+def jobs_fact(kinds: Sequence[str]) -> dict[str, object]:
     """Return the value of an own fact `jobs`."""
     return {"kinds": list(kinds)}
 
 
-def capacity_fact(capacity: Capacity) -> dict[str, Any]:
+def capacity_fact(capacity: Capacity) -> dict[str, object]:
     """Return the value of an own fact `capacity`."""
     return {
         "cores": capacity.cores,

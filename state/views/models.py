@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -10,6 +10,8 @@ from ..feeds.entry import FeedName
 from ..membership.record import ModelName
 from .fact import read_root, read_text, read_whole
 from .view import View
+
+At = TypeVar("At")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         held = self._said(FeedName(peer, "models", 0))
         return tuple(held[name] for name in sorted(held))
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ModelName:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> ModelName:
         return ModelName(
             name=read_text(key, defaults.NAME_BYTES),
             root=read_root(value.get("root")),
@@ -78,13 +80,13 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         self._tell(key)
 
 
-def _drop(index: "dict[str, dict[Any, ModelName]]", key: str, inner: object) -> None:
+def _drop(index: dict[str, dict[At, ModelName]], key: str, inner: At) -> None:
     held = index[key]
     del held[inner]
     if not held:
         del index[key]
 
 
-def model_fact(model: ModelName) -> dict[str, Any]:
+def model_fact(model: ModelName) -> dict[str, object]:
     """Return the fact of an own model name; the key of the fact is the name."""
     return {"root": model.root, "layers": model.layers, "bytes": model.weight_bytes}

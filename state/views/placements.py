@@ -1,7 +1,6 @@
 """View of shards: which members serve which layers of which models."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -39,7 +38,7 @@ class Placements(View[str, ShardRecord, Serving]):
         held = [item for name in parts for item in self._said(name).items()]
         return tuple(shard for _, shard in sorted(held, key=lambda item: item[0]))
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> ShardRecord:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> ShardRecord:
         root = _root_in(key)
         if part_of_root(root) != name.part:
             raise BadFact("a shard is in the wrong part for its model")
@@ -80,7 +79,7 @@ def shard_key(root: str, number: int) -> str:
     return f"{root}/{number:x}"
 
 
-def shard_fact(shard: ShardRecord) -> dict[str, Any]:
+def shard_fact(shard: ShardRecord) -> dict[str, object]:
     """Return the fact of an own shard."""
     return {
         "start": shard.start,

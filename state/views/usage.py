@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...transport.identity import PeerId
 from .. import defaults
@@ -59,7 +58,7 @@ class Usage(View[PeerId, Count, Count]):
         """Return the use of a client by (provider, root). The mapping is live."""
         return self._by_client.get(client, {})
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Count:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Count:
         _split(key)
         return Count(
             requests=read_whole(value.get("requests", 0), defaults.MAX_COUNT),
@@ -91,7 +90,7 @@ def usage_key(client: PeerId, root: str) -> str:
     return f"{client}/{root}"
 
 
-def usage_fact(count: Count) -> dict[str, Any]:
+def usage_fact(count: Count) -> dict[str, object]:
     """Return the fact with these counts."""
     return {
         "requests": count.requests,

@@ -7,9 +7,9 @@ on the order of arrival.
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
 import trio
@@ -52,7 +52,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self._facts: dict[Plot, dict[PeerId, dict[str, Fact]]] = {}
         self._watches: WeakSet[Watch[Subject, Shown]] = WeakSet()
 
-    def changed(self, name: FeedName, key: str, value: Mapping[str, Any] | None) -> None:
+    def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of a feed, or remove it (None)."""
         key = sys.intern(key)  # thousands of feeds have the same keys
         fact = None if value is None else self._try(name, key, value)
@@ -75,7 +75,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         """Return the keys of a feed's valid facts."""
         return tuple(self._said(name))
 
-    def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
+    def takes(self, name: FeedName, key: str, value: Mapping[str, object]) -> bool:
         """Whether the view would accept this fact."""
         try:
             self._read(name, key, value)
@@ -89,12 +89,12 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 
     def watch(self) -> "Watch[Subject, Shown]":
         """Watch the changes from now on: `async for change in view.watch()`."""
-        watch = Watch(self)
+        watch = Watch(self.get)
         self._watches.add(watch)
         return watch
 
     @abstractmethod
-    def _read(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Fact:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Fact:
         """Return the value that the view needs from a fact. Raises BadFact."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         """Return a feed's valid facts."""
         return self._facts.get((name.kind, name.part), {}).get(name.author, {})
 
-    def _try(self, name: FeedName, key: str, value: Mapping[str, Any]) -> Fact | None:
+    def _try(self, name: FeedName, key: str, value: Mapping[str, object]) -> Fact | None:
         try:
             return self._read(name, key, value)
         except BadFact:
@@ -135,8 +135,8 @@ class Watch(Generic[Subject, Shown]):
     subjects are remembered for a slow watcher. The watch ends when it is no longer referenced.
     """
 
-    def __init__(self, view: View[Subject, Any, Shown]) -> None:
-        self._view = view
+    def __init__(self, get: Callable[[Subject], Shown | None]) -> None:
+        self._get = get
         self._subjects: dict[Subject, None] = {}
         self._too_many = False
         self._waiting = trio.lowlevel.ParkingLot()
@@ -171,5 +171,5 @@ class Watch(Generic[Subject, Shown]):
             return Change(None, None)
         for subject in self._subjects:
             del self._subjects[subject]
-            return Change(subject, self._view.get(subject))
+            return Change(subject, self._get(subject))
         return None

@@ -94,7 +94,7 @@ class Views(Watcher):
                 view.forgotten(FeedName(author, kind, part))
         self._tell(author)
 
-    def takes(self, name: FeedName, key: str, value: Mapping[str, Any]) -> bool:
+    def takes(self, name: FeedName, key: str, value: Mapping[str, object]) -> bool:
         """Whether a view would accept this fact (`View.takes`)."""
         view = self._by_kind.get(name.kind)
         return view is not None and view.takes(name, key, value)
@@ -115,7 +115,7 @@ class Views(Watcher):
         for told in self.on_change:
             told(author)
 
-    def _read(self, value: bytes) -> Mapping[str, Any] | None:
+    def _read(self, value: bytes) -> Mapping[str, object] | None:
         try:
             return read_fields(value)
         except BadFact:

@@ -1,6 +1,7 @@
 """Inspection of the state: histories, damage on disk, and readable values."""
 
 import json
+from typing import Any
 
 import msgpack
 import pytest
@@ -54,7 +55,7 @@ def test_history_of_a_feed() -> None:
             v async for v in look.feeds() if v.name == FeedName(one.identity.peer, "models", 0)
         ]
         said = [said async for said in look.history(view)]
-        tiny = [each.changes["tiny"] for each in said if "tiny" in each.changes]
+        tiny: list[Any] = [each.changes["tiny"] for each in said if "tiny" in each.changes]
         assert [value and value["layers"] for value in tiny] == [6, 7, None]
         assert [each.entry.seq for each in said] == [0, 1, 2, 3]
         assert len(said[0].changes) == len(await look.facts(view.name)) == 20

@@ -1,12 +1,12 @@
 """One node's view of a group: the rule together with the feeds, and feeds that end."""
 
 import time
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from shoal.state import defaults
 from shoal.state.feeds.digest import Plot

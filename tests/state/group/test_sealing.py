@@ -1,8 +1,7 @@
 """Each member opens the box that was sealed for it, and no other one."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shoal.state import defaults
 from shoal.state.group.facts import Sealed
