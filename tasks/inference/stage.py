@@ -40,7 +40,7 @@ from ..engine.interface import (
     TokenEvent,
 )
 from ..errors import SessionError
-from ..placement.decodespeed import DecodeSpeed
+from ..placement.probe import DecodeSpeed
 from ..placement.shard import Held
 from ..usage.metering import Meter, Use
 from .courier import Courier

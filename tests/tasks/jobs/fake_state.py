@@ -97,7 +97,7 @@ class FakeState:
 
 
 class FakeShelf:
-    """Results that this node or other nodes hold, by root. Fetching one takes a second."""
+    """Results of this node and of others, by root. `get` takes 1 s."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
