@@ -87,7 +87,7 @@ class Liar:
         address = Address.parse(to)
         link = await self.endpoint.dial(address, timeout=10)
         self._links[link.peer] = link
-        find = Find((), (), serves=self._contact())
+        find = Find((), (), serves=self._contact().packed)
         await link.call("dht.find", payload=find.encode(), priority=Priority.CONTROL, timeout=10)
         return {"peer": link.peer}
 

@@ -39,7 +39,7 @@ _Natural = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class _Entry(Message, frozen=True, forbid_unknown_fields=True):
-    """What a header says of one tensor."""
+    """Entry of one tensor in a header."""
 
     dtype: str
     shape: Annotated[tuple[_Natural, ...], Meta(max_length=DIMS_LIMIT)]

@@ -12,7 +12,7 @@ from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..errors import BadMessage, BadRecord
-from ..records.contact import Contact, met_at
+from ..records.contact import Contact, met_at, read_contact
 from ..records.key import Key
 from ..records.record import open_record
 from .messages import Find, Found, Store, encode_codes
@@ -135,8 +135,9 @@ class Answering:
             record, sender=sender, network=source, age=age, now=now, wall=self._host.wall()
         )
 
-    def _note(self, peer: PeerId, serves: Contact | None) -> None:
+    def _note(self, peer: PeerId, packed: bytes | None) -> None:
         link = self._link(peer)
+        serves = None if packed is None else read_contact(packed)
         if serves is None and peer in self._table:
             self._table.forget(peer)  # it has stopped serving
         if serves is not None and serves.peer == peer and link is not None:

@@ -97,9 +97,11 @@ class Asking:
         """Whether a request to the peer needs no dial."""
         return self._links.linked(peer)
 
-    def serves(self) -> Contact | None:
-        """Return the contact of this node that requests carry, or None if it does not serve."""
-        return self._own()
+    def serves(self) -> bytes | None:
+        """Return the packed contact of this node that requests carry, or None if it does not
+        serve."""
+        own = self._own()
+        return None if own is None else own.packed
 
     async def _ask(
         self,

@@ -45,7 +45,7 @@ class Lookup:
         *,
         settings: LookupSettings | None = None,
         own: PeerId | None = None,
-        serves: Contact | None = None,
+        serves: bytes | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
         enough: int = 0,
         most: int = defaults.K,

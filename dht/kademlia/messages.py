@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Annotated, Final, TypeVar
 
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from ...transport.decoding import read
 from ...transport.errors import Undecodable
@@ -16,7 +17,7 @@ from ...transport.message import Message, Natural, Row, pack
 from .. import defaults
 from ..errors import BadMessage
 from ..records.contact import Contact, read_contact
-from ..records.key import Key, KeyBytes
+from ..records.key import KeyBytes
 
 M = TypeVar("M", bound=Message)
 _LISTED: Final = 1_024  # items of any list
@@ -24,8 +25,6 @@ _CODE_BYTES: Final = 32
 
 _PLACES: Final = defaults.FIND_KEYS + defaults.FIND_NEAR
 
-_Keys = Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_KEYS)]
-_Near = Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_NEAR)]
 _Kind = Annotated[str, Meta(max_length=defaults.KIND_BYTES)]
 _Packed = Annotated[bytes, Meta(max_length=defaults.CONTACT_BYTES)]
 
@@ -37,15 +36,47 @@ class Aged(Row, frozen=True):
     sealed: Annotated[bytes, Meta(max_length=defaults.RECORD_BYTES)]
 
 
-class _Find(Message, frozen=True):
-    keys: _Keys
-    most: Natural = defaults.K
-    near: _Near = ()
-    kinds: Annotated[tuple[_Kind, ...], Meta(max_length=defaults.FIND_KINDS)] = ()
-    serves: _Packed | None = None
+class Find(Message, frozen=True):
+    """Request for the records under `keys`, and for the contacts nearest to them and to `near`."""
+
+    keys: Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_KEYS)]
+    near: Annotated[tuple[KeyBytes, ...], Meta(max_length=defaults.FIND_NEAR)] = ()
+    most: Natural = defaults.K  # records per key
+    kinds: Annotated[tuple[_Kind, ...], Meta(max_length=defaults.FIND_KINDS)] = ()  # empty for all
+    serves: _Packed | None = None  # the asker's contact, if it serves the DHT itself
 
     def check(self) -> None:
         _check_printable(self.kinds)
+        _check_contact(self.serves)
+        force_setattr(self, "most", min(self.most, defaults.FIND_MOST))
+
+    def encode(self) -> bytes:
+        return _packed(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Find":
+        """Decode a request. Raises BadMessage."""
+        return _read(cls, payload, defaults.FIND_BYTES)
+
+
+class Store(Message, frozen=True):
+    """Request to store records."""
+
+    records: Annotated[tuple[Aged, ...], Meta(max_length=defaults.STORE_RECORDS)]
+    serves: _Packed | None = None  # as in `Find`
+
+    def check(self) -> None:
+        _check_size(self.records)
+        _check_contact(self.serves)
+        force_setattr(self, "records", _clamped(self.records))
+
+    def encode(self) -> bytes:
+        return _packed(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Store":
+        """Decode a request. Raises BadMessage."""
+        return _read(cls, payload, defaults.STORE_MESSAGE)
 
 
 class _Found(Message, frozen=True):
@@ -63,14 +94,6 @@ class _Found(Message, frozen=True):
         _check_size(aged for each in self.records for aged in each)
 
 
-class _Store(Message, frozen=True):
-    records: Annotated[tuple[Aged, ...], Meta(max_length=defaults.STORE_RECORDS)]
-    serves: _Packed | None = None
-
-    def check(self) -> None:
-        _check_size(self.records)
-
-
 class _Codes(Message, frozen=True):
     codes: Annotated[
         tuple[Annotated[str, Meta(max_length=_CODE_BYTES)], ...],
@@ -79,27 +102,6 @@ class _Codes(Message, frozen=True):
 
     def check(self) -> None:
         _check_printable(self.codes)
-
-
-@dataclass(frozen=True, slots=True)
-class Find:
-    """Request for the records under `keys`, and for the contacts nearest to them and to `near`."""
-
-    keys: tuple[Key, ...]
-    near: tuple[Key, ...] = ()
-    most: int = defaults.K  # records per key
-    kinds: tuple[str, ...] = ()  # empty for all
-    serves: Contact | None = None  # the asker, if it serves the DHT itself
-
-    def encode(self) -> bytes:
-        return _packed(_Find(self.keys, self.most, self.near, self.kinds, _told(self.serves)))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "Find":
-        """Decode a request. Raises BadMessage."""
-        told = _read(_Find, payload, defaults.FIND_BYTES)
-        most = min(told.most, defaults.FIND_MOST)
-        return cls(told.keys, told.near, most, told.kinds, _contact(told.serves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,23 +148,6 @@ class Found:
         return cls(tuple(map(_clamped, told.records)), nearest)
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """Request to store records."""
-
-    records: tuple[Aged, ...]
-    serves: Contact | None = None
-
-    def encode(self) -> bytes:
-        return _packed(_Store(self.records, _told(self.serves)))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> "Store":
-        """Decode a request. Raises BadMessage."""
-        told = _read(_Store, payload, defaults.STORE_MESSAGE)
-        return cls(_clamped(told.records), _contact(told.serves))
-
-
 def encode_codes(codes: Sequence[str]) -> bytes:
     """Encode the reply to `Store`: an error code for each record, "" if stored."""
     return _packed(_Codes(tuple(codes)))
@@ -207,12 +192,10 @@ def _read(kind: type[M], payload: bytes, limit: int) -> M:
         raise BadMessage(f"cannot decode a message: {error}") from None
 
 
-def _told(serves: Contact | None) -> bytes | None:
-    return None if serves is None else serves.packed
-
-
-def _contact(packed: bytes | None) -> Contact | None:
-    return None if packed is None else read_contact(packed)
+def _check_contact(packed: bytes | None) -> None:
+    """Raises BadMessage for a contact that cannot be read. The reader caches what it has read."""
+    if packed is not None:
+        read_contact(packed)
 
 
 def _check_printable(words: Sequence[str]) -> None:

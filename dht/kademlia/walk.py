@@ -110,7 +110,7 @@ class Walk:
         *,
         settings: LookupSettings | None = None,
         own: PeerId | None = None,
-        serves: Contact | None = None,
+        serves: bytes | None = None,
         linked: Callable[[PeerId], bool] = lambda peer: False,
         all_known: bool = False,
         limiter: DialLimiter | None = None,

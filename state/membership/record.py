@@ -16,7 +16,7 @@ from ...transport.address import Address
 from ...transport.decoding import decode, typed
 from ...transport.errors import TransportError, Undecodable
 from ...transport.identity import Identity, PeerId, peer_id_of
-from ...transport.message import Message, Natural, Root, Row, pack
+from ...transport.message import Message, Root, Row, pack
 from ...transport.signed import seal, split, unseal
 from .. import defaults
 from ..errors import BadRecord, Forged
@@ -72,26 +72,19 @@ class Rank(IntEnum):
     HOLDS = 2  # it loads or serves them
     FIXED = 3  # its owner named them: it does not move
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Rank | None":
+        """Return the highest rank for one of a later version."""
+        return cls.FIXED if isinstance(value, int) and value > cls.FIXED else None
 
-@dataclass(frozen=True, slots=True)
-class Aim:
+
+class Aim(Row, frozen=True):
     """The layers that a member has or is about to have, announced before it loads them."""
 
-    root: str
-    start: int
-    stop: int  # exclusive; both 0 while it seeks
-    rank: Rank
-
-
-class _Aim(Row, frozen=True):
     root: Root
     start: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
-    stop: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
-    rank: Natural
-
-    def read(self) -> Aim:
-        """Return the aim. A rank of a later version counts as the highest known here."""
-        return Aim(self.root, self.start, self.stop, Rank(min(self.rank, Rank.FIXED)))
+    stop: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]  # exclusive; both 0 while it seeks
+    rank: Rank
 
 
 class _Seq(Message, frozen=True):
@@ -104,7 +97,7 @@ class _Body(_Seq, frozen=True):
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
     holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
     run: Annotated[int, Meta(ge=0, lt=defaults.MAX_SEQ)] = 0
-    aim: _Aim | None = None
+    aim: Aim | None = None
 
     def check(self) -> None:
         if self.aim is not None and self.aim.start > self.aim.stop:
@@ -179,8 +172,8 @@ def encode_record(record: MemberRecord) -> bytes:
         "holdings": record.holdings,
         "run": record.run,
     }
-    if (aim := record.aim) is not None:
-        fields["aim"] = [aim.root, aim.start, aim.stop, int(aim.rank)]
+    if record.aim is not None:
+        fields["aim"] = record.aim
     body = pack(fields)
     if len(body) > defaults.RECORD_BYTES:
         raise BadRecord(f"a record has over {defaults.RECORD_BYTES} bytes")
@@ -199,7 +192,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         addresses=_understood(said.addresses, author),
         holdings=said.holdings,
         run=said.run,
-        aim=None if said.aim is None else said.aim.read(),
+        aim=said.aim,
     )
 
 

@@ -2,10 +2,10 @@
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 from heapq import heappop, heappush
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.diallimiter import DialLimiter
@@ -483,7 +483,7 @@ def test_a_linked_node_of_the_region_is_queried_alone_first() -> None:
 
 
 def test_contents_of_a_query(net: Net) -> None:
-    me = contacts(1)[0]
+    me = contacts(1)[0].packed
     task = net.lookup([blob(1).key], enough=3, most=7, kinds=("blob",), serves=me)
     find = task.next(0.0)[0].find
     assert replace(find, near=()) == Find((blob(1).key,), (), 7, ("blob",), me)

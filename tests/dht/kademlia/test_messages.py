@@ -29,9 +29,9 @@ from tests.dht.records.test_record import VALUES
 
 KEYS = tuple(random_key(Random(number)) for number in range(40))
 RECORD = sealed(blob(1))
-FIND = Find(KEYS[:2], KEYS[2:3], 7, ("blob",), contact(1))
+FIND = Find(KEYS[:2], KEYS[2:3], 7, ("blob",), contact(1).packed)
 FOUND = Found(((Aged(3, RECORD),), ()), (tuple(contacts(3)), (), tuple(contacts(2))))
-STORE = Store((Aged(0, RECORD), Aged(9, RECORD)), contact(1))
+STORE = Store((Aged(0, RECORD), Aged(9, RECORD)), contact(1).packed)
 
 
 def test_encoding_round_trips() -> None:
