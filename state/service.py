@@ -55,9 +55,11 @@ class State:
         *,
         trouble: Trouble,
         keeps: Iterable[Plot] | None = None,
+        hold: float = defaults.WRITE_HOLD,
     ) -> None:
         """`keeps` is the kinds and parts kept of other authors until `need` is called; None means
-        all."""
+        all. `hold`: seconds after the start before own feeds are written; 0 if the key is new,
+        because then no peer can have later entries of them."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -70,9 +72,7 @@ class State:
         self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
         self.views = Views()
         self.replica.watchers.append(self.views)
-        self.hold = defaults.WRITE_HOLD
-        """Seconds after the start before own feeds are written. 0 if the key is new, because then
-        no peer can have later entries of them."""
+        self.hold = hold
         self.upkeep: Upkeep | None = None
         """Upkeep of this node's private group, or None."""
         self._entered = trio.Event()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import trio
 from trio import TaskStatus
@@ -64,12 +64,15 @@ class ServingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class ServingStatus:
+    """The progress of a node towards serving. `why`: the reason for the chosen model."""
+
     phase: Phase
     text: str
-    done: int = 0  # bytes fetched, of `total`
-    total: int = 0
+    done_bytes: int = 0  # fetched, of `total_bytes`
+    total_bytes: int = 0
     hint: str | None = None  # what the owner can do about it, if known
+    why: str | None = None
 
 
 class Serving:
@@ -109,18 +112,18 @@ class Serving:
         self._barred: str | None = None
         self._bar_changed = trio.Event()
         self._news = trio.Event()
-        self._state = _State("choosing", "choosing what to serve")
+        self._state = ServingStatus("choosing", "choosing what to serve")
         if device.engine is None:
-            self._state = _State("no-engine", device.lacks)
+            self._state = ServingStatus("no-engine", device.lacks)
         else:
             device.engine.on_restart(self._on_restart)
 
     @property
-    def _state(self) -> _State:
+    def _state(self) -> ServingStatus:
         return self._told
 
     @_state.setter
-    def _state(self, state: _State) -> None:
+    def _state(self, state: ServingStatus) -> None:
         self._told = state
         self._news.set()
         self._news = trio.Event()
@@ -143,18 +146,9 @@ class Serving:
         plan, meant = self._plan, self._choosing.meant
         return root in (plan and plan.manifest.root, meant and meant.root)
 
-    def status(self) -> dict[str, Any]:
-        """Return the fields for `shoal status`: phase, a sentence and the bytes fetched. The shard
-        is in the member record."""
-        state = self._state
-        return {
-            "phase": state.phase,
-            "text": state.text,
-            "hint": state.hint,
-            "why": self._why or None,
-            "done_bytes": state.done,
-            "total_bytes": state.total,
-        }
+    def status(self) -> ServingStatus:
+        """Return what this node does towards serving. The shard is in the member record."""
+        return replace(self._state, why=self._why or None)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. A failure is shown by `status` and retried later."""
@@ -172,7 +166,7 @@ class Serving:
                 self._plan = None
                 self._standing.say(None)
                 self._withdraw()
-                self._state = _State("failed", error.message, hint=error.hint)
+                self._state = ServingStatus("failed", error.message, hint=error.hint)
                 version = self._directory.version
                 await trio.sleep(SERVE_RETRY[0])  # frequent changes must not cause constant retries
                 with trio.move_on_after(pause):
@@ -290,7 +284,9 @@ class Serving:
                     await self._fetch(following)
             except ShoalError as error:
                 self._hold(plan)
-                self._state = _State("serving", f"{error.message}; still {self._serves(plan)}")
+                self._state = ServingStatus(
+                    "serving", f"{error.message}; still {self._serves(plan)}"
+                )
                 await trio.sleep(SERVE_RETRY[1])
             else:
                 self._plan = following
@@ -337,7 +333,7 @@ class Serving:
         self._say("fetching", f"fetching {self._describe(plan)}")
 
         def progress(done: int, total: int) -> None:
-            self._state = replace(self._state, done=done, total=total)
+            self._state = replace(self._state, done_bytes=done, total_bytes=total)
 
         named = self._settings.model is not None
         asked = named or plan.root == self._backing().embedded
@@ -361,7 +357,7 @@ class Serving:
         self._device.stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
-        self._state = _State("serving", self._serves(plan))
+        self._state = ServingStatus("serving", self._serves(plan))
 
     def _publish(self, plan: Plan, tokens: int) -> None:
         parts = plan.parts
@@ -392,7 +388,7 @@ class Serving:
     # Sentences for a person.
 
     def _say(self, phase: Phase, text: str) -> None:
-        self._state = _State(phase, text)
+        self._state = ServingStatus(phase, text)
 
     def _serves(self, plan: Plan) -> str:
         return f"serving {self._describe(plan)}"

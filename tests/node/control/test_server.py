@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.cli.client import request
+from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 from shoal.node import defaults
 from shoal.node.control.server import ControlServer, Emit
@@ -221,7 +221,7 @@ async def test_socket_in_a_folder_with_a_long_path(
     data.mkdir(parents=True)
     async with serving(data) as (path, _):
         assert path == data / "control.sock" and path.stat().st_mode & 0o777 == 0o600
-        answer = await trio.to_thread.run_sync(partial(request, data, "echo", x=1))
+        answer = await trio.to_thread.run_sync(partial(converse, data, {"op": "echo", "x": 1}))
         assert answer == {"request": {"op": "echo", "x": 1}}
     assert not path.exists()
 
@@ -233,6 +233,6 @@ async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
         killed.bind(str(tmp_path / "control.sock"))
         killed.listen()
     with pytest.raises(CommandError, match="no daemon is running"):
-        await trio.to_thread.run_sync(request, tmp_path, "echo")
+        await trio.to_thread.run_sync(partial(converse, tmp_path, {"op": "echo"}))
     async with serving(tmp_path) as (path, _):
         assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1]
