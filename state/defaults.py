@@ -77,6 +77,7 @@ ANSWER_S = 15.0  # seconds in which such a question is answered: its batch may w
 QUESTIONS = (32.0, 1.0)  # such questions accepted from one peer: at once, and per second
 PATH = 16  # hashes between a nonce and the signed root
 CHECKS_AT_ONCE = 64
+CHECK_ROUNDS = (4.0, 1.0)  # rounds of checks that begin together: at once, and per second
 UNSEEN_S = 25.0  # seconds before the first check of a new member without a witness, as reports of
 # new links come up to 20 s apart
 ALONE = 24  # live members without any witness

@@ -77,6 +77,14 @@ class DialFailed(TransportError):
         """Return the error for an address that does not answer, or whose peer hangs up."""
         return cls("unreachable", f"`{name}` cannot be reached: {reason}")
 
+    def copy(self) -> "DialFailed":
+        """Return this error without its traceback and causes, to keep it or to raise it again.
+
+        They hold the frames of the attempt, with its buffers and TLS state. Where such a frame
+        holds the error as well, only a full garbage collection frees them.
+        """
+        return DialFailed(self.code, self.message, hint=self.hint)
+
 
 class LinkClosed(TransportError):
     """The link ended while it was needed."""

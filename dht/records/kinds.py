@@ -187,6 +187,10 @@ class OtherBody(Message, frozen=True):
     def key(self) -> Key:
         return record_key(self.kind, *self.parts)
 
+    def fields(self) -> dict[str, object]:
+        """Return the fields besides the kind, as for the other bodies."""
+        return {"parts": self.parts, "slot": self.slot}
+
     def check(self) -> None:
         for each in self.parts:
             check_text(each, defaults.NAME_BYTES)

@@ -32,6 +32,7 @@ class Liveness:
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
         self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
+        self._rounds = Bucket(Rate(*defaults.CHECK_ROUNDS), 0.0)
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
         self._places: dict[PeerId, int] = {}  # see `_distance`
@@ -320,8 +321,14 @@ class Liveness:
 
     def next_checks(self, now: float) -> list[PeerId]:
         """Begin the checks that are due, and return their members. End each with `proved`, `failed`
-        or `void`."""
+        or `void`.
+
+        In a partition members come into doubt one by one. They wait for each other, so that one
+        question to a peer asks about many.
+        """
         self._expire(now)
+        if not self._rounds.has(now):
+            return []
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
         due = sorted(
             (self._urgency(peer, watched), watched.rank, peer)
@@ -341,6 +348,8 @@ class Liveness:
             watched = self._watched[peer]
             watched.checking = True
             watched.turn += 1
+        if found:
+            self._rounds.take(now)
         return found
 
     def next_due(self, now: float) -> float:
@@ -348,12 +357,15 @@ class Liveness:
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
+        round_at = now if self._rounds.has(now) else self._rounds.due
         for peer, watched in self._watched.items():
             due = self._due(peer, watched)
             if watched.shared:
                 due = max(due, shared_at)
-            elif due < calm_at and self._urgency(peer, watched) in _CALM:
-                due = calm_at
+            else:
+                due = max(due, round_at)
+                if due < calm_at and self._urgency(peer, watched) in _CALM:
+                    due = calm_at
             least = min(least, due, self._ends(peer, watched))
         return max(least, now + defaults.TURN_S)
 
@@ -424,7 +436,8 @@ class Liveness:
         if watched is None:
             return []
         witnesses = self._witnesses(watched)
-        others = [by for by in self._links if by != peer and by not in witnesses]
+        linked = self._answering or self._links
+        others = [by for by in linked if by != peer and by not in witnesses]
         turn = watched.turn * defaults.ASKED % max(len(others), 1)
         hurried = watched.live or watched.doubted < inf  # other members can wait for the next check
         most = defaults.ASKED_MOST if hurried else defaults.ASKED
@@ -506,10 +519,11 @@ class Liveness:
                 watched.pause = min(2 * watched.pause, defaults.CHECK_PAUSE[1])
             self._out(watched, now)
 
-    def void(self, peer: PeerId) -> None:
-        """End a check without a result, because this node itself stalled meanwhile."""
-        if watched := self._watched.get(peer):
-            watched.checking = False
+    def void(self, peers: Iterable[PeerId]) -> None:
+        """End checks without a result, because this node itself stalled meanwhile."""
+        for peer in peers:
+            if watched := self._watched.get(peer):
+                watched.checking = False
 
 
 # Order of checks.

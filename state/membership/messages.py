@@ -14,7 +14,7 @@ from ...transport.decoding import ITEMS, read, read_rows
 from ...transport.errors import Undecodable
 from ...transport.identity import SIGNATURE_BYTES, PeerId
 from ...transport.lane.frame import Bytes
-from ...transport.message import Natural, Row
+from ...transport.message import Natural, Row, pack
 from ...transport.networks import Nearness
 from .. import defaults
 from ..errors import BadRecord
@@ -44,9 +44,10 @@ class _Links(Row, frozen=True):
 
 
 class _Find(Row, frozen=True):
-    peer: _Name
-    nonce: _Nonce
+    ident: Annotated[int, Meta(ge=0, lt=2**32)]
+    number: _Nonce
     further: bool
+    peers: Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=defaults.ASKED_FOR)]
 
 
 class _Gather(Row, frozen=True):
@@ -130,13 +131,33 @@ def read_links(payload: Bytes) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]
     return found.whole, _interned(found.has), _interned(found.lost)
 
 
-def read_find(payload: Bytes) -> tuple[PeerId, bytes, bool]:
-    """Return the member to find, the nonce that it signs, and whether to ask further peers.
+def encode_find(ident: int, number: bytes, further: bool, peers: Sequence[PeerId]) -> bytes:
+    """Encode `live.find`: the question's own number, the number that the members sign, whether to
+    ask further peers, and the members."""
+    return pack(_Find(ident, number, further, tuple(peers)))
 
-    Raises BadRecord.
-    """
-    found = _read(_Find, payload, 256)
-    return PeerId(found.peer), found.nonce, found.further
+
+def read_find(payload: Bytes) -> tuple[int, bytes, bool, list[PeerId]]:
+    """Return the values of a `live.find`, in the order of the message. Raises BadRecord."""
+    found = _read(_Find, payload)
+    return found.ident, found.number, found.further, _interned(found.peers)
+
+
+_FOUND = Struct(f">IH{SIGNATURE_BYTES}s")
+"""The number of a question, a member's position in it, and that member's signature."""
+
+
+def encode_found(ident: int, place: int, proof: bytes) -> bytes:
+    """Encode `live.found`, the reply about one member."""
+    return _FOUND.pack(ident, place, proof)
+
+
+def read_found(payload: Bytes) -> tuple[int, int, bytes]:
+    """Return a question's number, the member's position in it, and its signature. Raises
+    BadRecord."""
+    if len(payload) != _FOUND.size:
+        raise BadRecord("a reply about a member has a wrong size")
+    return _FOUND.unpack(payload)
 
 
 def read_gather(payload: Bytes) -> tuple[bytes, list[PeerId]]:
@@ -151,9 +172,9 @@ def read_gathered(payload: Bytes) -> tuple[list[bytes], list[bytes]]:
     return found.path, found.proofs
 
 
-def _read(kind: type[R], payload: Bytes, limit: int = defaults.LINKS_BYTES) -> R:
+def _read(kind: type[R], payload: Bytes) -> R:
     try:
-        return read(kind, payload, limit=limit)
+        return read(kind, payload, limit=defaults.LINKS_BYTES)
     except Undecodable as error:
         raise BadRecord(f"malformed message: {error}") from None
 

@@ -4,7 +4,7 @@ Questions are sent over existing links. A member is dialled, briefly, only after
 checks. Spec: docs/spec/liveness.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -14,7 +14,7 @@ import trio
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import DialFailed, TransportError
 from ...transport.host.seam import Host
-from ...transport.identity import SIGNATURE_BYTES, Identity, PeerId, verify
+from ...transport.identity import Identity, PeerId, verify
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Refusal, Reply
 from ...transport.link.link import Link
@@ -22,9 +22,10 @@ from ...transport.networks import is_public, owner
 from ...transport.rates import Bucket, Rate
 from .. import defaults
 from ..errors import BadRecord
+from .finding import Finding, Found, ask_itself, blame
 from .gathering import Gathered, Gathering, climb
 from .liveness import Liveness
-from .messages import read_find, read_gather, read_gathered, read_links
+from .messages import read_gather, read_gathered, read_links
 from .roster import Roster
 
 DOMAIN = "shoal/alive/1"
@@ -57,9 +58,9 @@ class Probing:
         self._paces: dict[Link, dict[str, Bucket]] = {}
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
+        self._finding = Finding(endpoint, self.liveness, self._links, self._allows_finds)
         self._gathering = Gathering()
         endpoint.handle("live.links", self._on_links)
-        endpoint.handle("live.find", self._on_find)
         endpoint.handle("live.gather", self._on_gather)
         endpoint.handle("live.prove", self._on_prove)
         endpoint.on_link_doubt(self._doubt)
@@ -116,9 +117,9 @@ class Probing:
             while True:
                 now = self._host.now()
                 self.liveness.watch(self._roster.authors(), now)
-                for peer in self.liveness.next_checks(now):
-                    void = partial(self.liveness.void, peer)
-                    self._endpoint.guard.start(nursery, peer, self._check, peer, end=void)
+                if checked := self.liveness.next_checks(now):
+                    void = partial(self.liveness.void, checked)
+                    self._endpoint.guard.start(nursery, "checks", self._check, checked, end=void)
                 for by, peers in self.liveness.next_questions(now).items():
                     void = partial(self.liveness.unanswered, peers)
                     self._endpoint.guard.start(nursery, by, self._ask_for, by, peers, end=void)
@@ -184,105 +185,66 @@ class Probing:
         try:
             whole, has, lost = read_links(call.payload)
         except BadRecord as error:
-            return _blame(link, error)
+            return blame(link, error)
         self.liveness.told(call.peer, has, lost, now, whole=whole)
         self.wake()
         return Reply()
 
-    def _allows(self, link: Link, what: str, rate: tuple[float, float], now: float) -> bool:
+    def _allows(
+        self, link: Link, what: str, rate: tuple[float, float], now: float, count: int = 1
+    ) -> bool:
         paces = self._paces.setdefault(link, {})
-        return paces.setdefault(what, Bucket(Rate(*rate), now)).take(now)
+        return paces.setdefault(what, Bucket(Rate(*rate), now)).take(now, count)
+
+    def _allows_finds(self, link: Link, members: int) -> bool:
+        return self._allows(link, "find", defaults.FINDS, self._host.now(), members)
 
     # Checks.
 
-    async def _check(self, peer: PeerId) -> None:
-        """Check a member by asking peers for a proof that it is live."""
-        nonce, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
-        link = self._links.get(peer)
-        before = link.status.bytes_in if link is not None and peer in self._resting else -1
-        proved = await self._ask_around(peer, nonce)
+    async def _check(self, peers: Sequence[PeerId]) -> None:
+        """Check members by asking peers for proofs that they are live. Each proof counts at
+        once."""
+        number, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
+        resting = [peer for peer in peers if peer in self._resting and peer in self._links]
+        before = {peer: self._links[peer].status.bytes_in for peer in resting}
+        left = dict.fromkeys(peers)
+
+        def take(peer: PeerId, proof: bytes) -> None:
+            if peer in left and verify(peer, DOMAIN, number, proof):
+                del left[peer]
+                now = self._host.now()
+                self._roster.answered(peer, now)
+                self.liveness.proved(peer, now, self._roster.neighbours(peer))
+                self.wake()
+                if not left:
+                    scope.cancel()
+
+        with trio.move_on_after(defaults.CHECK_S) as scope:
+            async with trio.open_nursery() as nursery:
+                for peer in peers:
+                    nursery.start_soon(self._ask_itself, peer, number, take)
+                await self._finding.ask_around(peers, number, left, take)
         now = self._host.now()
-        if proved:
-            self._roster.answered(peer, now)
-            self.liveness.proved(peer, now, self._roster.neighbours(peer))
-        elif now - began > defaults.CHECK_S + defaults.STALL_S:
-            self.liveness.void(peer)
+        if now - began > defaults.CHECK_S + defaults.STALL_S:
+            self.liveness.void(left)
         else:
-            silent = link is not None and link.status.bytes_in == before
-            self.liveness.failed(peer, now, silent=silent)
+            for peer in left:
+                link = self._links.get(peer)
+                silent = link is not None and link.status.bytes_in == before.get(peer)
+                self.liveness.failed(peer, now, silent=silent)
         self.wake()
 
-    async def _ask_around(self, peer: PeerId, nonce: bytes) -> bool:
-        """Ask for a member's signature, and return whether it came in time.
-
-        The peers are asked one after another unless the member is in doubt, because the first will
-        probably deliver.
-        """
-        helpers = iter(self.liveness.helpers(peer))
-        question = msgpack.packb([peer, nonce, True])
-        first, apart = 0.0, 0.0 if self.liveness.is_doubted(peer) else defaults.NEXT_CALM_S
-        if self.liveness.is_answering(peer):  # its own link will probably deliver the proof
-            first = apart = defaults.NEXT_S
-        proved = False
-
-        async def ask(after: float) -> None:
-            await trio.sleep(after)
-            while not proved and (helper := next(helpers, None)) is not None:
-                if (link := self._links.get(helper)) is not None:
-                    take(await self._question(link, "live.find", question, defaults.CHECK_S))
-
-        async def ask_itself() -> None:
+    async def _ask_itself(self, peer: PeerId, number: bytes, take: Found) -> None:
+        """Ask a member over its link, or over a brief one if several checks have failed."""
+        link = self._links.get(peer)
+        if link is not None and link.connected:
+            await ask_itself(link, number, take)
+        if self.liveness.has_failed(peer):
             async with self._dialling:
                 with suppress(DialFailed):
                     where = self._roster.where(peer)
-                    await ask_over(await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S))
-
-        async def ask_over(link: Link) -> None:
-            take(await self._question(link, "live.prove", nonce, defaults.PROVE_S))
-
-        def take(proof: bytes) -> None:
-            nonlocal proved
-            if proof and verify(peer, DOMAIN, nonce, proof):
-                proved = True
-                nursery.cancel_scope.cancel()
-
-        with trio.move_on_after(defaults.CHECK_S):
-            async with trio.open_nursery() as nursery:
-                own = self._links.get(peer)
-                if own is not None and own.connected:
-                    nursery.start_soon(ask_over, own)
-                for number in range(defaults.ASKED):
-                    nursery.start_soon(ask, first + number * apart)
-                if self.liveness.has_failed(peer):
-                    nursery.start_soon(ask_itself)
-        return proved
-
-    async def _question(self, link: Link, method: str, payload: bytes, timeout: float) -> bytes:
-        """Return the unverified signature in the reply to a call, or nothing if there is none."""
-        try:
-            reply = await link.call(method, payload=payload, timeout=timeout)
-        except TransportError:
-            return b""
-        return bytes(reply.payload) if len(reply.payload) == SIGNATURE_BYTES else b""
-
-    async def _on_find(self, call: Call) -> Answer:
-        """Get a proof of a member for a peer, over this node's own link or through a witness."""
-        asker = self._endpoint.link(call.peer)
-        if asker is None or not self._allows(asker, "find", defaults.FINDS, self._host.now()):
-            return Refusal("too-often", "such questions come too often")
-        try:
-            peer, nonce, further = read_find(call.payload)
-        except BadRecord as error:
-            return _blame(asker, error)
-        proof = b""
-        if (link := self._links.get(peer)) is not None and self.liveness.is_answering(peer):
-            proof = await self._question(link, "live.prove", nonce, defaults.PROVE_S)
-        elif further and (by := self.liveness.witness(peer, but=call.peer)) is not None:
-            question = msgpack.packb([peer, nonce, False])
-            proof = await self._question(self._links[by], "live.find", question, defaults.CHECK_S)
-        if not proof:
-            return Refusal("no-proof", "the member does not answer here")
-        return Reply(payload=proof)
+                    link = await self._endpoint.ask(peer, where, timeout=defaults.CHECK_S)
+                    await ask_itself(link, number, take)
 
     # Questions about many members.
 
@@ -298,7 +260,7 @@ class Probing:
                     path, proofs = read_gathered(reply.payload)
                     signed = climb(nonce, path)
                 except BadRecord as error:
-                    _blame(link, error)
+                    blame(link, error)
         missing = [b""] * (len(peers) - len(proofs))
         for peer, proof in zip(peers, proofs + missing, strict=False):
             proved = bool(proof) and verify(peer, DOMAIN, signed, proof)
@@ -319,7 +281,7 @@ class Probing:
         try:
             nonce, peers = read_gather(call.payload)
         except BadRecord as error:
-            return _blame(asker, error)
+            return blame(asker, error)
         if not (linked := [peer for peer in peers if peer in self._links]):
             return Refusal("no-proof", "none of these members answers here")
         if (added := self._gathering.add(nonce, linked, now)) is None:
@@ -334,14 +296,10 @@ class Probing:
         """Have all members in a batch sign the same root."""
         number = gathered.close()
 
-        async def ask(peer: PeerId) -> None:
-            if (link := self._links.get(peer)) is not None:
-                proof = await self._question(link, "live.prove", number, defaults.PROVE_S)
-                gathered.peers[peer] = proof
-
         async with trio.open_nursery() as nursery:
             for peer in gathered.peers:
-                nursery.start_soon(ask, peer)
+                if (link := self._links.get(peer)) is not None:
+                    nursery.start_soon(ask_itself, link, number, gathered.peers.__setitem__)
         gathered.done.set()
 
     def _on_prove(self, call: Call) -> Answer:
@@ -350,17 +308,11 @@ class Probing:
         if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
             return Refusal("too-often", "such questions come too often")
         if len(call.payload) != defaults.NONCE_BYTES:
-            return _blame(asker, BadRecord("a nonce to sign has a wrong size"))
+            return blame(asker, BadRecord("a nonce to sign has a wrong size"))
         return Reply(payload=self._identity.sign(DOMAIN, bytes(call.payload)))
 
 
 _LONG_S = 60.0
-
-
-def _blame(link: Link, error: BadRecord) -> Refusal:
-    """Close a link whose peer broke the protocol."""
-    link.close(error.code, error.message)
-    return Refusal(error.code, error.message)
 
 
 def _place(link: Link) -> str:

@@ -103,6 +103,7 @@ class FakeLink:
             answer = self._other.serve(self._own.peer, method, payload)
             if isawaitable(answer):
                 answer = await answer
+            await trio.sleep(0.01)  # so that earlier posts arrive before the reply
             self.status.bytes_in += 1
         if answer is None:
             raise CallRefused("timeout", "no answer")

@@ -1,7 +1,8 @@
-"""Conformance of the wire format, checked by programs that share no code with ours.
+"""Conformance of the wire format, checked by other programs.
 
 A py-libp2p host with default configuration (which talks to go and rust peers) uses our libp2p
-services. And a lane of a hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
+services; we share its keys and message classes, but no connection or stream. And a lane of a
+hundred lines, written from docs/spec/lane.md alone, links to an endpoint.
 """
 
 import datetime

@@ -145,7 +145,7 @@ class ConnectionAttempt:
             return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
         ranks = dict.fromkeys(("unreachable", "timeout", "refused", "no-reservation"), 1)
         ranks |= dict.fromkeys(("self", "wrong-peer"), 2)
-        return min(self._failures, key=lambda error: ranks.get(error.code, 0))
+        return min(self._failures, key=lambda error: ranks.get(error.code, 0)).copy()
 
     async def run(
         self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
@@ -164,7 +164,7 @@ class ConnectionAttempt:
                 with self._endpoint.guard.around(place, instead=mishap_of(place)):
                     await dial(attempt)
             except DialFailed as error:
-                self._failures.append(error)
+                self._failures.append(error.copy())
             else:
                 self._reached(attempt.path_kind, scope)
             finally:

@@ -85,7 +85,9 @@ class Circuits:
                 opening.scope.cancel()
         if isinstance(opening.result, Link):
             return opening.result
-        raise opening.result or DialFailed("closed", f"the dial to `{peer}` was cancelled")
+        if opening.result is not None:
+            raise opening.result.copy()
+        raise DialFailed("closed", f"the dial to `{peer}` was cancelled")
 
     async def _run(
         self, opening: _Opening, relay: Address, peer: PeerId, others: Sequence[Address]
@@ -97,7 +99,7 @@ class Circuits:
                     opening.begun = True
                     opening.result = await self._dial(relay, peer, others)
         except DialFailed as error:
-            opening.result = error
+            opening.result = error.copy()
         finally:
             del self._openings[relay.peer, peer]
             if not any(of == relay.peer for of, _ in self._openings):

@@ -21,7 +21,7 @@ from . import defaults
 from .connection import Connection
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
-from .wire import prefixed
+from .varint import prefixed
 
 CALL: Final = "/shoal/call/1.0.0"
 _FIELDS: Final = 8

@@ -5,13 +5,19 @@ prefix. In a voucher the relay signs that a peer has a reservation
 (`RFC/0002-signed-envelopes.md`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import Message
 
 from ..identity import Identity
 from ..lane.frame import Fault
-from .multiaddr import decode_peer, encode_peer
-from .wire import Message, bytes_field, number_field, prefixed
+from .package import decode, decode_peer, encode_key, encode_peer, package
+from .varint import prefixed
+
+if TYPE_CHECKING:
+    from libp2p.relay.circuit_v2.pb import circuit_pb2
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
@@ -35,7 +41,6 @@ STATUS_CODES: Final = {
 """Our error codes for the statuses with which a relay refuses."""
 _VOUCHER_DOMAIN: Final = b"libp2p-relay-rsvp"
 _VOUCHER_TYPE: Final = b"\x03\x02"
-_KEY_PREFIX: Final = b"\x08\x01\x12\x20"
 _VARINT_LIMIT: Final = (1 << 63) - 1
 
 
@@ -49,45 +54,51 @@ class Allowance:
 
 def hop_request(kind: int, peer: str | None = None) -> bytes:
     """Encode RESERVE, or CONNECT to a peer."""
-    return prefixed(number_field(1, kind) + (b"" if peer is None else _peer(2, peer)))
+    return _encode(package().HopMessage, type=kind, peer=None if peer is None else _peer(peer))
 
 
 def stop_connect(peer: str, allowance: Allowance) -> bytes:
     """Encode the request to the target of a circuit, with its source and its limits."""
-    return prefixed(number_field(1, STOP_CONNECT) + _peer(2, peer) + _allowance(3, allowance))
+    limit = _limit(allowance)
+    return _encode(package().StopMessage, type=STOP_CONNECT, peer=_peer(peer), limit=limit)
 
 
 def hop_status(
-    status: int, *, allowance: Allowance | None = None, reservation: bytes | None = None
+    status: int,
+    *,
+    allowance: Allowance | None = None,
+    reservation: "circuit_pb2.Reservation | None" = None,
 ) -> bytes:
     """Encode a relay's reply."""
-    body = number_field(1, HOP_STATUS)
-    if reservation is not None:
-        body += bytes_field(3, reservation)
-    if allowance is not None:
-        body += _allowance(4, allowance)
-    return prefixed(body + number_field(5, status))
+    limit = None if allowance is None else _limit(allowance)
+    kind = package().HopMessage
+    return _encode(kind, type=HOP_STATUS, reservation=reservation, limit=limit, status=status)
 
 
 def stop_status(status: int) -> bytes:
     """Encode the target's reply."""
-    return prefixed(number_field(1, STOP_STATUS) + number_field(4, status))
+    return _encode(package().StopMessage, type=STOP_STATUS, status=status)
 
 
-def reservation(expires: int, addresses: list[bytes], voucher: bytes) -> bytes:
-    """Encode a reservation: its end in seconds since 1970, the relay's addresses, the voucher."""
-    body = number_field(1, expires)
-    body += b"".join(bytes_field(2, address) for address in addresses)
-    return body + bytes_field(3, voucher)
+def reservation(expires: int, addresses: list[bytes], voucher: bytes) -> "circuit_pb2.Reservation":
+    """Return a reservation: its end in seconds since 1970, the relay's addresses, the voucher."""
+    return package().Reservation(expire=expires, addrs=addresses, voucher=voucher)
 
 
 def voucher(identity: Identity, peer: str, expires: int) -> bytes:
     """Return a signed envelope with Voucher{relay, peer, expiration}."""
-    payload = bytes_field(1, encode_peer(identity.peer)) + bytes_field(2, encode_peer(peer))
-    payload += number_field(3, expires)
+    message = package().Voucher(
+        relay=encode_peer(identity.peer), peer=encode_peer(peer), expiration=expires
+    )
+    payload = message.SerializeToString()
     signed = prefixed(_VOUCHER_DOMAIN) + prefixed(_VOUCHER_TYPE) + prefixed(payload)
-    body = bytes_field(1, _KEY_PREFIX + identity.public_key) + bytes_field(2, _VOUCHER_TYPE)
-    return body + bytes_field(3, payload) + bytes_field(5, identity.sign_for_libp2p(signed))
+    envelope = package().Envelope(
+        payload_type=_VOUCHER_TYPE,
+        payload=payload,
+        signature=identity.sign_for_libp2p(signed),
+    )
+    envelope.public_key.ParseFromString(encode_key(identity.public_key))
+    return envelope.SerializeToString()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +113,11 @@ class HopMessage:
     @classmethod
     def decode(cls, data: bytes) -> "HopMessage":
         """Decode a message. Raises Fault (`bad-message`)."""
-        message = Message(data)
-        granted = message.message(3)
-        return cls(
-            _kind(message, HOP_STATUS),
-            _peer_in(message),
-            message.number(5),
-            None if granted is None else min(granted.number(1) or 0, _VARINT_LIMIT),
-        )
+        message = decode(package().HopMessage, data)
+        expires = None
+        if message.HasField("reservation"):
+            expires = min(message.reservation.expire, _VARINT_LIMIT)
+        return cls(_kind(message, HOP_STATUS), _peer_in(message), _status(message), expires)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +131,31 @@ class StopMessage:
     @classmethod
     def decode(cls, data: bytes) -> "StopMessage":
         """Decode a message. Raises Fault (`bad-message`)."""
-        message = Message(data)
-        return cls(_kind(message, STOP_STATUS), _peer_in(message), message.number(4))
+        message = decode(package().StopMessage, data)
+        return cls(_kind(message, STOP_STATUS), _peer_in(message), _status(message))
 
 
-def _kind(message: Message, highest: int) -> int:
-    kind = message.number(1)
-    if kind is None or kind > highest:
+def _encode(kind: Callable[..., Message], **fields: object) -> bytes:
+    return prefixed(kind(**fields).SerializeToString())
+
+
+def _kind(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage", highest: int) -> int:
+    if not message.HasField("type") or not 0 <= message.type <= highest:
         raise Fault("bad-message")
-    return kind
+    return message.type
 
 
-def _peer_in(message: Message) -> str | None:
-    peer = message.message(2)
-    return None if peer is None else decode_peer(peer.octets(1, 1 << 16))
+def _status(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage") -> int | None:
+    return message.status if message.HasField("status") else None
 
 
-def _peer(field: int, peer: str) -> bytes:
-    return bytes_field(field, bytes_field(1, encode_peer(peer)))
+def _peer_in(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage") -> str | None:
+    return decode_peer(message.peer.id) if message.HasField("peer") else None
 
 
-def _allowance(field: int, allowance: Allowance) -> bytes:
-    body = number_field(1, allowance.seconds) + number_field(2, allowance.size)
-    return bytes_field(field, body)
+def _peer(peer: str) -> "circuit_pb2.PeerId":
+    return package().Peer(id=encode_peer(peer))
+
+
+def _limit(allowance: Allowance) -> "circuit_pb2.Limit":
+    return package().Limit(duration=allowance.seconds, data=allowance.size)

@@ -26,6 +26,7 @@ from .circuit import HopMessage, StopMessage
 from .connection import Connection, Protocols, Serve
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
+from .package import package
 from .session import Session
 
 OnCircuit = Callable[[MuxStream, PeerId, Address], None]
@@ -165,6 +166,7 @@ class CircuitClient:
     async def _dial_relay(self, address: Address, peer: PeerId) -> _Relay:
         if self._nursery is None:
             raise DialFailed("not-running", "the client of relays is not running")
+        await self._host.offload(package)
         stream = await self._connect(address)
         session = Session(
             self._identity,

@@ -19,8 +19,6 @@ YAMUX_CREDIT: Final = (1 << 32) - 1
 """Most bytes that a peer may ever allow us to send ahead on a stream."""
 IDENTIFY_BYTES: Final = 8 * KIB
 CIRCUIT_MESSAGE_BYTES: Final = 4 * KIB
-PROTOBUF_FIELDS: Final = 64
-"""Number of fields accepted in one protobuf message."""
 
 # Limits for libp2p peers, which are never members.
 CONNECTIONS: Final = 64

@@ -19,8 +19,8 @@ from . import defaults
 from .circuit import Allowance, HopMessage, StopMessage
 from .connection import Connection
 from .limits import Libp2pLimits
-from .multiaddr import encode_address
 from .muxstream import MuxStream
+from .package import encode_address
 
 _NAME: Final = "libp2p/"  # prefix in the book: the peer's lane has a separate reservation
 _STATUS: Final = {

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..lane.frame import Fault
 from . import defaults
-from .wire import prefixed, read_uvarint
+from .varint import prefixed, read_uvarint
 
 VERSION: Final = "/multistream/1.0.0"
 _NOT_AVAILABLE: Final = "na"

@@ -8,7 +8,7 @@ import trio
 from ..host.datagrams import Place
 from ..lane.frame import Fault
 from . import defaults
-from .wire import read_uvarint
+from .varint import read_uvarint
 from .yamux import Channel, Yamux
 
 _LITTLE = defaults.UNSENT_BYTES // 4

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from ..handshake.certificate import UNREADABLE, check_signature
 from ..identity import Identity
 from ..lane.frame import Fault
 from . import defaults
-from .wire import Message, bytes_field
+from .package import decode, encode_key, package, proven_peer
 
 _NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is its own first hash
 _STATIC_KEY_WORD: Final = b"noise-libp2p-static-key:"
@@ -27,7 +26,6 @@ _KEY_BYTES: Final = 32
 _TAG_BYTES: Final = 16
 _LENGTH_BYTES: Final = 2
 _PLAINTEXT_BYTES: Final = defaults.NOISE_MESSAGE_BYTES - _TAG_BYTES
-_KEY_PREFIX: Final = b"\x08\x01\x12\x20"  # protobuf PublicKey{Type: Ed25519, Data: 32 bytes}
 _NONCES: Final = 1 << 64
 
 
@@ -240,21 +238,18 @@ class Noise:
 
     def _payload(self, static_key: bytes) -> bytes:
         """Encode NoiseHandshakePayload{identity_key, identity_sig}."""
-        signature = self._identity.sign_for_libp2p(_STATIC_KEY_WORD + static_key)
-        encoded = _KEY_PREFIX + self._identity.public_key
-        return bytes_field(1, encoded) + bytes_field(2, signature)
+        message = package().NoiseHandshakePayload(
+            identity_key=encode_key(self._identity.public_key),
+            identity_sig=self._identity.sign_for_libp2p(_STATIC_KEY_WORD + static_key),
+        )
+        return message.SerializeToString()
 
     def _prove(self, payload: bytes, handshake: Handshake) -> None:
-        message = Message(payload)
-        encoded = message.octets(1, defaults.NOISE_HANDSHAKE_BYTES)
-        signature = message.octets(2, defaults.NOISE_HANDSHAKE_BYTES)
-        if not encoded or not signature or handshake.their_static is None:
+        if handshake.their_static is None:
             raise Fault("bad-identity")
+        message = decode(package().NoiseHandshakePayload, payload)
         signed = _STATIC_KEY_WORD + handshake.their_static.public_bytes_raw()
-        try:
-            peer = check_signature(encoded, signed, signature)
-        except (InvalidSignature, *UNREADABLE):
-            raise Fault("bad-identity") from None
+        peer = proven_peer(message.identity_key, signed, message.identity_sig)
         if self._expect is not None and peer != self._expect:
             raise Fault("wrong-peer")
         self.peer = peer

@@ -1,7 +1,7 @@
 """Serves libp2p programs on our TCP port: identify, ping, published calls, circuits.
 
-Only Noise and yamux are supported. None of these peers is a member. py-libp2p is not used here,
-because its muxer ignores windows and its default set accepts plaintext.
+Only Noise and yamux are supported. None of these peers is a member. The libp2p package is imported
+when the first one comes (package.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +27,7 @@ from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .pace import Pace
+from .package import package
 from .session import Session
 
 PING: Final = "/ipfs/ping/1.0.0"
@@ -83,13 +84,18 @@ class Libp2pResponder:
         if entry is None:
             pipe.close()
             return "full"
-        connection = self._connection(pipe, relayed)
         try:
+            await self._host.offload(package)
             await self._pace.spend(defaults.HANDSHAKE_COST)
-            await connection.run(first)
+            return await self._run(self._connection(pipe, relayed), first)
         finally:
             self._crowd.leave(entry)
             pipe.close()
+
+    async def _run(self, connection: Connection, first: bytes) -> str:
+        try:
+            await connection.run(first)
+        finally:
             if self._hop is not None:
                 self._hop.gone(connection)
         return connection.code or "closed"

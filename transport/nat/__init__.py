@@ -1,7 +1,9 @@
-"""How this node is reached behind its NAT, and how it gets through those of others.
+"""NAT traversal: reaches peers behind their NATs, and lets peers reach this node behind its own.
 
-Rooms: `portmap/` asks the router for a port, `reach/` has peers measure how this node is reached,
-`punch/` makes holes. Here lies what those know together: `Whereabouts`, where this node can be
-reached; `Knowledge`, what is known of a peer before a punch; `Vouching`, where other peers see a
-peer.
+Rooms: `portmap/` asks the router to forward ports to this node. `reach/` has peers measure how this
+node can be reached. `punch/` opens direct paths through the NATs of both sides (hole punching).
+
+The modules of this folder combine the results of the three rooms. `Whereabouts` gives the addresses
+at which this node can be reached. `Knowledge` gives the addresses that hole punching may use.
+`Vouching` asks linked peers where they see another peer.
 """

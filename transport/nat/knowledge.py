@@ -1,4 +1,4 @@
-"""Addresses for punching: this node's own, and those of peers as reported by third nodes."""
+"""Addresses for hole punching: this node's own, and those at which third nodes see its peers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,12 +18,15 @@ from .punch.needs import Own
 from .punch.predict import Nat
 from .reach.service import Reach
 
-_VOUCHED: Final = 4  # addresses that are remembered for each peer
-_PEERS: Final = 1024
+_VOUCHED: Final = 4  # IP addresses that are remembered for each peer, a count
+_PEERS: Final = 1024  # peers whose addresses are remembered, a count
 
 
 class Knowledge:
-    """Implementation of `punch.needs.Knowledge` by the node's own parts."""
+    """Store of the addresses at which others see this node and its peers.
+
+    Implements the protocol `punch.needs.Knowledge`, through which hole punching queries it.
+    """
 
     def __init__(
         self,
@@ -40,16 +43,24 @@ class Knowledge:
         self._reach = reach
         self._relays = relays
         self._mapper = mapper
+        # The tables below map a peer to its IP addresses, the latest last.
+        # Addresses at which a relay or a linked peer sees the peer.
         self._vouched: dict[PeerId, dict[str, None]] = {}
-        # By peer, as reported by relays that this node chose.
+        # Those addresses that relays report at which this node has a reservation.
         self._by_own: dict[PeerId, dict[str, None]] = {}
+        # Addresses at which the peer answered on the local network.
         self._found: dict[PeerId, dict[str, None]] = {}
+        # The IPv4 address at which a peer last saw a TCP connection from the listen port.
         self._latest: Place | None = None
 
     def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
-        """Note where a relay sees a peer. Only a relay at which we hold a reservation is believed
-        that this is behind our own router, so that the peer's private addresses are in our network.
-        Any other relay may belong to the peer, and say so to get access to our neighbours."""
+        """Record where the node `relay` (a relay or a linked peer) sees `peer`. None is ignored.
+
+        If the peer is seen at this node's own public address, both are behind the same router, and
+        the peer's private addresses are in this node's network. Only a relay at which this node has
+        a reservation is trusted with that conclusion. Any other relay may belong to the peer, and
+        report a false address so that this node sends datagrams to its neighbours.
+        """
         if seen is None:
             return
         own = any(held.relay == relay for held in self._relays.relays)
@@ -59,26 +70,30 @@ class Knowledge:
                 _note(self._by_own, peer, ip)
 
     def observed(self, place: Place) -> None:
-        """Note the address from which a peer has just seen a connection from our listen port."""
+        """Record where a peer has just seen a TCP connection that came from the listen port.
+
+        IPv6 addresses are ignored, because no NAT translates them.
+        """
         if ":" not in place[0]:
             self._latest = place
 
     def found(self, peer: PeerId, ip: str) -> None:
-        """Note that a peer answers on the local network."""
+        """Record that a peer answers on the local network, at the address `ip`."""
         _note(self._found, peer, ip)
 
     def found_at(self, peer: PeerId) -> list[str]:
         """Return the addresses at which a peer answered on the local network."""
         return list(self._found.get(peer, ()))
 
-    # Queries by punching.
+    # Queries by hole punching.
 
     def own(self, peer: PeerId) -> Own:
+        """Return this node's NAT, its candidate addresses, and the observers that it may ask."""
         known = self._reach.reachability
         interfaces = [item.address for item in self._host.interfaces()]
         nat = Nat.of(known)
         has_moved = self._has_moved()
-        if has_moved:  # the port may have changed as well, until an observer is asked
+        if has_moved:  # until an observer is asked, the outer UDP port may have changed as well
             nat = replace(nat, preserves=False)
         return Own(
             nat,
@@ -88,7 +103,7 @@ class Knowledge:
         )
 
     def _has_moved(self) -> bool:
-        """Whether a peer lately saw us at another address than the measured one."""
+        """Whether a peer has lately seen this node at another IP address than the measured one."""
         known, latest = self._reach.reachability.udp_place, self._latest
         return known is not None and latest is not None and known[0] != latest[0]
 
@@ -122,24 +137,30 @@ class Knowledge:
         )[:8]
 
     def seen(self, peer: PeerId) -> Seen:
+        """Return the IP addresses of a peer that are known from others than the peer itself."""
         vouched = list(self._vouched.get(peer, ()))
         shares = self._shares_site(self._by_own.get(peer, ()))
         return Seen(vouched, shares, list(self._found.get(peer, ())))
 
     def _shares_site(self, vouched: Iterable[str]) -> bool:
-        """Whether others see this node at one of the addresses too."""
+        """Whether this node is itself seen at one of the public addresses in `vouched`."""
         known = self._reach.reachability
         ours = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         ours |= {held.seen.ip for held in self._relays.relays if held.seen is not None}
         return any(ip in ours and is_public(ip) for ip in vouched)
 
     def rtt(self, peer: PeerId) -> float | None:
+        """Return the round trip of the link to a peer in seconds; None if there is no such link."""
         link = self._endpoint.link(peer)
         return link.status.rtt if link is not None else None
 
 
 def _note(table: dict[PeerId, dict[str, None]], peer: PeerId, ip: str) -> None:
-    """Remember an address: the latest few of each of the latest peers."""
+    """Add an IP address to those of a peer in `table`.
+
+    Evicts the oldest of more than `_VOUCHED` addresses, and of more than `_PEERS` peers the one
+    that was updated least recently. Ignores `ip` if it is not an IP address.
+    """
     plain = plain_ip(ip)
     if plain is None:
         return

@@ -1,8 +1,9 @@
-"""Questions to linked peers about where they see another peer (`reach.where`), and the replies.
+"""Client and server of the call `reach.where`, which asks a node where it sees another peer.
 
-Nothing is sent to an address at which only the peer itself has seen it (docs/spec/punch.md). A
-libp2p relay sees both ends of a circuit but tells neither. Any peer that is linked to both ends
-directly can tell, whether it relays or not.
+A peer's own claim about its address is no reason to send anything there: a third node must have
+seen the peer at that address (docs/spec/punch.md). A libp2p relay sees both ends of a circuit, but
+does not report their addresses. This node therefore asks its linked peers, because any of them may
+have a direct link to the peer in question.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ METHOD: Final = "reach.where"
 
 
 class Vouching:
-    """Client and server of `reach.where`."""
+    """Client and server of `reach.where`. Stores the replies of the linked peers in `knowledge`."""
 
     def __init__(self, host: Host, endpoint: Endpoint, knowledge: Knowledge) -> None:
         self._host = host
@@ -48,9 +49,12 @@ class Vouching:
         return Reply({"seen": list(seen_at(link))})
 
     async def ask(self, peer: PeerId) -> None:
-        """Ask a few linked peers where they see `peer`, unless that is known for an IP version of
-        this node. As with a relay, a liar can name a victim's public address, and what is sent
-        there is bounded."""
+        """Ask a few linked peers where they see `peer`, and store the replies in `knowledge`.
+
+        Does nothing if an address of `peer` is already known for an IP version that this node has.
+        A peer that lies can name a victim's public address, as a relay can. The number of datagrams
+        that this node sends to such an address is bounded (`punch/budget.py`).
+        """
         ours = versions(self._host)
         if any((":" in ip) in ours for ip in self._knowledge.seen(peer).vouched):
             await trio.lowlevel.checkpoint()
@@ -58,9 +62,11 @@ class Vouching:
         await self._ask_all(self._vouchers(peer), peer)
 
     async def is_seen(self, peer: PeerId, ip: str) -> bool:
-        """Return whether other members see a peer at an IP address.
+        """Return whether other nodes see `peer` at the IP address `ip`.
 
-        True as well without a member to ask: a node that has lost all links must find peers again.
+        Asks linked peers if this is not known yet. Returns True if there is no linked peer to ask,
+        because a node that has lost all its links must still be able to dial the peers that it
+        remembers.
         """
         vouchers = self._vouchers(peer)
         if not vouchers or ip in self._knowledge.seen(peer).vouched:
@@ -83,7 +89,10 @@ class Vouching:
         self._knowledge.vouch(peer, seen, voucher.peer)
 
     def _vouchers(self, peer: PeerId) -> Sequence[Link]:
-        """Return peers with a direct link, those of different networks first."""
+        """Return links to ask about `peer`: direct links to other peers, at most `VOUCHERS`.
+
+        Peers in different networks come first, because one operator may own all peers of a network.
+        """
         links = [each for each in self._endpoint.links() if each.peer != peer and each.connected]
         found = [each for each in links if not is_relayed(each)]
         first = {region(each.status.address[0]): each for each in found}

@@ -1,4 +1,4 @@
-"""Addresses at which this node can be reached, and the addresses of a peer that it may dial."""
+"""Addresses at which peers can reach this node, and the choice of a peer's addresses to dial."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,10 +16,11 @@ from .reach.reachability import Answer, Ipv6
 from .reach.service import Reach
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
+"""Bind addresses with which a listener accepts connections on every interface."""
 
 
 class Whereabouts:
-    """Addresses of one node, gathered from its own parts."""
+    """Addresses of this node, gathered from its interfaces, router, peers and relays."""
 
     def __init__(
         self,
@@ -38,9 +39,12 @@ class Whereabouts:
     # This node's addresses.
 
     def addresses(self) -> list[Address]:
-        """Return the addresses at which others can reach it besides the IPv4 addresses of its
-        interfaces, best first: on IPv6, on TCP 443, as mapped by the router, where peers got
-        through, and through relays."""
+        """Return the addresses at which peers can reach this node.
+
+        These are the public addresses on which it listens, the port that the router forwards, the
+        addresses at which dial-backs arrived, and the addresses through relays. The best come
+        first. The list omits the IPv4 addresses of its interfaces at its TCP port.
+        """
         found: dict[Address, None] = {}
         peer, own = self._endpoint.peer, self._public()
         for ip in own:
@@ -60,23 +64,33 @@ class Whereabouts:
         return [*outside, *self._relays.addresses()]
 
     def _udp_places(self) -> list[Place]:
-        """Return where UDP got through, and its own public IPv4 addresses that no peer has
-        tried."""
+        """Return the UDP addresses to publish.
+
+        These are the addresses at which a dial-back arrived, and this node's own public IPv4
+        addresses for which no dial-back has given a result.
+        """
         known, port = self._reach.reachability, self._endpoint.udp_port
         tried = {item.place for item in known.dialled if item.answer != Answer.UNKNOWN}
         own = [(ip, port) for ip in self._public() if ":" not in ip and port]
         return [*known.reached("udp"), *(place for place in own if place not in tried)]
 
     def reachable(self) -> bool:
-        """Whether any peer with IPv4 can dial this node, as far as is known. If no peer could tell,
-        a public address of its own is enough."""
+        """Whether any peer that has IPv4 can dial this node over TCP.
+
+        If no peer could test this, the result is True if the node has a public IPv4 address of its
+        own.
+        """
         shown = self.shown_reachable()
         return self.public_ipv4() if shown is None else shown
 
     def shown_reachable(self) -> bool | None:
-        """Whether peers that dialled it got here, and others will be able to: at a public address
-        of its own, or at a port that its router forwards. None if no peer could tell. A full-cone
-        NAT does not count, because its mapping expires, and IPv6 alone does not count either."""
+        """Whether a peer has reached this node at an IPv4 address that stays open to any peer.
+
+        Such an address is a public one of the node itself, or a port that its router forwards.
+        Returns False if the node has no such address, and None if it has one that no peer could
+        test. The outer port of a full-cone NAT does not count, because its mapping expires. IPv6
+        does not count either, because a peer that has only IPv4 cannot use it.
+        """
         known, mapping = self._reach.reachability, self._mapper.mapping
         places = {(ip, self._endpoint.port) for ip in self._public() if ":" not in ip}
         if mapping is not None and mapping.tcp_port:
@@ -91,19 +105,25 @@ class Whereabouts:
         return Answer.REACHED in answers if answers else None
 
     def public_ipv4(self) -> bool:
-        """Whether it listens at a public IPv4 address of its own."""
+        """Whether this node listens at a public IPv4 address of its own."""
         return any(":" not in ip for ip in self._public())
 
     def everywhere(self) -> bool:
-        """Whether networks that allow only the web's port outbound can reach it."""
+        """Whether this node listens on TCP port 443 of a public IPv4 address.
+
+        A peer can then reach it even from a network that blocks all outgoing connections but the
+        web's.
+        """
         return any(HTTPS_PORT in self._ports(ip) for ip in self._public() if ":" not in ip)
 
     def _interfaces(self) -> list[str]:
         return [item.address for item in self._host.interfaces()]
 
     def _public(self) -> list[str]:
-        """Return its own public addresses on which it listens; no IPv6 ones if they are
-        filtered."""
+        """Return the public IP addresses of this machine on which the node listens.
+
+        IPv6 addresses are left out if a measurement has shown that a firewall filters them.
+        """
         filtered = self._reach.reachability.ipv6 is Ipv6.FILTERED
         return [
             ip
@@ -112,16 +132,20 @@ class Whereabouts:
         ]
 
     def _ports(self, ip: str) -> list[int]:
-        """Return the TCP ports on which it listens at one of its addresses."""
+        """Return the TCP ports on which this node listens at its IP address `ip`."""
         general = "::" if ":" in ip else "0.0.0.0"
         return [port for at, port in self._endpoint.listening if at in (ip, general)]
 
     # Peers' addresses.
 
     def dialable(self, addresses: Sequence[Address], found: Sequence[str] = ()) -> list[Address]:
-        """Return the addresses of a peer that may be dialled. A private address belongs to another
-        computer in each network. It is dialled only if the peer answered there (`found`), if it is
-        seen at the same public address as this node, or if neither has a public one."""
+        """Return those of a peer's `addresses` that this node may dial.
+
+        In each network, the same private address belongs to a different computer. This node
+        therefore dials a private address only in three cases: if the peer has answered there
+        (`found` lists such IP addresses), if the peer and this node have a public IP address in
+        common, or if neither of the two has a public address.
+        """
         theirs = {each.host for each in addresses if each.relay is None and not _is_near(each)}
         ours = self.outside()
         same = bool(theirs & ours) or not (theirs or ours)
@@ -134,7 +158,7 @@ class Whereabouts:
     def outside(self) -> set[str]:
         """Return the public IP addresses at which others see this node."""
         if not any(at in _EVERYWHERE or not _near(at) for at, _ in self._endpoint.listening):
-            return set()  # it listens on loopback only
+            return set()  # this node listens only on private or loopback addresses
         known, mapping = self._reach.reachability, self._mapper.mapping
         found = {place[0] for place in (known.udp_place, known.tcp_place) if place is not None}
         found |= {held.seen.ip for held in self._relays.relays if held.seen is not None}

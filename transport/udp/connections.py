@@ -216,6 +216,7 @@ class Connections:
         self._leave_gate(entry)
         if entry.pipe is not None:
             entry.pipe.lose()
+        entry.connection.release()
         entry.opened.set()
 
     def _leave_gate(self, entry: _Entry) -> None:

@@ -181,4 +181,9 @@ class QuicByteStream:
     def lose(self) -> None:
         """Mark the connection as ended, by the peer, a timeout or a fault."""
         self._lost = True
+        self._flush = self._trusted = _nothing  # they may lead back to this object
         self._wake()
+
+
+def _nothing() -> None:
+    pass

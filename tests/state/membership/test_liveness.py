@@ -126,6 +126,16 @@ def test_a_withdrawn_report_only_causes_a_check(node: Liveness) -> None:
     assert node.is_live(X)
 
 
+def test_peers_whose_link_is_in_doubt_are_asked_only_if_there_are_no_others(
+    node: Liveness,
+) -> None:
+    for peer in (A, B, C):
+        node.doubt(peer, 5.0)
+    assert node.helpers(X) == [D]
+    node.doubt(D, 5.0)
+    assert len(node.helpers(X)) == defaults.ASKED
+
+
 def test_rumours_cause_a_limited_number_of_checks(
     node: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +160,33 @@ def test_rumours_cause_a_limited_number_of_checks(
     within = 60 / defaults.RECHECK_S
     assert checks() <= within
     monkeypatch.setattr(defaults, "RECHECK_S", 0.0)
+    monkeypatch.setattr(defaults, "CHECK_ROUNDS", (600.0, 600.0))
     assert checks() > 2 * within  # control
+
+
+@pytest.mark.parametrize("paced", [True, False])
+def test_members_in_doubt_wait_to_be_checked_together(
+    paced: bool, node: Liveness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a partition members come into doubt one by one, here 40 within 4 s."""
+    if not paced:  # control
+        monkeypatch.setattr(defaults, "CHECK_ROUNDS", (600.0, 600.0))
+    crowd = [peer_id_of(sha256(f"{number}".encode()).digest()) for number in range(40)]
+    node = Liveness(OWN)
+    node.watch({A, *crowd})
+    node.linked(A, "a", 0.0)
+    node.told(A, crowd, [], 0.0, whole=True)
+    for peer in crowd:
+        node.proved(peer, 10.0)
+    rounds, waits = 0, []
+    for number, peer in enumerate(crowd):
+        now = 20.0 + number / 10
+        node.told(A, [], [peer], now, whole=False)
+        found = node.next_checks(now)
+        rounds += bool(found)
+        waits += [now - (20.0 + crowd.index(each) / 10) for each in found]
+    assert max(waits) < 1.1
+    assert (rounds <= 4 + 4) == paced
 
 
 def test_one_witness_cannot_use_up_the_checks_of_others(
@@ -225,7 +261,7 @@ def test_a_member_without_its_last_witness_is_soon_checked_or_dead(node: Livenes
     node.unlinked(A, 5.0)
     assert set(node.next_checks(5.0)) >= {X, Y}
     node.proved(X, 5.2)
-    node.void(Y)  # our own loop stalled: nothing is known yet
+    node.void([Y])  # our own loop stalled: nothing is known yet
     assert node.is_live(Y)
     node._budget._level, node._budget._at = 0.0, 10.0  # no more checks for now
     node.next_checks(5.0 + defaults.CHECK_S + 0.1)
@@ -237,7 +273,7 @@ def test_a_check_during_which_this_node_stalled_is_void(node: Liveness) -> None:
     node.told(A, [X], [], 0.0, whole=True)
     node.told(A, [], [X], 5.0, whole=False)
     assert is_due(node, X, 5.0)
-    node.void(X)
+    node.void([X])
     assert node.is_live(X) and is_due(node, X, 5.1)
 
 

@@ -9,9 +9,12 @@ from shoal.state import defaults
 from shoal.state.errors import BadRecord
 from shoal.state.membership.messages import (
     encode_digest,
+    encode_find,
+    encode_found,
     encode_tags,
     read_digest,
     read_find,
+    read_found,
     read_gather,
     read_gathered,
     read_links,
@@ -19,9 +22,11 @@ from shoal.state.membership.messages import (
     read_told,
 )
 from shoal.state.membership.roster import Offer
+from shoal.transport.identity import PeerId
 from shoal.transport.networks import Nearness
 
 NONCE = bytes(range(defaults.NONCE_BYTES))
+PROOF = bytes(range(64))
 
 
 def test_a_message_of_empty_lists_is_refused_before_it_is_read() -> None:
@@ -98,7 +103,9 @@ def test_messages_about_too_many_authors_are_refused() -> None:
 
 def test_reports_on_links_and_requests_are_read() -> None:
     assert read_links(msgpack.packb([True, ["a"], ["b"], "later"])) == (True, ["a"], ["b"])
-    assert read_find(msgpack.packb(["a", NONCE, False])) == ("a", NONCE, False)
+    peers = [PeerId("a"), PeerId("b")]
+    assert read_find(encode_find(7, NONCE, False, peers)) == (7, NONCE, False, peers)
+    assert read_found(encode_found(7, 1, PROOF)) == (7, 1, PROOF)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +125,30 @@ def test_a_report_on_links_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [[], ["a"], ["a", NONCE], ["a", NONCE + b"x", True], [1, NONCE, True], ["a", NONCE, 1]]
+    "value",
+    [
+        [],
+        [1, NONCE, True],
+        ["1", NONCE, True, ["a"]],
+        [-1, NONCE, True, ["a"]],
+        [2**32, NONCE, True, ["a"]],
+        [1, NONCE + b"x", True, ["a"]],
+        [1, NONCE, 1, ["a"]],
+        [1, NONCE, True, "a"],
+        [1, NONCE, True, []],
+        [1, NONCE, True, ["a", 1]],
+        [1, NONCE, True, ["a"] * (defaults.ASKED_FOR + 1)],
+    ],
 )
 def test_a_malformed_request_for_a_member_is_refused(value: object) -> None:
     with pytest.raises(BadRecord):
         read_find(msgpack.packb(value))
+
+
+@pytest.mark.parametrize("payload", [b"", PROOF, encode_found(1, 1, PROOF) + b"x"])
+def test_a_malformed_reply_about_a_member_is_refused(payload: bytes) -> None:
+    with pytest.raises(BadRecord):
+        read_found(payload)
 
 
 def test_requests_for_many_members_are_read() -> None:

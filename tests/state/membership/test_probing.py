@@ -11,56 +11,21 @@ from trio.testing import MockClock
 
 from shoal.state import defaults
 from shoal.state.membership import probing
+from shoal.state.membership.finding import Finding
 from shoal.state.membership.liveness import Liveness
-from shoal.state.membership.messages import read_gather
+from shoal.state.membership.messages import encode_find, read_gather
 from shoal.state.membership.roster import Roster
 from shoal.transport.identity import PeerId
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Call, Refusal, Reply
 from tests.bombs import SMALL_BOMBS
 from tests.state.fake_net import FakeNet, FakeNode
-
-NONCE = bytes(defaults.NONCE_BYTES)
+from tests.state.membership.stars import NONCE, counted, give_up, lie, notice, silence, star
 
 
 @pytest.fixture
 async def net(nursery: trio.Nursery) -> FakeNet:
     return FakeNet(nursery)
-
-
-async def star(net: FakeNet, hubs: int, leaves: int, settle: float = 5.0) -> list[FakeNode]:
-    """Return hubs that are linked with all nodes, and leaves that are linked only with the hubs."""
-    nodes = [FakeNode(net, number, links=0) for number in range(1, hubs + leaves + 1)]
-    for number, node in enumerate(nodes):
-        net.nursery.start_soon(node.run, *nodes[: min(number, hubs)])
-    await trio.sleep(settle)
-    return nodes
-
-
-def silence(node: FakeNode, quiet: bool = True) -> None:
-    """Stop a node's machine: no peer is told, and calls to it wait."""
-    node.scope.cancel()
-    for place in [place for place, each in node.net.at.items() if each.peer == node.peer]:
-        del node.net.at[place]  # nor does it answer dials
-    for other in node.net.by_peer.values():
-        for peer, link in other.all_links.items():
-            if node.peer in (peer, other.peer):
-                link.connected = False
-
-
-def notice(node: FakeNode, by: FakeNode) -> None:
-    """Let `by` notice that its link to `node` has no path."""
-    link: Any = by.endpoint.all_links[node.peer]
-    for callback in by.endpoint.doubt:
-        callback(link, True)
-
-
-def give_up(node: FakeNode, by: FakeNode) -> None:
-    """Let `by` notice that it has received nothing from `node` for too long."""
-    link: Any = by.endpoint.all_links[node.peer]
-    link.quiet = True
-    for callback in by.endpoint.quiet:
-        callback(link)
 
 
 @pytest.mark.trio
@@ -156,7 +121,7 @@ async def test_a_liar_keeps_no_dead_member_listed(
     if not verified:  # control
         monkeypatch.setattr(probing, "verify", lambda *_: True)
     silence(dead)
-    liar.endpoint.handle("live.find", lambda call: Reply(payload=bytes(64)))
+    lie(liar, bytes(64))
     liar.endpoint.handle("live.gather", sign_nothing)
     notice(dead, by=honest)
     await trio.sleep(2)
@@ -172,7 +137,7 @@ async def test_an_old_proof_does_not_count(net: FakeNet, autojump_clock: MockClo
     liar, honest, dead = nodes[0], nodes[1], nodes[-1]
     old = dead.identity.sign(probing.DOMAIN, bytes(defaults.NONCE_BYTES))
     silence(dead)
-    liar.endpoint.handle("live.find", lambda call: Reply(payload=old))
+    lie(liar, old)
     for hub in (liar, honest):
         notice(dead, by=hub)
     await trio.sleep(3)
@@ -189,23 +154,24 @@ async def test_no_member_is_lost_while_this_node_stalls(
         monkeypatch.setattr(defaults, "STALL_S", stall)
         nodes = await star(net, 2, 3)
         late, leaf = nodes[2], nodes[-1]
-        asked = probing.Probing._ask_around
+        asked = Finding.ask_around
         waits = iter([3.0])
 
-        async def slow(self: probing.Probing, peer: PeerId, nonce: bytes) -> bool:
-            wait = next(waits, None) if self.liveness._own == late.peer else None
-            if wait is not None:
-                await trio.sleep(wait)
-                return False
-            return await asked(self, peer, nonce)
+        async def slow(self: Finding, *args: Any) -> None:
+            wait = next(waits, None) if self._liveness._own == late.peer else None
+            if wait is None:
+                await asked(self, *args)
+            else:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(wait)
 
-        monkeypatch.setattr(probing.Probing, "_ask_around", slow)
+        monkeypatch.setattr(Finding, "ask_around", slow)
         notice(leaf, by=nodes[0])
         out = 0
         for _ in range(60):
             await trio.sleep(0.1)
             out += leaf.peer not in late.members
-        monkeypatch.setattr(probing.Probing, "_ask_around", asked)
+        monkeypatch.setattr(Finding, "ask_around", asked)
         for node in nodes:
             node.die()
         return out
@@ -215,40 +181,9 @@ async def test_no_member_is_lost_while_this_node_stalls(
 
 
 @pytest.mark.trio
-async def test_a_node_without_a_link_asks_a_witness_only_one_step_further(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 3)
-    one, two = nodes[2], nodes[3]
-    nonce = bytes(defaults.NONCE_BYTES)
-    link: Any = nodes[0].endpoint.all_links[one.peer]
-
-    async def asked(further: bool) -> bool:
-        question = msgpack.packb([two.peer, nonce, further])
-        proof = await link._own.net.by_peer[one.peer].serve(nodes[0].peer, "live.find", question)
-        return isinstance(proof, Reply)
-
-    assert await asked(True)
-    assert not await asked(False)
-
-
-@pytest.mark.trio
-async def test_a_helper_does_not_use_a_link_in_doubt(
-    net: FakeNet, autojump_clock: MockClock
-) -> None:
-    nodes = await star(net, 2, 3)
-    hub, leaf, gone = nodes[0], nodes[2], nodes[3]
-    silence(gone)
-    notice(gone, by=hub)
-    net.sent.clear()
-    began = trio.current_time()
-    question = msgpack.packb([gone.peer, NONCE, False])
-    answer = await net.by_peer[hub.peer].serve(leaf.peer, "live.find", question)
-    assert isinstance(answer, Refusal) and trio.current_time() == began
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize("method", ["live.links", "live.find", "live.gather", "live.prove"])
+@pytest.mark.parametrize(
+    "method", ["live.links", "live.find", "live.found", "live.gather", "live.prove"]
+)
 @pytest.mark.parametrize(
     "payload",
     [
@@ -260,7 +195,7 @@ async def test_a_helper_does_not_use_a_link_in_doubt(
         msgpack.packb([1, [], []]),
         msgpack.packb([True, [1], []]),
         msgpack.packb([True, [], {}]),
-        msgpack.packb(["x", b"short", True]),
+        msgpack.packb([1, b"short", True, ["x"]]),
         msgpack.packb([b"short", ["x"]]),
         msgpack.packb({"a": "b"}),
         *SMALL_BOMBS.values(),
@@ -282,7 +217,7 @@ async def test_malformed_messages_end_the_link(
     ("method", "rate", "payload"),
     [
         ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
-        ("live.find", "FINDS", msgpack.packb(["nobody", NONCE, True])),
+        ("live.find", "FINDS", encode_find(7, NONCE, True, [PeerId("nobody")])),
         ("live.gather", "QUESTIONS", msgpack.packb([NONCE, ["nobody"]])),
         ("live.prove", "PROOFS", NONCE),
     ],
@@ -303,41 +238,6 @@ async def test_a_flood_is_refused(
     if not isinstance(other, (Reply, Refusal)):
         other = await other
     assert getattr(other, "code", "") != "too-often"
-
-
-@pytest.mark.trio
-async def test_no_other_peer_is_asked_after_the_proof(
-    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes = await star(net, 2, 4)
-    questions: list[str] = []
-    question = probing.Probing._question
-
-    async def count(self: probing.Probing, link: Any, method: str, *args: Any) -> bytes:
-        questions.append(method)
-        return await question(self, link, method, *args)
-
-    monkeypatch.setattr(probing.Probing, "_question", count)
-    assert await nodes[2].directory._probing._ask_around(nodes[-1].peer, NONCE)
-    await trio.sleep(defaults.CHECK_S)
-    assert questions == ["live.find", "live.prove"]
-
-
-def counted(nodes: list[FakeNode], *methods: str) -> Counter[tuple[str, PeerId, PeerId]]:
-    """Count the calls of these methods from now on, by method, caller and peer."""
-    calls: Counter[tuple[str, PeerId, PeerId]] = Counter()
-    for node in nodes:
-        for method in methods:
-            handler = node.endpoint._handlers[method]
-
-            def count(
-                call: Call, handler: Any = handler, method: str = method, at: PeerId = node.peer
-            ) -> Any:
-                calls[method, call.peer, at] += 1
-                return handler(call)
-
-            node.endpoint.handle(method, count)
-    return calls
 
 
 @pytest.mark.trio

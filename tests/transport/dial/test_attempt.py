@@ -1,7 +1,9 @@
 """Order of the dials in one connection attempt."""
 
+import gc
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 import trio
@@ -9,9 +11,10 @@ import trio.testing
 
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.attempt import Attempt, order
+from shoal.transport.dial.attempt import Attempt, ConnectionAttempt, order
 from shoal.transport.dial.attempts import ConnectionAttempts
 from shoal.transport.dial.dialer import Strategies
+from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity, PeerId
 
@@ -65,6 +68,36 @@ def test_the_number_of_addresses_is_bounded() -> None:
     assert len(found) == 12
     assert sum(each.path_kind is PathKind.RELAYED for each in found) == 4
     assert max(len(each.others) for each in found) == 3
+
+
+@pytest.mark.trio
+async def test_a_failed_attempt_keeps_nothing_that_it_used() -> None:
+    """The frames of a dial hold buffers and TLS state."""
+
+    class Buffer:
+        pass
+
+    used: list[ref[Buffer]] = []
+
+    async def dial(attempt: Attempt) -> Any:
+        buffer = Buffer()
+        used.append(ref(buffer))
+        try:
+            raise OSError("no route")
+        except OSError as error:
+            raise DialFailed("unreachable", "no route") from error
+
+    attempt = ConnectionAttempt(PEER, cast(Any, Links()))
+    gc.disable()
+    try:
+        await attempt.run(order([FOUR, SIX], PEER, Strategies()), dial)
+        attempt.finish()
+        for _ in range(2):
+            with pytest.raises(DialFailed):
+                await attempt.first()
+        assert [each() for each in used] == [None, None]
+    finally:
+        gc.enable()
 
 
 class Links:

@@ -15,7 +15,6 @@ from shoal.transport.bytestream import ByteStream, PathKind
 from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
-from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.libp2p import Libp2pResponder
 from shoal.transport.libp2p.muxstream import MuxStream
@@ -34,7 +33,7 @@ from tests.transport.homes import (
     until,
     way_of,
 )
-from tests.transport.libp2p.pipes import OURS, raw_peer
+from tests.transport.libp2p.pipes import OURS, InlineHost, raw_peer
 
 
 async def plain_relay(world: World, nursery: trio.Nursery) -> Address:
@@ -115,9 +114,9 @@ async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
 @pytest.mark.trio
 async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any) -> None:
     """It stays for longer than the handshake timeout of a link."""
-    endpoint = Endpoint(RealHost(), OURS, admission=OpenSwarm())
+    endpoint = Endpoint(InlineHost(), OURS, admission=OpenSwarm())
     off = dict.fromkeys(Strategies.__dataclass_fields__, False)
-    dialer = Dialer(RealHost(), endpoint, strategies=Strategies(**off))
+    dialer = Dialer(InlineHost(), endpoint, strategies=Strategies(**off))
 
     class Joins:
         """Handle a byte stream like an incoming circuit."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
@@ -20,6 +20,16 @@ from shoal.transport.link.budget import Budget
 OURS = Identity.from_seed(bytes(range(32)))
 THEIRS = Identity.from_seed(b"t" * 32)
 _ROOM = 64 * 1024
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class InlineHost(RealHost):
+    """Runs offloaded work in place: time that jumps would not wait for a thread."""
+
+    async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
+        await trio.lowlevel.checkpoint()
+        return work(*args)
 
 
 class _Half:
@@ -219,7 +229,11 @@ async def raw_peer(
 
 def responder(limits: Libp2pLimits | None = None, **options: Any) -> Libp2pResponder:
     return Libp2pResponder(
-        RealHost(), OURS, addresses=options.pop("addresses", list), limits=limits, **options
+        options.pop("host", None) or InlineHost(),
+        OURS,
+        addresses=options.pop("addresses", list),
+        limits=limits,
+        **options,
     )
 
 

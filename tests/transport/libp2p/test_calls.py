@@ -11,7 +11,7 @@ from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.calls import CALL, decode_request
 from shoal.transport.libp2p.multistream import line
-from shoal.transport.libp2p.wire import prefixed, read_uvarint
+from shoal.transport.libp2p.varint import prefixed, read_uvarint
 from shoal.transport.libp2p.yamux import DATA
 from shoal.transport.link.calls import Call, Refusal, Reply
 from tests.transport.libp2p.pipes import THEIRS, RawPeer, raw_peer, responder

@@ -22,10 +22,10 @@ from shoal.transport.libp2p.client import CircuitClient
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import prefixed
+from shoal.transport.libp2p.varint import prefixed, uvarint
 from shoal.transport.link.budget import Budget
 from tests.transport.fleet import clock, until
-from tests.transport.libp2p.pipes import OURS
+from tests.transport.libp2p.pipes import OURS, InlineHost
 from tests.transport.libp2p.secured import A, B, exchange, secured
 
 pytestmark = pytest.mark.trio
@@ -69,8 +69,8 @@ async def clients() -> AsyncIterator[tuple[CircuitClient, CircuitClient]]:
     made = []
     async with trio.open_nursery() as nursery:
         for identity in (A, B):
-            base = Libp2pResponder(RealHost(), identity, addresses=list)
-            made.append(CircuitClient(RealHost(), identity, protocols=base.protocols))
+            base = Libp2pResponder(InlineHost(), identity, addresses=list)
+            made.append(CircuitClient(InlineHost(), identity, protocols=base.protocols))
             await nursery.start(made[-1].run)
         yield made[0], made[1]
         nursery.cancel_scope.cancel()
@@ -131,7 +131,7 @@ GRANTED = wire.hop_status(wire.OK, reservation=wire.reservation(1 << 63, [], b""
 
 @asynccontextmanager
 async def meeting() -> AsyncIterator[tuple[Relay, CircuitClient]]:
-    relay, client = Relay(), CircuitClient(RealHost(), A)
+    relay, client = Relay(), CircuitClient(InlineHost(), A)
     async with trio.open_nursery() as nursery:
         await nursery.start(relay.run)
         await nursery.start(client.run)
@@ -153,7 +153,7 @@ async def code_of(attempt: Callable[..., Any], *args: Any) -> str:
         (wire.hop_status(wire.PERMISSION_DENIED), "relay-denied"),
         (wire.hop_status(wire.CONNECTION_FAILED), "peer-unreachable"),
         (wire.hop_status(wire.NO_RESERVATION), "no-reservation"),
-        (wire.hop_status(1 << 60), "bad-relay"),
+        (prefixed(b"\x08\x02\x28" + uvarint(1 << 60)), "bad-relay"),
         (wire.hop_request(wire.RESERVE), "bad-relay"),
         (prefixed(b"\xff\xff\xff"), "bad-relay"),
         (b"\xff\xff\xff\xff\x7f", "bad-relay"),
@@ -181,12 +181,12 @@ async def test_dials_that_fail_have_codes(virtual_time: Any) -> None:
         assert await code_of(client.dial, relay.address) == "bad-address"
         relay.offers_hop = False
         assert await code_of(client.reserve, relay.address) == "relay-denied"
-    assert await code_of(CircuitClient(RealHost(), A).reserve, relay.address) == "not-running"
+    assert await code_of(CircuitClient(InlineHost(), A).reserve, relay.address) == "not-running"
 
 
 async def test_a_listener_that_says_nothing_times_out(virtual_time: Any) -> None:
     listener = await RealHost().listen(LOOPBACK, 0)
-    client = CircuitClient(RealHost(), A)
+    client = CircuitClient(InlineHost(), A)
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
         mute = Address(LOOPBACK, listener.socket.getsockname()[1], OURS.peer)

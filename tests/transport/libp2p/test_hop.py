@@ -17,7 +17,7 @@ from shoal.transport.libp2p.circuit import HopMessage, StopMessage
 from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.wire import prefixed
+from shoal.transport.libp2p.varint import prefixed
 from shoal.transport.link.budget import Budget
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits

@@ -1,4 +1,4 @@
-"""py-libp2p itself: what we understand of it, and that serving its hosts does not import it."""
+"""py-libp2p itself: what we understand of it, and that starting does not import it."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def test_certificates_of_py_libp2p_are_understood() -> None:
     assert peer_of_certificate(theirs.public_bytes(Encoding.DER)) == OURS.peer
 
 
-def test_serving_libp2p_does_not_import_py_libp2p() -> None:
+def test_our_modules_do_not_import_py_libp2p() -> None:
     code = (
         "import sys, shoal.transport.libp2p, shoal.transport.libp2p.client;"
         "assert 'libp2p' not in sys.modules and 'noise' not in sys.modules"

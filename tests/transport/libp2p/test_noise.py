@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from shoal.transport import identity
-from shoal.transport.handshake import certificate
 from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p.noise import Handshake, Noise
-from shoal.transport.libp2p.wire import bytes_field
+from shoal.transport.libp2p.package import package
 
 A, B = Identity.from_seed(b"a" * 32), Identity.from_seed(b"b" * 32)
 
@@ -94,12 +92,18 @@ def test_another_peer_than_expected_is_refused() -> None:
     assert not a.established and a.peer is None
 
 
+def payload(key: bytes, signature: bytes) -> bytes:
+    """NoiseHandshakePayload{identity_key, identity_sig}."""
+    message = package().NoiseHandshakePayload(identity_key=key, identity_sig=signature)
+    return message.SerializeToString()
+
+
 class Liar(Noise):
     """Says another's public key, with its own signature."""
 
     def _payload(self, static_key: bytes) -> bytes:
         signature = self._identity.sign_for_libp2p(b"noise-libp2p-static-key:" + static_key)
-        return bytes_field(1, b"\x08\x01\x12\x20" + B.public_key) + bytes_field(2, signature)
+        return payload(b"\x08\x01\x12\x20" + B.public_key, signature)
 
 
 class Replayer(Noise):
@@ -117,10 +121,10 @@ def test_a_key_that_is_not_its_own_is_refused(kind: type[Noise]) -> None:
         shake(a, b)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x0a", bytes_field(1, b"k"), bytes_field(2, b"s")])
-def test_a_payload_without_a_proof_is_refused(payload: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x01k", b"\x12\x01s"])
+def test_a_payload_without_a_proof_is_refused(data: bytes) -> None:
     a, b = pair()
-    a._payload = lambda static_key: payload  # type: ignore[method-assign]
+    a._payload = lambda static_key: data  # type: ignore[method-assign]
     with pytest.raises(Fault):
         shake(a, b)
 
@@ -171,19 +175,19 @@ def test_keys_of_other_kinds_are_refused_before_a_signature_is_verified(
     keys = rsa.create_new_key_pair(2048) if kind == "rsa" else secp256k1.create_new_key_pair()
     a, b = pair()
 
-    def payload(static_key: bytes) -> bytes:
+    def signed(static_key: bytes) -> bytes:
         signature = keys.private_key.sign(b"noise-libp2p-static-key:" + static_key)
-        return bytes_field(1, keys.public_key.serialize()) + bytes_field(2, signature)
+        return payload(keys.public_key.serialize(), signature)
 
-    a._payload = payload  # type: ignore[method-assign]
+    a._payload = signed  # type: ignore[method-assign]
     verified = list[bytes]()
-    real = identity.verify_raw
+    real = package().Ed25519PublicKey.verify
 
-    def verify(key: bytes, data: bytes, signature: bytes) -> bool:
-        verified.append(key)
-        return real(key, data, signature)
+    def verify(key: Any, data: bytes, signature: bytes) -> bool:
+        verified.append(key.to_bytes())
+        return bool(real(key, data, signature))
 
-    monkeypatch.setattr(certificate, "verify_raw", verify)
+    monkeypatch.setattr(package().Ed25519PublicKey, "verify", verify)
     with pytest.raises(Fault, match="bad-identity"):
         shake(a, b)
     assert verified == [B.public_key], "its own is verified, the other's is not"

@@ -1,8 +1,10 @@
 """All connections of a port, under attack and by themselves."""
 
+import gc
 from contextlib import suppress
 from functools import partial
 from random import Random
+from weakref import ref
 
 import pytest
 import trio
@@ -41,6 +43,27 @@ async def test_many_connections_between_two_ports(world: World) -> None:
             assert not node.port.connections._by_cid
             assert node.port.connections.gate.half_open.count == 0
             assert node.port.connections._extra.left == UdpLimits().extra_bytes
+
+
+async def test_an_ended_connection_is_freed_at_once(world: World) -> None:
+    """It has too many objects to wait for a full garbage collection."""
+    async with running(*pair(world)) as (a, b):
+        near, far = await joined(a, b)
+        unanswered = trio.CancelScope()
+        with unanswered, suppress(OSError, trio.TooSlowError):
+            await a.dial(("11.0.99.99", 4001), timeout=0.5)
+        ends = [ref(each.connection) for node in (a, b) for each in node.port.connections._entries]
+        assert len(ends) >= 2
+        gc.collect()
+        gc.disable()
+        try:
+            near.close()
+            far.close()
+            await trio.sleep(30)
+            del near, far
+            assert [each() for each in ends] == [None] * len(ends)
+        finally:
+            gc.enable()
 
 
 async def test_garbage_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""Port mapping: asks the router to forward ports by NAT-PMP, PCP or UPnP, and renews the leases."""
+"""Port mapping: asks the router to forward ports by PCP, NAT-PMP or UPnP, and renews the leases."""

@@ -1,4 +1,7 @@
-"""HTTP/1.1 with a home router: one request, one bounded response, parsed by h11."""
+"""HTTP/1.1 with a home router, without I/O.
+
+Encodes one request, and parses one response of bounded size with h11.
+"""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +22,10 @@ _HEAD_TOO_LARGE: Final = 431
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """`http` with an IPv4 address; names are not looked up for a stranger."""
+    """URL of the scheme `http`. Its host is an IPv4 address.
+
+    Host names are not accepted: a stranger must not make this node look up a name.
+    """
 
     address: str
     port: int
@@ -27,7 +33,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url | None:
-    """None for what is no absolute http URL with an IPv4 address."""
+    """Parse an absolute `http` URL. Return None if it is malformed or has no IPv4 address."""
     found = _URL.fullmatch(text) if len(text) <= URL_LETTERS else None
     if found is None:
         return None
@@ -40,8 +46,11 @@ def parse_url(text: str) -> Url | None:
 
 
 def resolve_url(text: str, base: Url) -> Url | None:
-    """A reference inside a document that was read at `base` (RFC 3986, section 5, as far as
-    routers use it)."""
+    """Resolve a URL reference in a document that was read from `base` (RFC 3986, section 5).
+
+    Supports absolute URLs, absolute paths and relative paths, as routers use them. Returns None for
+    everything else.
+    """
     if "://" in text:
         return parse_url(text)
     if len(text) > URL_LETTERS or not _PATH.fullmatch(text) or text.startswith("//"):
@@ -52,7 +61,11 @@ def resolve_url(text: str, base: Url) -> Url | None:
 
 
 def encode_request(url: Url, fields: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A GET, or a POST where there is a body; the connection ends with its answer."""
+    """Encode a POST request if there is a body, else a GET request.
+
+    The request asks the server to close the connection after its response. `fields` are additional
+    header fields.
+    """
     lines = [
         f"{'POST' if body else 'GET'} {url.path} HTTP/1.1",
         f"Host: {url.address}:{url.port}",
@@ -66,12 +79,14 @@ def encode_request(url: Url, fields: Mapping[str, str], body: bytes = b"") -> by
 
 @dataclass(frozen=True, slots=True)
 class Response:
+    """An HTTP response."""
+
     status: int
     body: bytes
 
 
 class Bad(StrEnum):
-    """Why there is no response."""
+    """Reason why there is no valid response, in words for the user."""
 
     UNREACHABLE = "it cannot be reached"
     LATE = "it took too long"
@@ -81,19 +96,23 @@ class Bad(StrEnum):
 
 
 class ResponseReader:
-    """Parser of one response. h11 bounds its head by `HEAD_BYTES`; the body is bounded here."""
+    """Parser of one response, at most `HEAD_BYTES` of head and `BODY_BYTES` of body."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
-        # h11 reads a response only after a request; the bytes of ours come from `encode_request`.
+        # h11 parses a response only after a request. It does not encode ours (see
+        # `encode_request`).
         self._http.send(h11.Request(method="GET", target="/", headers=[("Host", "router")]))
         self._http.send(h11.EndOfMessage())
         self._status = 0
         self._body = bytearray()
 
     def feed(self, data: bytes) -> Response | Bad | None:
-        """Take bytes of the response; return it or its fault as soon as either is known."""
-        if not data:  # to h11 it would be the end
+        """Parse further bytes of the response.
+
+        Returns the response once it is complete, or the reason if it is invalid, else None.
+        """
+        if not data:  # h11 would interpret this as the end of the connection
             return None
         try:
             self._http.receive_data(data)
@@ -102,7 +121,7 @@ class ResponseReader:
             return Bad.TOO_LARGE if error.error_status_hint == _HEAD_TOO_LARGE else Bad.MALFORMED
 
     def end(self) -> Response | Bad:
-        """Return the response, or its fault, at the end of the connection."""
+        """Process the end of the connection. Return the response, or why there is none."""
         try:
             self._http.receive_data(b"")
             return self._read() or Bad.CUT_OFF
@@ -110,6 +129,7 @@ class ResponseReader:
             return Bad.CUT_OFF
 
     def _read(self) -> Response | Bad | None:
+        """Process what h11 has parsed. Raises h11.RemoteProtocolError if it is malformed."""
         while True:
             event = self._http.next_event()
             if isinstance(event, h11.Response):

@@ -1,5 +1,8 @@
-"""Documents of UPnP's Internet Gateway Device: its description and its actions
-(WANIPConnection:1 and :2, WANPPPConnection:1). No I/O."""
+"""Encoding of a UPnP Internet Gateway Device's description and actions. No I/O.
+
+Supports the services WANIPConnection:1, WANIPConnection:2 and WANPPPConnection:1. "UDA" is the UPnP
+Device Architecture.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +15,11 @@ from .xmltree import Element, parse
 
 _URN: Final = "urn:schemas-upnp-org:service:"
 KINDS: Final = (_URN + "WANIPConnection:2", _URN + "WANIPConnection:1", _URN + "WANPPPConnection:1")
-"""Services that map ports, the best first."""
+"""Types of services that map ports, the best first."""
 _ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"
-_VALUE_LETTERS: Final = 256
+_VALUE_LETTERS: Final = 256  # longest value of a result, in characters
 
-# Error codes of WANIPConnection:2, section 2.5, and of UPnP's control (UDA 1.1, section 3.2.2).
+# Error codes of actions (WANIPConnection:2, section 2.5; UDA 1.1, section 3.2.2).
 INVALID_ACTION: Final = 401
 INVALID_ARGS: Final = 402
 OPTIONAL_ACTION: Final = 602
@@ -27,6 +30,7 @@ ONLY_PERMANENT: Final = 725
 NO_PORTS: Final = 728
 OTHER_CONFLICT: Final = 729
 
+# Words for the user, to follow the name of the protocol.
 WORDS: Final = {
     INVALID_ACTION: "does not know the request",
     INVALID_ARGS: "does not take such a request",
@@ -42,33 +46,34 @@ WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One service of a gateway, and the URL for its actions."""
+    """A service of a gateway."""
 
-    kind: str
-    control: Url
+    kind: str  # one of `KINDS`
+    control: Url  # to which actions are sent
 
     @property
     def any_port(self) -> bool:
-        """Whether the gateway can choose a port itself (AddAnyPortMapping)."""
+        """Whether the service has the action AddAnyPortMapping, with which it chooses the port."""
         return self.kind == KINDS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A refusal of an action; `code` is one of the codes above, 0 if there was none."""
+    """A gateway's refusal of an action."""
 
-    code: int
+    code: int  # one of the codes above, or another one; 0 if the gateway stated none
 
     @property
     def words(self) -> str:
-        """The reason for the user, in our words: none of the gateway's own text is in it."""
+        """The reason for the refusal, for the user, in our own words."""
         return WORDS.get(self.code, f"refused with code {self.code}")
 
 
 def decode_description(body: bytes, base: Url) -> list[Service]:
-    """Return the services that map ports, the best first, at most `LOCATIONS`.
+    """Decode a device description. Return its services that map ports, the best first.
 
-    Leave out services at another address than the description's own.
+    There are at most `LOCATIONS` of them. `base` is the URL of the description. Services at another
+    IP address than the description are left out.
     """
     root = parse(body)
     if root is None:
@@ -81,6 +86,7 @@ def decode_description(body: bytes, base: Url) -> list[Service]:
 
 
 def _service(element: Element, base: Url) -> Service | None:
+    """Decode one element `service`. Return None if the service does not map ports."""
     kind, control = element.value("serviceType"), element.value("controlURL")
     url = resolve_url(control, base) if kind in KINDS else None
     return Service(kind, url) if url is not None else None
@@ -89,7 +95,7 @@ def _service(element: Element, base: Url) -> Service | None:
 def encode_action(
     service: Service, name: str, arguments: Mapping[str, str]
 ) -> tuple[dict[str, str], bytes]:
-    """Return header fields and body of a SOAP request (UDA 1.1, section 3.1.1)."""
+    """Encode an action as a SOAP request (UDA 1.1, section 3.1.1). Return (header fields, body)."""
     inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in arguments.items())
     body = (
         f'<?xml version="1.0"?>\r\n<s:Envelope xmlns:s="{_ENVELOPE}" '
@@ -104,7 +110,10 @@ def encode_action(
 
 
 def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
-    """Return the results of an action by name, or its fault; cut values to 256 characters."""
+    """Decode the response to an action. Return its results by name, or the refusal.
+
+    Values are truncated to 256 characters.
+    """
     root = parse(response.body)
     if root is None:
         return Fault(0)
@@ -118,6 +127,6 @@ def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
 
 
 def number(text: str, most: int) -> int:
-    """Parse a decimal number from the gateway; return 0 if it is invalid or above `most`."""
+    """Parse a decimal number from the gateway. Return 0 if it is invalid or above `most`."""
     good = text.isascii() and text.isdecimal() and len(text) <= 10
     return int(text) if good and int(text) <= most else 0

@@ -1,4 +1,7 @@
-"""UPnP client for one gateway: search, description and actions, with bounded time and memory."""
+"""Client of UPnP port mapping at one gateway: finds its service, and calls the service's actions.
+
+The time and the memory that it uses are bounded.
+"""
 
 import math
 from collections.abc import Mapping
@@ -34,10 +37,14 @@ from .mapping import (
 _READ_BYTES = 16 * 1024
 _DESCRIPTION = "shoal"
 _RETRY_FAULTS = (igd.CONFLICT, igd.OTHER_CONFLICT)
+"""Faults after which another outer port may be granted."""
 
 
 class IgdClient:
-    """A client of the gateway's UPnP service. It connects to the gateway's own address only."""
+    """Client of the gateway's UPnP service.
+
+    It implements `mapping.Client`, and never connects to another address than the gateway's.
+    """
 
     name = "upnp"
 
@@ -46,14 +53,14 @@ class IgdClient:
         self._gateway = gateway
         self._own = own
         self._lease_s = lease_s
-        self._endless = False  # the gateway accepts only leases without an end
-        self._service: Service | None = None
-        self._address: str | None = None
+        self._endless = False  # whether the gateway accepts only mappings without an end
+        self._service: Service | None = None  # the service that `probe` has chosen
+        self._address: str | None = None  # the outer address that was reported last
 
     # Discovery.
 
     async def probe(self) -> Answer:
-        """Search, read descriptions, and choose the first service that has an outer address."""
+        """Search for the gateway's service, and choose the first that has an outer address."""
         self._service, words = None, SILENT.words
         try:
             locations = await self._search()
@@ -72,7 +79,7 @@ class IgdClient:
         return Answer(False, words)
 
     async def _try(self, service: Service) -> str:
-        """Choose the service if it has a usable outer address; return words for the user."""
+        """Choose a service if it has a usable outer address. Return the result for the user."""
         found = await self._act(service, "GetExternalIPAddress", {})
         if isinstance(found, Refused):
             return found.words
@@ -84,7 +91,10 @@ class IgdClient:
         return "answers"
 
     async def _search(self) -> list[Url]:
-        """Return URLs of the gateway's descriptions; stop early when one is found."""
+        """Search for the gateway's device descriptions, and return their URLs.
+
+        Ends early once a search has had a reply.
+        """
         group = Group(ssdp.GROUP[0], self._own)
         socket = await self._host.datagrams(self._own, 0, group=group)
         found: dict[Url, None] = {}
@@ -103,7 +113,10 @@ class IgdClient:
         return list(found)
 
     async def _collect(self, socket: Datagrams, found: dict[Url, None]) -> None:
-        """Receive until a reply has arrived, and 0.1 s longer for further locations."""
+        """Receive replies to a search, and add the URLs to `found`.
+
+        Waits for the first reply, and then another 0.1 s for further ones.
+        """
         while not found:
             await self._hear(socket, found)
         with trio.move_on_after(0.1):
@@ -111,6 +124,7 @@ class IgdClient:
                 await self._hear(socket, found)
 
     async def _hear(self, socket: Datagrams, found: dict[Url, None]) -> None:
+        """Receive datagrams once, and add the URLs in the gateway's replies to `found`."""
         for data, source in await socket.receive():
             url = ssdp.decode_answer(data, self._gateway) if source[0] == self._gateway else None
             if url is not None and len(found) < LOCATIONS:
@@ -148,8 +162,10 @@ class IgdClient:
         return Refused(words)
 
     async def _add_any(self, proto: Proto, inside: int, wish: int) -> Granted | Refused | None:
-        """Map by AddAnyPortMapping (WANIPConnection:2, section 2.5.17); return None if the gateway
-        does not know the action."""
+        """Map a port with the action AddAnyPortMapping (WANIPConnection:2, section 2.5.17).
+
+        Returns None if the gateway does not know the action.
+        """
         found = await self._add("AddAnyPortMapping", proto, inside, wish)
         if isinstance(found, Refused):
             return found
@@ -162,7 +178,10 @@ class IgdClient:
     async def _add(
         self, action: str, proto: Proto, inside: int, port: int
     ) -> dict[str, str] | Fault | Refused:
-        """Add a mapping with a lease, or without an end if the gateway accepts nothing else."""
+        """Call an action that adds a mapping with a lease, and return its result.
+
+        If the gateway accepts only mappings without an end, adds such a mapping.
+        """
         while True:
             lease = 0 if self._endless else self._lease_s
             found = await self._call(
@@ -182,7 +201,10 @@ class IgdClient:
             self._endless = True
 
     async def _granted(self, proto: Proto, inside: int, port: int) -> Granted:
-        """Read the lease from the router's entry: routers shorten leases without saying so."""
+        """Return a mapping that was just added, with its real lease.
+
+        The lease is read from the gateway's entry, because some routers shorten it without notice.
+        """
         if self._endless:
             return Granted(proto, inside, port, math.inf)
         entry = await self._entry(proto, port)
@@ -194,7 +216,7 @@ class IgdClient:
         return Granted(proto, inside, port, lease_of(told or self._lease_s, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """Remove the mapping, unless another computer has the port by now."""
+        """Remove a mapping, unless another computer has the outer port by now."""
         if await self._is_others(granted.proto, granted.port):
             return
         await self._call("DeletePortMapping", _key(granted.proto, granted.port))
@@ -210,7 +232,7 @@ class IgdClient:
             entry = await self._entry(granted.proto, granted.port)
             if isinstance(entry, Refused):
                 return Health.SILENT
-            if isinstance(entry, Fault):  # some routers do not know the action
+            if isinstance(entry, Fault):  # other codes: some routers do not know the action
                 if entry.code == igd.NO_SUCH_ENTRY:
                     return Health.LOST
             elif not self._is_mine(entry, granted.inside):
@@ -218,19 +240,24 @@ class IgdClient:
         return Health.GOOD
 
     async def _is_others(self, proto: Proto, port: int) -> bool:
-        """Return whether another computer has the port: some routers would take the port from that
-        computer and give it to us."""
+        """Return whether an outer port is mapped to another computer.
+
+        Some routers would take it from that computer, and map it to us.
+        """
         entry = await self._entry(proto, port)
         return isinstance(entry, dict) and entry.get("NewInternalClient", "") != self._own
 
     def _is_mine(self, entry: Mapping[str, str], inside: int) -> bool:
+        """Return whether the gateway's entry of a mapping leads to our port `inside`."""
         port = igd.number(entry.get("NewInternalPort", ""), 65535)
         return entry.get("NewInternalClient", "") == self._own and port == inside
 
     async def _entry(self, proto: Proto, port: int) -> dict[str, str] | Fault | Refused:
+        """Return the gateway's entry of the mapping at an outer port."""
         return await self._call("GetSpecificPortMappingEntry", _key(proto, port))
 
     def _random_ports(self) -> list[int]:
+        """Return random outer ports to try if the wished one is taken."""
         low, high = RANDOM_PORTS
         drawn = self._host.entropy(2 * PORT_TRIES)
         numbers = [int.from_bytes(drawn[at : at + 2]) for at in range(0, len(drawn), 2)]
@@ -241,11 +268,17 @@ class IgdClient:
     async def _call(
         self, name: str, arguments: Mapping[str, str]
     ) -> dict[str, str] | Fault | Refused:
+        """Call an action of the chosen service. See `_act` for the result."""
         return await self._act(self._service, name, arguments) if self._service else SILENT
 
     async def _act(
         self, service: Service, name: str, arguments: Mapping[str, str]
     ) -> dict[str, str] | Fault | Refused:
+        """Call an action of a service.
+
+        Returns its results by name, a Fault if the gateway refuses the action, or Refused if there
+        is no valid response.
+        """
         fields, body = igd.encode_action(service, name, arguments)
         answer = await self._fetch(service.control, fields, body)
         if isinstance(answer, Bad):
@@ -253,7 +286,7 @@ class IgdClient:
         return igd.decode_result(name, answer)
 
     async def _fetch(self, url: Url, fields: Mapping[str, str], body: bytes) -> Response | Bad:
-        """Send one request on its own connection; return the response or what went wrong."""
+        """Send one HTTP request on a new connection. Return the response, or why there is none."""
         if url.address != self._gateway:
             return Bad.MALFORMED
         with trio.move_on_after(HTTP_S):
@@ -271,10 +304,14 @@ class IgdClient:
 
 
 _NO_LEASES = (igd.ONLY_PERMANENT, igd.INVALID_ARGS)
+"""Faults with which a gateway refuses a mapping because of its lease."""
 
 
 async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad:
-    """Send a request and read the response. Raises trio.BrokenResourceError."""
+    """Send a request and read the response.
+
+    Raises trio.BrokenResourceError if the connection breaks.
+    """
     await stream.send_all(request)
     reader = ResponseReader()
     while data := await stream.receive_some(_READ_BYTES):
@@ -285,7 +322,7 @@ async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad
 
 
 def _key(proto: Proto, port: int) -> dict[str, str]:
-    """Return the arguments that identify a mapping, in the order of the service's description."""
+    """Return the arguments that identify a mapping, in the order that the service requires."""
     return {
         "NewRemoteHost": "",
         "NewExternalPort": str(port),

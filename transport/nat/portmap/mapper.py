@@ -1,4 +1,4 @@
-"""The port mapper: keeps router ports mapped to this node with whichever protocol works."""
+"""Port mapper: has the router forward ports to this node, by whichever protocol works."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -28,56 +28,64 @@ from .pcp import NONCE_BYTES
 from .portcontrol import PcpClient, PmpClient, PortControl
 
 PROTOCOLS: Final = ("pcp", "nat-pmp", "upnp")
-"""Protocols, the best first: if two work at the same time, the earlier one is used."""
+"""Protocols, the best first. If several work, the first of them in this order is used."""
 
 _NO_ADDRESS = Refused("maps ports, but tells no outer address")
 
 OnChange = Callable[[Mapping | None], None]
+"""Receives the new mapping, or None if the mapping is lost."""
 
 
 class Place(NamedTuple):
-    """A gateway and our own address on its network."""
+    """A gateway, and this computer's address in its network."""
 
-    gateway: str
-    own: str
+    gateway: str  # IP address
+    own: str  # IP address
 
 
 _MISHAP = "the answer of the router has triggered a bug of this node"
 
 
 class _Held:
-    """The mappings that one client was granted, and when."""
+    """The mappings that a gateway has granted to one client, at the time `since`.
+
+    `address` is the gateway's outer IP address.
+    """
 
     def __init__(self, client: Client, granted: list[Granted], address: str, now: float) -> None:
         self.client = client
         self.granted = granted
         self.address = address
         self.since = now
-        self.asked: Granted | None = None  # a request without a reply so far
+        self.asked: Granted | None = None  # a requested mapping without a reply so far
 
     @property
     def lease(self) -> float:
-        """The shortest lease, in seconds."""
+        """The shortest lease of the mappings, in seconds."""
         return min(item.seconds for item in self.granted)
 
     @property
     def renew_at(self) -> float:
+        """When to renew the mappings, in seconds on the host's clock."""
         return self.since + max(self.lease / 2, RENEW_LEAST_S)
 
     @property
     def expires(self) -> float:
+        """When the first mapping ends, in seconds on the host's clock."""
         return self.since + self.lease
 
     def port(self, proto: Proto) -> int:
+        """Return the outer port for a transport protocol, or 0 if none is mapped."""
         return next((item.port for item in self.granted if item.proto is proto), 0)
 
 
 class PortMapper:
-    """Maps a TCP and a UDP port, at one outer number where possible.
+    """Client that maps a TCP and a UDP port at the router, with the same number if possible.
 
-    `key` (bytes) is this node's secret and stays the same over restarts: PCP nonces are derived
-    from it, so that a node that was killed can take over its own mapping. `protocols` is the subset
-    of `PROTOCOLS` to use.
+    `mapping` is the current mapping, or None. `outcome` has the findings for the user. `key` is a
+    secret of this node that stays the same after a restart. The nonces of PCP are derived from it,
+    so that a node that was killed can take over its own mappings. If `key` is empty, a random one
+    is used. `protocols` is the subset of `PROTOCOLS` to use.
     """
 
     def __init__(
@@ -97,16 +105,16 @@ class PortMapper:
         self._limits = limits or PortmapLimits()
         self._protocols = [name for name in PROTOCOLS if name in protocols]
         self._listeners: list[OnChange] = []
-        self._ports: dict[Proto, int] = {}
-        self._wake = trio.Event()
-        self._moved = False
+        self._ports: dict[Proto, int] = {}  # our ports to map
+        self._wake = trio.Event()  # set by `refresh`
+        self._moved = False  # whether the gateway or our own address has changed
 
     def on_change(self, callback: OnChange) -> None:
-        """Call `callback` when the mapped address or ports change; with None for no mapping."""
+        """Register a callback that is called when the mapped address or ports change."""
         self._listeners.append(callback)
 
     def refresh(self) -> None:
-        """Renew the mapping soon: for callers that have a reason to believe that it changed."""
+        """Renew the mapping soon. Call this if there is a reason to believe that it has changed."""
         self._wake.set()
 
     async def run(
@@ -116,7 +124,7 @@ class PortMapper:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Keep both ports mapped until cancelled; a port of 0 is not mapped."""
+        """Map both ports, and renew their mappings, until cancelled. A port of 0 is not mapped."""
         wanted = {Proto.TCP: tcp_port, Proto.UDP: udp_port}
         self._ports = {proto: port for proto, port in wanted.items() if port}
         task_status.started()
@@ -135,7 +143,7 @@ class PortMapper:
     # The gateway and our own address.
 
     def _look(self) -> Place | str:
-        """Return the gateway to use, or the reason why there is none."""
+        """Return the gateway to use, or the reason why there is none as a sentence for the user."""
         gateway = next((each for each in self._host.default_gateways() if ":" not in each), None)
         if gateway is None:
             return "no router leads out of this network, so no port can be mapped"
@@ -147,6 +155,7 @@ class PortMapper:
         return Place(gateway, own)
 
     def _own_address(self, gateway: str) -> str | None:
+        """Return this computer's IPv4 address in the network of a gateway, or None."""
         for item in self._host.interfaces():
             if ":" in item.address or item.address == gateway:
                 continue
@@ -155,7 +164,7 @@ class PortMapper:
         return None
 
     async def _stay(self, place: Place) -> None:
-        """Work with one gateway until the gateway or our own address changes."""
+        """Map the ports at one gateway, until the default gateway or our own address changes."""
         self.outcome = Outcome(*place)
         self._moved = False
         async with trio.open_nursery() as nursery:
@@ -172,12 +181,14 @@ class PortMapper:
                 self._set(None)
 
     async def _watch(self, place: Place, scope: trio.CancelScope) -> None:
+        """Wait until the default gateway or our own address changes, then cancel `scope`."""
         while self._look() == place:  # noqa: ASYNC110
             await trio.sleep(self._limits.look_s)
         self._moved = True
         scope.cancel()
 
     async def _work(self, clients: list[Client]) -> None:
+        """Get mappings, renew them until they are lost, and begin again, until cancelled."""
         pause, longest = RETRY_S
         while True:
             held = await self._acquire(clients)
@@ -189,6 +200,7 @@ class PortMapper:
                 pause = min(2 * pause, longest)
 
     def _clients(self, control: PortControl) -> list[Client]:
+        """Return a client of each protocol to use, the best first."""
         lease_s = self._limits.lease_s
         made: dict[str, Client] = {
             "pcp": PcpClient(
@@ -200,13 +212,17 @@ class PortMapper:
         return [made[name] for name in self._protocols]
 
     def _nonce(self, control: PortControl, proto: Proto, port: int) -> bytes:
+        """Derive the nonce of a PCP mapping from `key`. It is the same after a restart."""
         named = f"shoal/pcp/1 {control.gateway} {control.own} {proto} {port}".encode()
         return hashlib.blake2s(named, key=self._key[:32], digest_size=NONCE_BYTES).digest()
 
     # Getting a mapping.
 
     async def _acquire(self, clients: list[Client]) -> _Held | None:
-        """Probe all protocols at once and keep the mappings of the first that works."""
+        """Probe all protocols concurrently. Return the mappings of the first that grants any.
+
+        Returns None if no protocol does. The result of each protocol is stored in `outcome`.
+        """
         kept: list[_Held] = []
         turn, done = trio.Lock(), False
         try:
@@ -220,6 +236,11 @@ class PortMapper:
         return kept[0] if kept else None
 
     async def _try(self, client: Client, rank: int, turn: trio.Lock, kept: list[_Held]) -> None:
+        """Probe one protocol. If it works, map the ports, unless another one has done so.
+
+        A protocol of higher `rank` (a worse one) waits longer before it maps. `turn` lets only one
+        client map at a time. The granted mappings are appended to `kept`.
+        """
         answers = self.outcome.answers
         answer = await client.probe()
         answers[client.name] = answer.words
@@ -241,9 +262,11 @@ class PortMapper:
     async def _map_all(
         self, client: Client, wishes: dict[Proto, int], *, align: bool
     ) -> _Held | Refused:
-        """Map all ports: at the outer ports `wishes`, or else both at one number, if possible.
+        """Map all ports, and return the granted mappings, or the refusal if none is usable.
 
-        Without `wishes` this is the first attempt: if it fails, remove what was mapped so far.
+        `wishes` are the outer ports to have if possible; it is empty at the first attempt. If
+        `align` is True, tries to get the same outer port number for TCP and UDP. If a first attempt
+        fails, mappings that it was granted are removed.
         """
         held = _Held(client, [], "", self._host.now())
         refused: Refused | None = None
@@ -270,7 +293,11 @@ class PortMapper:
         return refused or held
 
     async def _align(self, client: Client, granted: list[Granted]) -> None:
-        """Move one port to the other's number, then the other one, at most `ALIGN_TRIES` times."""
+        """Try to give both mappings the same outer port, and update `granted`.
+
+        Moves the mappings in turn, each to the outer port of the other one, at most `ALIGN_TRIES`
+        times. A mapping that the gateway refuses to create again is dropped.
+        """
         for attempt in range(ALIGN_TRIES):
             if granted[0].port == granted[1].port:
                 return
@@ -282,10 +309,13 @@ class PortMapper:
                 return
             granted[attempt % 2] = found
 
-    # Keeping the mapping.
+    # Renewing the mapping.
 
     async def _hold(self, held: _Held) -> None:
-        """Renew the mappings until the gateway refuses or no longer replies."""
+        """Renew the mappings until they are lost, and publish the loss.
+
+        If this is cancelled, the mappings are removed at the gateway.
+        """
         done = False
         try:
             await self._keep(held)
@@ -296,6 +326,7 @@ class PortMapper:
                 await self._remove(held)
 
     async def _keep(self, held: _Held) -> None:
+        """Check and renew the mappings until the gateway drops them or no longer replies."""
         silent = 0
         look_at = held.since + self._limits.check_s
         while silent < SILENT_LOOKS and self._host.now() < held.expires:
@@ -312,7 +343,7 @@ class PortMapper:
             look_at = self._host.now() + (SILENT_S if silent else self._limits.check_s)
 
     async def _renew(self, held: _Held) -> Health:
-        """Renew all mappings; the outer address and ports may change by this."""
+        """Renew all mappings, and update `held`. The outer address and ports may change."""
         wishes = {item.proto: item.port for item in held.granted}
         align = len(set(wishes.values())) == 1
         found = await self._map_all(held.client, wishes, align=align)
@@ -323,8 +354,11 @@ class PortMapper:
         return Health.GOOD
 
     async def _remove(self, held: _Held) -> None:
-        """Remove the mappings, within `end_s` seconds, also when cancelled. After a move to another
-        network the old gateway cannot be reached any more, so nothing is sent."""
+        """Ask the gateway to remove the mappings, for at most `end_s` seconds, even when cancelled.
+
+        If this computer has moved to another network, nothing is sent, because the old gateway can
+        no longer be reached.
+        """
         if self._moved:
             return
         with trio.move_on_after(self._limits.end_s, shield=True):
@@ -333,9 +367,9 @@ class PortMapper:
                     nursery.start_soon(held.client.unmap, item)
 
     async def _wait(self, until: float) -> bool:
-        """Wait until the time `until`, or until `refresh` is called, at least `HUSH_S` seconds.
+        """Wait until the time `until`. Return whether a call of `refresh` has ended the wait.
 
-        Return whether `refresh` ended the wait.
+        Such a call ends the wait only after `HUSH_S` seconds.
         """
         hush = min(until, self._host.now() + HUSH_S)
         await trio.sleep_until(hush)
@@ -346,9 +380,14 @@ class PortMapper:
         return not scope.cancelled_caught
 
     def _fraction(self) -> float:
+        """Return a random number from 0 to 1."""
         return int.from_bytes(self._host.entropy(4)) / 2**32
 
     def _set(self, held: _Held | None) -> None:
+        """Publish `held` as the current mapping; None means that there is no mapping.
+
+        Calls the listeners if the address, the ports, the protocol or the gateway have changed.
+        """
         before, self.mapping = self.mapping, None
         if held is not None:
             tcp, udp = held.port(Proto.TCP), held.port(Proto.UDP)

@@ -1,4 +1,4 @@
-"""Types of port mapping: protocol, granted port, refusal, mapping."""
+"""Types that all parts of port mapping share, and the interface of its clients."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,11 +20,11 @@ NUMBERS: Final = {Proto.TCP: 6, Proto.UDP: 17}
 
 
 class Scope(StrEnum):
-    """The part of the Internet from which an IPv4 address can be reached."""
+    """Range from which an IPv4 address can be reached."""
 
-    PUBLIC = "public"
-    CARRIER = "carrier"  # 100.64.0.0/10: behind a carrier's NAT (RFC 6598)
-    PRIVATE = "private"  # RFC 1918, RFC 3927: behind another home router
+    PUBLIC = "public"  # from everywhere
+    CARRIER = "carrier"  # 100.64.0.0/10: only from behind the same carrier's NAT (RFC 6598)
+    PRIVATE = "private"  # RFC 1918, RFC 3927: only from behind the same router
     NOWHERE = "nowhere"  # cannot be a gateway's outer address
 
 
@@ -35,7 +35,7 @@ _NOWHERE: Final = tuple(map(IPv4Network, ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0
 
 
 def scope_of(address: str) -> Scope:
-    """Return the scope of an address in text form; NOWHERE for anything but an IPv4 address."""
+    """Return the scope of an address given as text. It is NOWHERE for all but IPv4 addresses."""
     try:
         found = IPv4Address(address)
     except ValueError:
@@ -49,98 +49,102 @@ def scope_of(address: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """One outer port that leads to us. `seconds` is its lease from now, infinite without an end."""
+    """A granted mapping of one outer port to a port of ours."""
 
     proto: Proto
-    inside: int
-    port: int
-    seconds: float
+    inside: int  # our port
+    port: int  # the outer port
+    seconds: float  # the lease from now on; infinite if the mapping has no end
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A gateway's refusal, in our words. `silent` means that there was no reply at all."""
+    """A gateway's refusal."""
 
-    words: str
-    silent: bool = False
+    words: str  # the reason for the user, in our own words
+    silent: bool = False  # whether there was no usable reply at all
 
 
 SILENT: Final = Refused("no answer", silent=True)
 
 
 class Health(StrEnum):
-    """The result of a check of a mapping."""
+    """Result of checking that the gateway still has a mapping."""
 
     GOOD = "good"
-    LOST = "lost"  # the gateway dropped it, or has another outer address
-    SILENT = "silent"
+    LOST = "lost"  # the gateway has dropped it, or has another outer address
+    SILENT = "silent"  # the gateway has not replied
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of the first probe of a protocol; `words` is text for the user."""
+    """Result of probing a gateway for a protocol."""
 
     works: bool
-    words: str
+    words: str  # the result for the user, to follow the name of the protocol
 
 
 class Client(Protocol):
-    """A client of one protocol for one gateway."""
+    """Client of one port mapping protocol and one gateway."""
 
     @property
     def name(self) -> str:
-        """`pcp`, `nat-pmp` or `upnp`."""
+        """The protocol: `pcp`, `nat-pmp` or `upnp`."""
         ...
 
     async def probe(self) -> Answer:
-        """Find out whether the gateway speaks the protocol; change nothing there."""
+        """Find out whether the gateway supports the protocol, without changing anything there."""
         ...
 
     async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
-        """Make or renew a mapping to our port `inside`, at the outer port `wish` if possible."""
+        """Create or renew a mapping to our port `inside`, at the outer port `wish` if possible."""
         ...
 
     async def unmap(self, granted: Granted) -> None:
-        """Remove a mapping; best effort."""
+        """Ask the gateway to remove a mapping. A failure is not reported."""
         ...
 
     async def address(self) -> str | None:
-        """Return the outer address that the gateway reports; None without a reply."""
+        """Return the outer IP address that the gateway reports; None without a usable one."""
         ...
 
     async def check(self, held: list[Granted]) -> Health:
-        """Check whether the gateway still has the mappings, as far as possible without renewing."""
+        """Check whether the gateway still has the mappings.
+
+        The mappings are not renewed, so the check may miss a loss.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Ports of the gateway's outer `address` that lead to this computer.
+    """Ports of the gateway's outer IP address that lead to this computer.
 
-    A port of 0 is not mapped. `expires` is a time on the host's clock in seconds (`Host.now`),
-    infinite for a mapping without an end. The gateway may report a wrong address: dial-backs by
-    other peers find that out.
+    The gateway may report a wrong address. Dial-backs by peers (`reach/`) detect that.
     """
 
-    address: str
-    tcp_port: int
-    udp_port: int
-    protocol: str
-    expires: float
-    gateway: str
+    address: str  # the gateway's outer IP address
+    tcp_port: int  # outer port for TCP; 0: not mapped
+    udp_port: int  # outer port for UDP; 0: not mapped
+    protocol: str  # `pcp`, `nat-pmp` or `upnp`
+    expires: float  # seconds on the host's clock; infinite if the mapping has no end
+    gateway: str  # the gateway's inner IP address
 
     @property
     def scope(self) -> Scope:
+        """The range from which the outer address can be reached."""
         return scope_of(self.address)
 
     @property
     def double_nat(self) -> bool:
-        """Whether the mapped address is itself behind a NAT, so that only hosts behind that NAT
-        can use the mapping."""
+        """Whether the gateway is itself behind a NAT.
+
+        Only hosts behind that other NAT can then use the mapping.
+        """
         return self.scope is not Scope.PUBLIC
 
     def same_place(self, other: "Mapping | None") -> bool:
-        """Return whether both have the same address, ports, protocol and gateway."""
+        """Return whether `other` has the same address, ports, protocol and gateway."""
         return other is not None and (
             (self.address, self.tcp_port, self.udp_port, self.protocol, self.gateway)
             == (other.address, other.tcp_port, other.udp_port, other.protocol, other.gateway)
@@ -148,5 +152,8 @@ class Mapping:
 
 
 def lease_of(told: float, asked: int) -> float:
-    """Return the lease to rely on, in seconds: at least 1, and never longer than requested."""
+    """Return the lease to rely on, in seconds, if the gateway states a lease of `told` seconds.
+
+    The result is at least 1 s, and at most the requested lease `asked`.
+    """
     return float(min(max(told, 1), asked))

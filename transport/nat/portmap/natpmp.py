@@ -1,4 +1,4 @@
-"""Encoding of NAT-PMP (RFC 6886) for a client. Bytes only, no sockets."""
+"""Encoding of NAT-PMP messages (RFC 6886) for a client. No I/O."""
 
 import struct
 from collections.abc import Mapping
@@ -10,23 +10,24 @@ from typing import Final
 from .mapping import Proto
 
 SLEPT_S: Final = 10.0
+"""Seconds by which the gateway's clock may be ahead of ours before `is_continued` returns False."""
 PORT: Final = 5351
 """UDP port of the gateway for NAT-PMP and PCP."""
 ANNOUNCEMENTS: Final = ("224.0.0.1", 5350)
-"""Multicast group and port of gateways' announcements: they restarted or have another address
-(section 3.2.1)."""
+"""Multicast group and UDP port on which gateways announce that they have restarted or have another
+outer address (RFC 6886, section 3.2.1)."""
 VERSION: Final = 0
-ADDRESS: Final = 0  # opcode
+ADDRESS: Final = 0  # opcode of a request for the outer address
 _OPCODES: Final = {Proto.UDP: 1, Proto.TCP: 2}
 _RESPONSE: Final = 0x80
-_MAP: Final = struct.Struct("!BBHHHI")  # version, opcode, reserved, inside, outside, seconds
+_MAP: Final = struct.Struct("!BBHHHI")  # version, opcode, reserved, inner port, outer port, seconds
 _HEAD: Final = struct.Struct("!BBHI")  # version, opcode, result, epoch
-_MAPPED: Final = struct.Struct("!HHI")  # inside, outside, seconds
+_MAPPED: Final = struct.Struct("!HHI")  # inner port, outer port, seconds
 _PROTOS: Final = {number: proto for proto, number in _OPCODES.items()}
 
 
 class Result(IntEnum):
-    """Result codes (section 3.5)."""
+    """Result codes (RFC 6886, section 3.5)."""
 
     SUCCESS = 0
     UNSUPPORTED_VERSION = 1
@@ -36,6 +37,7 @@ class Result(IntEnum):
     UNSUPPORTED_OPCODE = 5
 
 
+# Words for the user, to follow the name of the protocol. A success without a port is a refusal too.
 WORDS: Final[Mapping[int, str]] = {
     Result.SUCCESS: "says yes, and grants nothing",
     Result.UNSUPPORTED_VERSION: "does not speak this version",
@@ -48,42 +50,46 @@ WORDS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PmpAnswer:
-    """A response. `proto` is None for the outer address; fields that a response lacks are empty."""
+    """A response of the gateway. Fields that it does not have are empty."""
 
-    proto: Proto | None
-    result: int
-    epoch: int
-    address: str = ""
-    inside: int = 0
-    outside: int = 0
-    seconds: int = 0
+    proto: Proto | None  # None if it is about the outer address and not about a mapping
+    result: int  # a `Result`, or an unknown code
+    epoch: int  # seconds since the gateway started or lost its mappings
+    address: str = ""  # the outer address
+    inside: int = 0  # the inner port
+    outside: int = 0  # the outer port
+    seconds: int = 0  # the lease
 
     @property
     def of_deletion(self) -> bool:
-        """Whether it confirms a deletion (section 3.4); nothing waits for such a response."""
+        """Whether this response confirms that a mapping was deleted (RFC 6886, section 3.4).
+
+        No request waits for such a response.
+        """
         return self.proto is not None and not self.result and not self.seconds
 
     @property
     def words(self) -> str:
-        """The refusal for the user, in our words: none of the gateway's own text is in it."""
+        """The reason for a refusal, for the user, in our own words."""
         return WORDS.get(self.result, f"refused with code {self.result}")
 
 
 def encode_address_request() -> bytes:
-    """Encode a request for the outer address (section 3.2)."""
+    """Encode a request for the outer address (RFC 6886, section 3.2)."""
     return bytes((VERSION, ADDRESS))
 
 
 def encode_map(proto: Proto, inside: int, wish: int, seconds: int) -> bytes:
-    """Encode a mapping request (section 3.3).
+    """Encode a request to map the inner port `inside` (RFC 6886, section 3.3).
 
-    `seconds` 0 deletes the mapping (then `wish` is 0, section 3.4).
+    `wish` is the outer port to have if possible, and `seconds` the lease. If both are 0, the
+    mapping is deleted (section 3.4).
     """
     return _MAP.pack(VERSION, _OPCODES[proto], 0, inside, wish, seconds)
 
 
 def decode(data: bytes) -> PmpAnswer | None:
-    """Decode a response or an announcement; return None for everything else."""
+    """Decode a response or an announcement. Return None if `data` is neither."""
     if len(data) < _HEAD.size:
         return None
     version, opcode, result, epoch = _HEAD.unpack_from(data)
@@ -105,7 +111,10 @@ def decode(data: bytes) -> PmpAnswer | None:
 
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
-    """Return whether the gateway's clock continued since it showed `before`, `passed` seconds ago
-    (section 3.6: up to an eighth slower, and 2 s). A clock far ahead of ours means that this
-    computer slept, perhaps for longer than its lease."""
+    """Return whether the gateway's clock shows that its mappings still exist.
+
+    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If the clock is behind by
+    more than an eighth of that time and 2 s (RFC 6886, section 3.6), the gateway has restarted. If
+    the clock is far ahead, this computer was asleep, perhaps for longer than its lease.
+    """
     return passed * 7 / 8 - 2 <= epoch - before <= passed * 9 / 8 + SLEPT_S

@@ -1,4 +1,4 @@
-"""The result of port mapping, in sentences for the user."""
+"""Result of port mapping, as sentences for the user."""
 
 from dataclasses import dataclass, field
 
@@ -16,17 +16,18 @@ _BEHIND = {
 
 @dataclass(slots=True)
 class Outcome:
-    """The findings so far. `answers` maps a protocol (`pcp`, `nat-pmp`, `upnp`) to its reply in our
-    own words; `note` is the reason why no request was sent at all, "" otherwise."""
+    """Findings of the port mapper so far."""
 
-    gateway: str | None = None
-    own: str | None = None
+    gateway: str | None = None  # IP address of the router; None if there is none to ask
+    own: str | None = None  # our own IP address in its network
     answers: dict[str, str] = field(default_factory=dict)
+    """The router's reply for each protocol (`pcp`, `nat-pmp`, `upnp`), in our own words."""
     mapping: Mapping | None = None
     note: str = ""
+    """Why no ports are requested; "" if they are."""
 
     def sentences(self) -> list[str]:
-        """Return sentences for `shoal doctor`: the findings, and what the user could change."""
+        """Return the findings, and what the user could change, as sentences for `shoal doctor`."""
         if self.note:
             return [self.note]
         if self.mapping is None:

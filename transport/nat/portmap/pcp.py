@@ -1,4 +1,4 @@
-"""Encoding of PCP (RFC 6887) for a client. Bytes only, no sockets."""
+"""Encoding of PCP messages (RFC 6887) for a client. No I/O."""
 
 import struct
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ NONCE_BYTES: Final = 12
 _RESPONSE: Final = 0x80
 _REQUEST: Final = struct.Struct("!BBHI16s")  # version, opcode, reserved, lifetime, client
 _REPLY: Final = struct.Struct("!BBBBII12x")  # version, opcode, reserved, result, lifetime, epoch
-_MAP: Final = struct.Struct("!12sB3xHH16s")  # nonce, protocol, inside, outside, address
+_MAP: Final = struct.Struct("!12sB3xHH16s")  # nonce, protocol, inner and outer port, outer IP
 _PROTOS: Final = {number: proto for proto, number in NUMBERS.items()}
 
 
 class Result(IntEnum):
-    """Result codes (section 7.4)."""
+    """Result codes (RFC 6887, section 7.4)."""
 
     SUCCESS = 0
     UNSUPP_VERSION = 1
@@ -40,6 +40,7 @@ class Result(IntEnum):
     EXCESSIVE_REMOTE_PEERS = 13
 
 
+# Words for the user, to follow the name of the protocol. A success without a port is a refusal too.
 WORDS: Final[Mapping[int, str]] = {
     Result.SUCCESS: "says yes, and grants nothing",
     Result.UNSUPP_VERSION: "does not speak this version",
@@ -56,31 +57,34 @@ WORDS: Final[Mapping[int, str]] = {
 class PcpAnswer:
     """A response to ANNOUNCE or MAP. `nonce` and the fields after it are empty for ANNOUNCE."""
 
-    opcode: int
-    result: int
-    seconds: int
-    epoch: int
+    opcode: int  # ANNOUNCE or MAP
+    result: int  # a `Result`, or an unknown code
+    seconds: int  # the lease; for an error, how long the error is expected to last
+    epoch: int  # seconds since the server started or lost its mappings
     nonce: bytes = b""
     proto: Proto | None = None
-    inside: int = 0
-    outside: int = 0
-    address: str = ""
+    inside: int = 0  # the inner port
+    outside: int = 0  # the outer port
+    address: str = ""  # the outer address
 
     @property
     def of_deletion(self) -> bool:
-        """Whether it confirms a deletion (section 15); nothing waits for such a response."""
+        """Whether this response confirms that a mapping was deleted (RFC 6887, section 15).
+
+        No request waits for such a response.
+        """
         return self.opcode == MAP and not self.result and not self.seconds
 
     @property
     def words(self) -> str:
-        """The refusal for the user, in our words: none of the gateway's own text is in it."""
+        """The reason for a refusal, for the user, in our own words."""
         return WORDS.get(self.result, f"refused with code {self.result}")
 
 
 def encode_announce(client: str) -> bytes:
-    """Encode an ANNOUNCE request, to which a working server replies (section 14.1.2).
+    """Encode an ANNOUNCE request, to which a working server replies (RFC 6887, section 14.1.2).
 
-    `client` is our own address.
+    `client` is our own IP address.
     """
     return _REQUEST.pack(VERSION, ANNOUNCE, 0, 0, _packed(client))
 
@@ -88,16 +92,21 @@ def encode_announce(client: str) -> bytes:
 def encode_map(
     client: str, nonce: bytes, proto: Proto, inside: int, wish: int, seconds: int
 ) -> bytes:
-    """Encode a MAP request (section 11.1); `seconds` 0 deletes."""
-    anywhere = bytes(10) + b"\xff\xff" + bytes(4)  # of IPv4, the server chooses
+    """Encode a request to map the inner port `inside` of `client` (RFC 6887, section 11.1).
+
+    `wish` is the outer port to have if possible, and `seconds` the lease. A lease of 0 deletes the
+    mapping.
+    """
+    anywhere = bytes(10) + b"\xff\xff" + bytes(4)  # the server chooses its outer IPv4 address
     body = _MAP.pack(nonce, NUMBERS[proto], inside, wish, anywhere)
     return _REQUEST.pack(VERSION, MAP, 0, seconds, _packed(client)) + body
 
 
 def decode(data: bytes) -> PcpAnswer | None:
-    """Decode a response or an announcement (sections 8.3 and 11.4); return None for anything else.
+    """Decode a response or an announcement (RFC 6887, sections 8.3 and 11.4).
 
-    The caller compares nonce, protocol and inner port of a MAP response with its request.
+    Returns None if `data` is neither. The caller must compare the nonce, the protocol and the inner
+    port of a MAP response with those of its request.
     """
     if not _REPLY.size <= len(data) <= DATAGRAM_BYTES or len(data) % 4:
         return None
@@ -117,8 +126,11 @@ def decode(data: bytes) -> PcpAnswer | None:
 
 
 def is_continued(epoch: int, passed: float, before: int) -> bool:
-    """Return whether the server's clock continued since it showed `before`, `passed` seconds ago
-    (section 8.5)."""
+    """Return whether the server's clock shows that its mappings still exist.
+
+    The clock showed `before` `passed` seconds ago, and shows `epoch` now. If the clock has not
+    advanced like ours, the server has lost its mappings (RFC 6887, section 8.5).
+    """
     if epoch + 1 < before:
         return False
     server = epoch - before
@@ -126,11 +138,12 @@ def is_continued(epoch: int, passed: float, before: int) -> bool:
 
 
 def _packed(address: str) -> bytes:
-    """Encode an address in 16 bytes, IPv4 in its IPv6 form (section 5)."""
+    """Encode an IP address in 16 bytes, IPv4 as IPv4-mapped IPv6 (RFC 6887, section 5)."""
     ip = ip_address(address)
     return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 
 
 def _shown(packed: bytes) -> str:
+    """Decode an IP address of 16 bytes to text."""
     ip = IPv6Address(packed)
     return str(ip.ipv4_mapped if ip.ipv4_mapped is not None else ip)

@@ -1,4 +1,4 @@
-"""Clients of NAT-PMP and PCP, which share one UDP socket to the gateway's port 5351."""
+"""Clients of NAT-PMP and PCP. They share one UDP socket that sends to the gateway's port 5351."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,10 +24,12 @@ from .mapping import (
 )
 
 Match = Callable[[bytes], Any]
-"""A function that decodes a datagram into the awaited reply; None if it is another datagram."""
+"""Decodes a datagram into the awaited reply. Returns None if it is another datagram."""
 
 
 class _Waiter:
+    """A request that waits for its reply."""
+
     def __init__(self, match: Match) -> None:
         self.match = match
         self.answer: Any = None
@@ -35,14 +37,19 @@ class _Waiter:
 
 
 class _Clock:
-    """The gateway's clock (epoch) of one protocol, from which a restart of the gateway shows."""
+    """Detector of a gateway's restart, from the gateway's clock (the *epoch* of one protocol).
+
+    A gateway that restarts loses its mappings, and its clock begins at 0 again.
+    """
 
     def __init__(self, rule: Callable[[int, float, int], bool]) -> None:
+        """`rule` is the function `is_continued` of the protocol."""
         self._rule = rule
-        self._before: tuple[int, float] | None = None
+        self._before: tuple[int, float] | None = None  # (last epoch, time when it arrived)
         self.restarted = False
 
     def hear(self, epoch: int, now: float) -> None:
+        """Process an epoch that has arrived, and set `restarted` if it shows a restart."""
         if self._before is not None:
             before, then = self._before
             self.restarted |= not self._rule(epoch, now - then, before)
@@ -50,10 +57,10 @@ class _Clock:
 
 
 class PortControl:
-    """The socket to the gateway; datagrams from elsewhere than its port 5351 are dropped.
+    """UDP socket to the gateway, and another for its announcements.
 
-    `on_news` is called when the gateway announces a change. An announcement can be forged, so it is
-    only a reason to check.
+    Datagrams from another source than the gateway's port 5351 are dropped. `on_news` is called when
+    the gateway announces a change. An announcement can be forged, so it is only a reason to check.
     """
 
     def __init__(self, host: Host, gateway: str, own: str, *, on_news: Callable[[], None]) -> None:
@@ -69,7 +76,10 @@ class PortControl:
         self._waiters: list[_Waiter] = []
 
     async def open(self, nursery: trio.Nursery) -> None:
-        """Receive in `nursery` until `close`. Raises HostError if no socket can be opened."""
+        """Open the sockets, and start to receive in `nursery`, until `close` is called.
+
+        Raises HostError if the socket to the gateway cannot be opened.
+        """
         self._socket = await self.host.datagrams(self.own, 0)
         self._news = await self._listen()
         nursery.start_soon(self._receive, self._socket, False)
@@ -77,15 +87,20 @@ class PortControl:
             nursery.start_soon(self._receive, self._news, True)
 
     def close(self) -> None:
-        """Close the sockets. The receiving tasks do not, because removals of mappings are sent
-        after those tasks were cancelled."""
+        """Close the sockets.
+
+        The receiving tasks do not close them when they are cancelled, because requests to remove
+        mappings are sent after that.
+        """
         for socket in self._socket, self._news:
             if socket is not None:
                 socket.close()
 
     async def _listen(self) -> Datagrams | None:
-        """Open the socket for announcements; return None if the port, which is fixed and which
-        other programs want as well, is not available."""
+        """Open the socket for announcements, or return None if its port is not available.
+
+        The port is fixed, so another program may already use it.
+        """
         group, port = natpmp.ANNOUNCEMENTS
         try:
             return await self.host.datagrams(group, port, group=Group(group, self.own), shared=True)
@@ -94,6 +109,10 @@ class PortControl:
             return None
 
     async def _receive(self, socket: Datagrams, announced: bool) -> None:
+        """Process all datagrams of the gateway that arrive at `socket`.
+
+        `announced` says whether `socket` is the one for announcements.
+        """
         with suppress(trio.ClosedResourceError):
             while True:
                 for data, source in await socket.receive():
@@ -101,6 +120,7 @@ class PortControl:
                         self._take(data, announced)
 
     def _take(self, data: bytes, announced: bool) -> None:
+        """Process an announcement, or pass a reply to the request that waits for it."""
         now = self.host.now()
         if (pmp_answer := natpmp.decode(data)) is not None:
             if announced:
@@ -125,7 +145,7 @@ class PortControl:
             self._socket.send(data, (self.gateway, natpmp.PORT))
 
     async def ask(self, data: bytes, match: Match) -> Any:
-        """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
+        """Send a request up to `TRIES` times. Return the reply as decoded by `match`, or None."""
         waiter = _Waiter(match)
         self._waiters.append(waiter)
         try:
@@ -140,7 +160,7 @@ class PortControl:
 
 
 class PmpClient:
-    """A client of NAT-PMP, which identifies a mapping by protocol and inner port."""
+    """Client of NAT-PMP. It identifies a mapping by its transport protocol and inner port."""
 
     name = "nat-pmp"
 
@@ -180,7 +200,7 @@ class PmpClient:
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """Ask once to remove the mapping, which ends with its lease if the request is lost."""
+        """Send one request to remove a mapping. If it is lost, the mapping ends with its lease."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._control.send(natpmp.encode_map(granted.proto, granted.inside, 0, 0))
 
@@ -192,18 +212,25 @@ class PmpClient:
         return _health(self._control.pmp_clock, address == before)
 
     async def _ask_address(self) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
+        """Ask for the outer address. See `_ask` for the result."""
         return await self._ask(natpmp.encode_address_request(), None, 0)
 
     async def _ask(
         self, request: bytes, proto: Proto | None, inside: int
     ) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
+        """Send a request about a mapping, or about the outer address if `proto` is None.
+
+        Returns the reply. A PcpAnswer means that the gateway supports only PCP; None means that it
+        has not replied.
+        """
+
         def match(data: bytes) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
             answer = natpmp.decode(data)
             if answer is not None:
                 named = answer.inside == inside or (answer.result and not answer.inside)
                 mine = answer.proto is proto and named and not answer.of_deletion
                 return answer if mine and answer.result != _VERSION else None
-            other = pcp.decode(data)  # the refusal of a gateway that speaks only PCP
+            other = pcp.decode(data)  # the refusal of a gateway that supports only PCP
             return other if other is not None and other.result == _VERSION else None
 
         found = await self._control.ask(request, match)
@@ -217,8 +244,11 @@ _VERSION = natpmp.Result.UNSUPPORTED_VERSION  # the same number in both protocol
 
 
 class PcpClient:
-    """A client of PCP, which identifies a mapping by its nonce too: another computer, which does
-    not know the nonce, can neither forge a reply nor change the mapping."""
+    """Client of PCP. It identifies a mapping by its transport protocol, inner port and nonce.
+
+    `nonce_of(proto, inner port)` returns the nonce of a mapping. A computer that does not know the
+    nonce can neither forge a reply nor change the mapping.
+    """
 
     name = "pcp"
 
@@ -243,12 +273,12 @@ class PcpClient:
         if not isinstance(found, pcp.PcpAnswer):
             return Answer(False, str(found))
         self._hear(found)
-        # An old server may know MAP without knowing ANNOUNCE.
+        # An old server may support MAP, but not ANNOUNCE.
         works = found.result in (pcp.Result.SUCCESS, pcp.Result.UNSUPP_OPCODE)
         return Answer(works, "answers" if works else found.words)
 
     async def address(self) -> str | None:
-        """Return the outer address of the last mapping; None without one."""
+        """Return the outer address of the latest mapping, or None if there was none."""
         await trio.lowlevel.checkpoint_if_cancelled()
         return self._address
 
@@ -275,7 +305,7 @@ class PcpClient:
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
-        """Ask once to remove the mapping, which ends with its lease if the request is lost."""
+        """Send one request to remove a mapping. If it is lost, the mapping ends with its lease."""
         await trio.lowlevel.checkpoint_if_cancelled()
         nonce = self._nonce_of(granted.proto, granted.inside)
         own, port = self._control.own, granted.port
@@ -289,18 +319,22 @@ class PcpClient:
         return _health(self._control.pcp_clock, True)
 
     def _hear(self, answer: pcp.PcpAnswer) -> None:
+        """Process the epoch in a reply."""
         self._control.pcp_clock.hear(answer.epoch, self._control.host.now())
 
 
 def _announced(data: bytes) -> pcp.PcpAnswer | None:
-    """Return the reply to ANNOUNCE, None for another datagram. A reply about the version belongs to
-    a NAT-PMP request, which may be in flight at the same time."""
+    """Decode the reply to an ANNOUNCE request. Return None if `data` is another datagram.
+
+    A reply with the result "unsupported version" is not accepted. It belongs to a NAT-PMP request,
+    which may be under way at the same time.
+    """
     answer = pcp.decode(data)
     good = answer is not None and answer.opcode == pcp.ANNOUNCE and answer.result != _VERSION
     return answer if good else None
 
 
 def _health(clock: _Clock, same_address: bool) -> Health:
-    """Return the result of a check; report each restart of the gateway once."""
+    """Return the result of a check. A restart of the gateway is reported only once."""
     restarted, clock.restarted = clock.restarted, False
     return Health.GOOD if same_address and not restarted else Health.LOST

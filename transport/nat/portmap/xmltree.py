@@ -1,8 +1,9 @@
-"""A parser for untrusted XML: it returns a small tree and refuses every declaration.
+"""Parser for untrusted XML, which returns a small tree of elements.
 
-The parser is expat of the standard library (`xml.parsers.expat`). A document type declaration ends
-the parsing at once, so a document cannot declare entities: neither external ones nor ones that
-expand. The remaining work is bounded by the size of the input, which the caller bounds.
+It uses expat (`xml.parsers.expat` of the standard library). A document with a document type
+declaration is rejected at once, so a document cannot declare entities: neither external entities,
+nor entities that expand to huge texts. The remaining work is proportional to the size of the
+document, which the caller must limit.
 """
 
 from dataclasses import dataclass, field
@@ -13,41 +14,43 @@ from .defaults import XML_DEPTH, XML_ELEMENTS
 
 @dataclass(slots=True)
 class Element:
-    """An element. `name` is without its namespace; `text` is the text before the first child,
-    stripped at both ends."""
+    """An XML element."""
 
-    name: str
-    text: str = ""
+    name: str  # without its namespace
+    text: str = ""  # the text before the first child, without white space at both ends
     children: list["Element"] = field(default_factory=list)
 
     def find(self, name: str) -> "Element | None":
-        """Return the first child of that name, None if there is none."""
+        """Return the first child with this name, or None."""
         return next((child for child in self.children if child.name == name), None)
 
     def value(self, name: str) -> str:
-        """Return the text of the first child of that name, "" if there is none."""
+        """Return the text of the first child with this name, or "" if there is no such child."""
         child = self.find(name)
         return child.text if child is not None else ""
 
     def walk(self) -> "list[Element]":
-        """Return this element and all elements below it."""
+        """Return this element and all its descendants."""
         found = [self]
-        for element in found:  # `found` grows during the loop: children of children follow
+        for element in found:  # `found` grows during the loop, so grandchildren follow
             found += element.children
         return found
 
 
 class _TooMuch(Exception):
-    """The document is too large, too deep or declares something."""
+    """Raised if a document has too many elements, is nested too deeply, or has declarations."""
 
 
 class _Builder:
+    """Builder of the tree from the events of expat, which calls its methods."""
+
     def __init__(self) -> None:
         self._open: list[Element] = []
         self._count = 0
         self.root: Element | None = None
 
     def start(self, name: str, attributes: object) -> None:
+        """Append a new element to the open one."""
         self._count += 1
         if self._count > XML_ELEMENTS or len(self._open) >= XML_DEPTH:
             raise _TooMuch
@@ -59,19 +62,26 @@ class _Builder:
         self._open.append(element)
 
     def end(self, name: str) -> None:
+        """Close the open element."""
         element = self._open.pop()
         element.text = element.text.strip()
 
     def text(self, data: str) -> None:
+        """Append text to the open element, if it has no children yet."""
         if not self._open[-1].children:
             self._open[-1].text += data
 
     def refuse(self, *_: object) -> int:
+        """Raise _TooMuch, because the document has a declaration."""
         raise _TooMuch
 
 
 def parse(data: bytes) -> Element | None:
-    """Parse a document; return None if it is malformed, too deep, too large or has declarations."""
+    """Parse a document, and return its root element.
+
+    Returns None if the document is malformed, is nested too deeply, has too many elements, or has
+    declarations.
+    """
     builder = _Builder()
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
@@ -84,6 +94,6 @@ def parse(data: bytes) -> Element | None:
     parser.ExternalEntityRefHandler = builder.refuse
     try:
         parser.Parse(data, True)
-    except (expat.ExpatError, _TooMuch, ValueError, LookupError):  # the last two: bad encodings
+    except (expat.ExpatError, _TooMuch, ValueError, LookupError):  # the last two: invalid encodings
         return None
     return builder.root

@@ -1,4 +1,4 @@
-"""One side of a punching attempt: its checks and dials in up to three rounds, and their outcome."""
+"""One side of an attempt at hole punching: UDP checks and TCP dials in up to three rounds."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from .preparing import Prepared
 from .sockets import Sockets
 from .tcp import Dialling, TcpEnd
 
-_TICK_S = 0.002  # shots are sent this often, in batches, not one by one
+_TICK_S = 0.002  # shortest time in seconds between two batches of datagrams
 _TCP_RESULTS = {
     TcpEnd.WORKED: StrategyOutcome(Result.WORKED),
     TcpEnd.REFUSED: StrategyOutcome(Result.REFUSED, "reset"),
@@ -30,16 +30,23 @@ _TCP_RESULTS = {
     TcpEnd.NOWHERE: StrategyOutcome(Result.NOT_POSSIBLE, "no-address"),
 }
 SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
+"""Plans with a birthday search."""
 FUTILE = frozenset({Plan.HOPELESS, Plan.SPARED})
-"""Plans for which a second round would end like the first."""
+"""Plans for which a second round would fail like the first."""
 _PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
+"""Plans that predict ports."""
 _WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: PathKind.MAPPED}
+"""Path kind of a path to a candidate of this kind."""
 
 
 class Attempt:
-    """One side of an attempt. `client` says whether this side is the TLS and QUIC client, and
-    chooses the pair: it has the smaller peer id. `offering` says whether it made the offers,
-    `thrifty` that it makes no search."""
+    """One side of an attempt with one peer.
+
+    `seen` are the peer's addresses that are known from others. `name` is the name of the attempt.
+    `client` says whether this side is the one with the smaller peer id, which chooses the pair of
+    UDP addresses, and is the client of TLS and QUIC. `offering` says whether this side sends the
+    offers. `thrifty` says that no birthday search is made.
+    """
 
     def __init__(
         self,
@@ -59,7 +66,7 @@ class Attempt:
         self.thrifty = thrifty
         self.round = 0
         self.plan = Plan.CHECKS
-        self._theirs: Offer | None = None  # the peer's latest offer or answer
+        self._theirs: Offer | None = None  # the peer's latest offer, or its reply to ours
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
@@ -72,28 +79,32 @@ class Attempt:
             limits=tools.limits,
         )
         self.settled = trio.Event()  # set when a byte stream is open, or the attempt has failed
-        self.over = trio.Event()
+        self.over = trio.Event()  # set when `run` has ended
         self._tools = tools
         self._seen = seen
-        self._unseen: set[str] = set()  # the peer's addresses that only the peer has named
-        self._ways: dict[Place, PathKind] = {}
+        self._unseen: set[str] = set()  # addresses to check that only the peer has named
+        self._ways: dict[Place, PathKind] = {}  # path kind by the peer's address
         self._began = tools.host.now()
         self._strategies: dict[str, StrategyOutcome] = {}
-        self._kept: Datagrams | None = None
-        self._dialling = False
-        self._shut = False  # whether no peer gets in from outside without a punched hole
-        self.searched = False
-        self._choice: Chosen[Socket] | None = None
-        self._wake = trio.Event()
+        self._kept: Datagrams | None = None  # the extra socket of the chosen pair, if any
+        self._dialling = False  # whether TCP dials are under way
+        self._shut = False  # whether this side has no TCP address that any peer can dial
+        self.searched = False  # whether the birthday search has begun
+        self._choice: Chosen[Socket] | None = None  # the chosen pair that was already handled
+        self._wake = trio.Event()  # set when `_pump` must look for datagrams to send
         self._nursery: trio.Nursery | None = None
         self._deadline = self._began + tools.limits.attempt_s
         self._scope = trio.CancelScope(deadline=self._deadline)
-        self._pipe: QuicByteStream | None = None
+        self._pipe: QuicByteStream | None = None  # the byte stream on the chosen pair
 
     # Life of the attempt.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until a moment after the first success, until the deadline, or until `give_up`."""
+        """Run the attempt to its end.
+
+        The attempt ends a moment after the first success, at its deadline, or when `give_up` is
+        called. All extra sockets are closed then, except for one on which a byte stream is open.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -105,7 +116,7 @@ class Attempt:
                         await self.settled.wait()
                         await self._wait_for_the_rest()
                     finally:
-                        self._nursery = None  # nothing new is started
+                        self._nursery = None  # from now on nothing new is started
                     nursery.cancel_scope.cancel()
         finally:
             self._tools.searching.discard(self.name)
@@ -115,28 +126,34 @@ class Attempt:
             self.over.set()
 
     async def _wait_for_the_rest(self) -> None:
-        """Give the other method some time, and keep answering the peer's checks for longer."""
+        """If a strategy has worked, leave other dials some time, and go on answering checks."""
         limits = self._tools.limits
         if self.outcome().worked:
             await trio.sleep(limits.linger_s if self.checks.chosen else limits.grace_s)
 
     def give_up(self) -> None:
-        """End the attempt, because no further round comes."""
+        """End the attempt. Call this if there is no further round."""
         self.settled.set()
 
     def extend(self) -> None:
-        """Extend the answering side's deadline to this round and what may follow it."""
+        """Extend the deadline so that it includes the round that the peer has just offered.
+
+        The deadline never exceeds the time limit of the whole attempt.
+        """
         limits = self._tools.limits
         until = self._tools.host.now() + limits.last_round_s + 2 * limits.skew_s + limits.observe_s
         self._scope.deadline = min(self._deadline, until)
 
     @property
     def kept(self) -> tuple[Datagrams, QuicByteStream] | None:
-        """The fresh socket that stays in use after the attempt, and its QUIC byte stream."""
+        """The extra socket that stays in use after the attempt and its byte stream, or None."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
     async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
-        """Start a round at the agreed time. Return when it has begun."""
+        """Begin a round at the time `at`, and return once its checks and dials have been started.
+
+        `mine` is what this side has prepared, and `theirs` the peer's offer or reply.
+        """
         self.checks.theirs = theirs.secret
         new = unseen(theirs.candidates, self._seen) if not self._unseen else ()
         self._unseen.update(each.place[0] for each in new)
@@ -159,21 +176,30 @@ class Attempt:
             self._wake.set()
 
     def may_be_at(self, ip: str) -> bool:
-        """Whether the peer may be at an IP address, so that datagrams may be sent to it."""
+        """Return whether the peer may be at an IP address, so that this side may send there."""
         return may_probe(ip, self._seen)
 
     def _may_check(self, ip: str) -> bool:
+        """Return whether this side may send UDP checks to an IP address.
+
+        Unlike `may_be_at`, this includes a few addresses that only the peer has named.
+        """
         return ip in self._unseen or self.may_be_at(ip)
 
     def _spend(self, ip: str, now: float) -> bool:
+        """Count one datagram to an IP address, or return False if it must not be sent."""
         budget = self._tools.budget
         if ip in self._unseen and ip not in self.checks.proven:
             return budget.unseen(ip, now)
         return budget.datagram(ip, now)
 
     def opens(self, ip: str) -> bool:
-        """Whether a dial of the peer from there must have come through a hole that our own dials
-        opened. At a public address or a forwarded port, any node could have dialled."""
+        """Return whether a TCP connection from an IP address must be a result of this attempt.
+
+        If this side has a public address or a forwarded port, the result is False, because any peer
+        could have dialled that. Otherwise only this side's own dials can have opened the NAT for
+        the connection.
+        """
         return self._shut and self.may_be_at(ip)
 
     # UDP.
@@ -181,6 +207,10 @@ class Attempt:
     async def _check(
         self, mine: Prepared, theirs: Offer, remote: Sequence[Candidate], at: float
     ) -> None:
+        """Schedule the UDP checks of a round that begins at the time `at`, according to the plan.
+
+        `remote` are the peer's UDP addresses to which this side may send.
+        """
         checks, main = self.checks, schedule.targets(remote)
         ip = main[0][0] if main else None
         match self.plan:
@@ -199,7 +229,7 @@ class Attempt:
                 schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
             case Plan.OPEN if main and self.sockets is not None and self._begin_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
-                at += schedule.OPEN_AFTER_S  # for ordinary checks too: an early one may spoil all
+                at += schedule.OPEN_AFTER_S  # also for ordinary checks: an early one may spoil all
                 schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
@@ -209,16 +239,19 @@ class Attempt:
         schedule.ordinary(checks, remote, at)
 
     def told(self, theirs: Offer) -> None:
-        """Store the peer's part of a round."""
+        """Store the peer's offer, or its reply to ours."""
         self._theirs = theirs
 
     def sees(self, seen: Seen) -> None:
-        """Store what other nodes say about the peer's addresses."""
+        """Store the peer's addresses that are known from others than the peer itself."""
         self._seen = seen
         self._unseen.difference_update(seen.vouched)
 
     def may_need_search(self, mine: Nat) -> bool:
-        """Return whether a search may be due in the next round. Each attempt has one."""
+        """Return whether the next round may need a birthday search. Each attempt makes at most one.
+
+        `mine` is what is known about this side's NAT.
+        """
         if self.thrifty or self.searched:
             return False
         if self._theirs is None:
@@ -226,26 +259,32 @@ class Attempt:
         return plan(mine, self._theirs.nat) in SEARCHES
 
     def reserve_search(self) -> bool:
-        """Return whether this node can search now. If not, it tells the peer, because the search
-        of one side alone finds nothing."""
+        """Reserve a birthday search. Return whether this was possible.
+
+        If it was not, the caller must tell the peer, because a search succeeds only if both sides
+        make it.
+        """
         searching = self._tools.searching
         theirs = self._theirs.candidates if self._theirs is not None else ()
         if theirs and not schedule.targets(probeable(theirs, self._seen)):
-            return False  # no third node has seen the peer by IPv4 yet
+            return False  # no third node has seen the peer at an IPv4 address yet
         if self.name not in searching and len(searching) >= self._tools.limits.searches:
             return False
         searching.add(self.name)
         return True
 
     def _begin_search(self) -> bool:
-        """Return whether both sides have reserved a search that is not made yet."""
+        """Mark the birthday search as begun, if both sides have reserved it.
+
+        Returns False if they have not, or if it has begun before.
+        """
         if self.searched or self.name not in self._tools.searching:
             return False
         self.searched = True
         return True
 
     async def _pump(self) -> None:
-        """Send what is due, and notice when a pair is chosen."""
+        """Send due datagrams, and act when a pair is chosen, until cancelled."""
         while True:
             self.flush()
             due = max(self.checks.due, self._tools.host.now() + _TICK_S)
@@ -254,7 +293,7 @@ class Attempt:
             self._wake = trio.Event()
 
     def flush(self) -> None:
-        """Send what is due now."""
+        """Send all datagrams that are due, and open QUIC if a pair has just been chosen."""
         udp = self._tools.udp
         if udp is None:
             return
@@ -264,7 +303,10 @@ class Attempt:
             self._on_chosen(self.checks.chosen)
 
     def receive(self, message: Message, data: bytes, source: Place, socket: Socket) -> bool:
-        """Take a STUN message. Return False if it does not belong to this attempt."""
+        """Process a STUN message, decoded from `data`.
+
+        Returns False if it does not belong to this attempt.
+        """
         now = self._tools.host.now()
         if not self.checks.receive(message, data, source, socket, now):
             return False
@@ -273,12 +315,14 @@ class Attempt:
         return True
 
     def _on_chosen(self, chosen: Chosen[Socket]) -> None:
+        """Store the chosen pair. If this side is the client, start the QUIC handshake on it."""
         self._choice = chosen
         self._kept = chosen.socket
         if self.client and self._nursery is not None:
             self._nursery.start_soon(self._dial_udp, chosen)
 
     async def _dial_udp(self, chosen: Chosen[Socket]) -> None:
+        """Open a QUIC connection on the chosen pair, and deliver its byte stream."""
         udp = self._tools.udp
         assert udp is not None
         try:
@@ -292,7 +336,7 @@ class Attempt:
         self._deliver(pipe, "udp", self.kind_of_udp())
 
     def kind_of_udp(self) -> PathKind:
-        """Return the path kind of the chosen pair."""
+        """Return the path kind of the chosen pair; PUNCHED if none is chosen."""
         if self._choice is None:
             return PathKind.PUNCHED
         return (
@@ -302,17 +346,18 @@ class Attempt:
         )
 
     def expects(self, place: Place) -> bool:
-        """Whether a QUIC connection accepted from there belongs to this attempt."""
+        """Return whether a QUIC connection accepted from an address belongs to this attempt."""
         return not self.client and self._choice is not None and self._choice.place == place
 
     def arrived(self, pipe: QuicByteStream) -> None:
-        """Note that the peer's QUIC connection has come, on the chosen pair."""
+        """Record that the peer has opened its QUIC connection on the chosen pair."""
         self._pipe = pipe
         self._work("udp")
 
     # TCP.
 
     async def _dial_tcp(self, places: Sequence[Place]) -> None:
+        """Dial the peer's TCP addresses, and record the outcome."""
         tools = self._tools
         dialling = Dialling(
             tools.host,
@@ -330,19 +375,22 @@ class Attempt:
             self._strategies["tcp"] = _TCP_RESULTS[end]
 
     def _on_tcp(self, stream: trio.SocketStream, place: Place) -> None:
+        """Deliver a TCP connection that this side has dialled."""
         self._deliver(TcpByteStream(stream), "tcp", self._ways.get(place, PathKind.PUNCHED))
 
     def met(self, strategy: str) -> None:
-        """Note that the peer's own dial has come."""
+        """Record that the peer's own dial has arrived, by the strategy "tcp" or "udp"."""
         self._work(strategy)
 
     # Results.
 
     def _deliver(self, pipe: ByteStream, strategy: str, path_kind: PathKind) -> None:
+        """Record the success of a strategy, and pass its byte stream to the node."""
         self._work(strategy)
         self._tools.on_byte_stream(pipe, self.peer, self.client, path_kind)
 
     def _work(self, strategy: str) -> None:
+        """Record that a strategy has worked, with the time that it took."""
         if self._strategies.get(strategy, _FRESH).result is not Result.WORKED:
             after = self._tools.host.now() - self._began
             self._strategies[strategy] = StrategyOutcome(Result.WORKED, "", after)

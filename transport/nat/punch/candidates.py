@@ -1,10 +1,12 @@
-"""Candidate addresses of a peer for hole punching: their kinds, encoding, and which are trusted.
+"""Candidate addresses for hole punching: kinds, encoding, and to which of them a node may send.
 
-A peer names its own addresses, so each is a claim. If a node sent to every address that a peer
-names, it would be a reflector. An address passes only if a third node has seen the peer there, or
-if it can only be the peer's in our own network. A public IPv6 address may pass without a witness,
-because the relay between two homes often has no IPv6. It gets a few UDP checks
-(`Budget.unseen`), and more once the peer has answered there.
+A peer names its own addresses, and may lie. A node that sent to every named address could be abused
+to attack the owner of an address (as a reflector). A node therefore sends to an address only if a
+third node has seen the peer there, or if it is a private address in this node's own network.
+
+There is one exception. The relay between two homes often has no IPv6, and does not know their IPv6
+addresses. A few UDP checks may therefore be sent to a public IPv6 address that only the peer has
+named (`Budget.unseen`), and more once the peer has replied from there.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,22 +25,24 @@ _PRIVATE: Final = tuple(
 
 
 class Kind(StrEnum):
-    """Source of an address."""
+    """Source from which a node knows one of its own addresses."""
 
     LAN = "lan"  # a private address of an interface
     PUBLIC = "public"  # a public address of an interface
-    OBSERVED = "observed"  # an address at which others see the node
+    OBSERVED = "observed"  # an address at which peers see the node
     MAPPED = "mapped"  # a port that the router forwards to the node
 
 
 class Transport(StrEnum):
+    """Transport protocol of an address."""
+
     TCP = "tcp"
     UDP = "udp"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One address of one side: an IP address in canonical spelling, and a port."""
+    """One address at which a peer may be reached. Its IP address is in canonical spelling."""
 
     place: Place
     kind: Kind
@@ -47,26 +51,24 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Addresses of a peer that this node knows from others than the peer.
-
-    `vouched` are IP addresses at which a third node (the relay or another common peer) saw it.
-    `same_site` says that one of them is an address of our own. `found` are IP addresses at which
-    it answered our mDNS questions.
-    """
+    """IP addresses of a peer that this node knows from others than the peer itself."""
 
     vouched: Collection[str] = ()
+    """Addresses at which a third node (the relay, or another linked peer) sees the peer."""
     same_site: bool = False
+    """Whether this node is also seen at one of them, so that both are in the same network."""
     found: Collection[str] = ()
+    """Addresses at which the peer has replied to this node's mDNS queries."""
 
 
 def is_private(ip: str) -> bool:
-    """Whether an IP address belongs to a private network (RFC 1918, RFC 4193)."""
+    """Return whether an IP address belongs to a private network (RFC 1918, RFC 4193)."""
     found = ip_address(ip)
     return any(found in net for net in _PRIVATE if net.version == found.version)
 
 
 def may_probe(ip: str, seen: Seen) -> bool:
-    """Whether datagrams may be sent to an IP address that the peer named as its own."""
+    """Return whether this node may send to an IP address that the peer has named as its own."""
     nearness = nearness_of(ip)
     if nearness is None or plain_ip(ip) != ip:
         return False
@@ -78,7 +80,7 @@ def may_probe(ip: str, seen: Seen) -> bool:
 
 
 def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
-    """Return the candidates of a peer that may be probed."""
+    """Return those of a peer's candidates to which this node may send."""
     return [
         each
         for each in candidates
@@ -87,7 +89,10 @@ def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
 
 
 def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
-    """Return a peer's first few UDP candidates on public IPv6 that only the peer vouches for."""
+    """Return the first few of a peer's public IPv6 addresses for UDP that only the peer has named.
+
+    A few checks may be sent to them, as the exception in the module's docstring says.
+    """
     found = [
         each
         for each in candidates
@@ -107,14 +112,15 @@ _TRANSPORTS: Final = {str(each): each for each in Transport}
 
 
 def encode(candidates: Sequence[Candidate]) -> list[list[object]]:
-    """Encode for an offer: [IP address, port, kind, transport] for each of the first sixteen."""
+    """Encode the first 16 candidates for an offer, each as [IP address, port, kind, transport]."""
     return [[*each.place, str(each.kind), str(each.transport)] for each in candidates[:CANDIDATES]]
 
 
 def decode(value: object) -> list[Candidate] | None:
-    """Decode a peer's candidates, without duplicates. None if the value is malformed or too long.
+    """Decode a peer's candidates, without duplicates.
 
-    Unknown kinds and transports are skipped, because a later version may have more.
+    Returns None if the value is malformed or too long. Candidates of unknown kind or transport are
+    skipped, because later versions may define more.
     """
     if not isinstance(value, list) or len(value) > CANDIDATES:
         return None
@@ -147,10 +153,12 @@ def gather(
     observed: Iterable[Place] = (),
     mapped: Iterable[Place] = (),
 ) -> list[Candidate]:
-    """Return a node's candidates, likely ones first.
+    """Return this node's candidates for one transport, with those most likely to work first.
 
-    `interfaces` are IP addresses of this machine. Loopback addresses among them count only if
-    others see this node there. An interface's address at which others see this node is public.
+    `port` is the node's port. `interfaces` are the IP addresses of this machine. `observed` are the
+    addresses at which peers see the node, and `mapped` those that the router forwards to it. A
+    loopback address counts only if peers see the node at that address. An observed address that
+    belongs to an interface counts as an address of the interface.
     """
     observed = list(observed)
     seen = {ip for ip, _ in observed}

@@ -1,15 +1,16 @@
-"""Connectivity checks between two peers, to find a pair of sockets and addresses that works.
+"""Connectivity checks: find a socket and an address of the peer between which datagrams pass.
 
-This follows the ideas of ICE (RFC 8445), without I/O. Both sides send STUN Binding requests to all
-addresses of the other that may be probed. A request is signed with a secret that the other side
-gave over the link (RFC 8489, 9.1: short-term credentials). The receiver replies, and also checks
-the address that the request came from (peer-reflexive, 7.3.1.3), if it may be sent to. A pair works
-once a request was answered from where it was sent to. The controlling side waits a moment for
-better pairs. Then it tells the other its choice in a request with USE-CANDIDATE, until that is
-answered.
+No I/O. The method follows ICE (RFC 8445). Both sides send STUN Binding requests to all addresses of
+the peer to which they may send. A request is signed with a secret that the receiver has sent over
+the link (short-term credentials, RFC 8489, section 9.1). The receiver replies. It also checks the
+address from which the request came, if it may send to it (a peer-reflexive candidate, RFC 8445,
+section 7.3.1.3). A *pair* of a socket and an address works once a reply has come from the address
+to which the request was sent. The *controlling* side waits a moment for better pairs. It then
+repeats a request with USE-CANDIDATE on the pair that it chooses, until the peer replies.
 
-Unlike ICE, there is one component, and there are no foundations and no freezing. The roles are
-fixed by the peer ids. A check may be a single shot, and a birthday search makes many of them.
+Unlike ICE, there is one component, and there are no foundations and no frozen pairs. The peer ids
+decide which side is controlling. A pair may also be checked only once (a *shot*). A birthday search
+(`predict.py`) consists of many shots.
 """
 
 from collections.abc import Callable
@@ -23,14 +24,15 @@ from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
 from .defaults import PunchLimits
 
 S = TypeVar("S")
-"""Identifies a socket; hashable."""
+"""Type of a value that identifies a socket. It must be hashable."""
 
-_TRIGGER_S: Final = 0.02  # the least time between two checks of a pair caused by the peer
+_TRIGGER_S: Final = 0.02
+"""Shortest time in seconds between two checks of a pair that requests of the peer cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send(Generic[S]):
-    """One datagram to be sent now."""
+    """A datagram to send now."""
 
     socket: S
     data: bytes
@@ -39,15 +41,17 @@ class Send(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[S]):
-    """The pair that both sides use. `rtt` is in seconds, None if only the peer measured it."""
+    """The pair that both sides will use."""
 
     socket: S
     place: Place
-    rtt: float | None
-    lan: bool
+    rtt: float | None  # round trip in seconds; None if only the peer has measured it
+    lan: bool  # whether the address is in the local network
 
 
 class _Pair(Generic[S]):
+    """A pair of a socket and an address that is checked repeatedly."""
+
     __slots__ = ("at", "dead", "lan", "place", "rtt", "sent", "sent_at", "socket")
 
     def __init__(self, socket: S, place: Place, lan: bool) -> None:
@@ -55,23 +59,29 @@ class _Pair(Generic[S]):
         self.place = place
         self.lan = lan
         self.rtt: float | None = None  # set once the pair works
-        self.sent = 0
-        self.sent_at = -inf
+        self.sent = 0  # checks sent so far
+        self.sent_at = -inf  # time of the latest check
         self.at = inf  # time of the next check
-        self.dead = False  # chosen, but never confirmed
+        self.dead = False  # proposed to the peer, but never confirmed
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Rank of a working pair, smaller is better: by local network, IPv6 and round trip."""
+        """Sort key of a working pair; the smallest is best.
+
+        The local network precedes the internet, IPv6 precedes IPv4, and then the round trip counts.
+        """
         return not self.lan, ":" not in self.place[0], self.rtt if self.rtt is not None else inf
 
 
 class Checks(Generic[S]):
-    """Checks of one side in one attempt.
+    """The connectivity checks of one side in one attempt.
 
-    `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
-    once the peer has replied) outgoing ones. `may_probe(ip)` says whether an address may be sent to
-    at all. `spend(ip, now)` counts each datagram and may forbid it.
+    `name` is the name of the attempt, which is the same on both sides. `secret` is the key with
+    which the peer signs its checks. `theirs` is the key for the checks of this side; it is None
+    until the peer's offer or reply has arrived. `may_probe(ip)` returns whether this side may send
+    to an IP address. `spend(ip, now)` counts each datagram, and returns False if it must not be
+    sent. `chosen` is the pair that both sides will use, or None. Times are seconds on the host's
+    clock.
     """
 
     def __init__(
@@ -90,9 +100,9 @@ class Checks(Generic[S]):
         self.secret = secret
         self.theirs: bytes | None = None
         self.chosen: Chosen[S] | None = None
-        self.heard = 0  # authentic requests from the peer
+        self.heard = 0  # authentic requests from the peer, a count
         self.refused = 0  # messages with a wrong key, from a wrong address, or repeated
-        self.mapped: dict[S, Place] = {}  # where the peer last saw each of our sockets
+        self.mapped: dict[S, Place] = {}  # at which address the peer last saw each socket
         self.proven: set[str] = set()
         """IP addresses from which the peer has replied to a check."""
         self._may_probe = may_probe
@@ -100,22 +110,24 @@ class Checks(Generic[S]):
         self._entropy = entropy
         self._limits = limits
         self._pairs: dict[tuple[S, Place], _Pair[S]] = {}
+        # Heap of scheduled checks: (time, order of scheduling, socket, address).
         self._queue: list[tuple[float, int, S, Place]] = []
         self._order = 0
-        self._sent = 0
-        self._paced_until = -inf
+        self._sent = 0  # checks of pairs, without shots and nominations
+        self._paced_until = -inf  # no further check of a pair may be sent before this time
+        # Requests without a reply, by transaction id: (socket, address, sent at, USE-CANDIDATE).
         self._pending: dict[bytes, tuple[S, Place, float, bool]] = {}
-        self._requests: dict[bytes, None] = {}
-        self._settle_at = inf
-        self._choice: _Pair[S] | None = None
-        self._nominations = 0
-        self._nominate_at = inf
-        self._out: list[Send[S]] = []
+        self._requests: dict[bytes, None] = {}  # transaction ids of the peer's requests
+        self._settle_at = inf  # when to choose among the working pairs
+        self._choice: _Pair[S] | None = None  # the pair that is proposed to the peer
+        self._nominations = 0  # requests with USE-CANDIDATE that were sent for it
+        self._nominate_at = inf  # when to send the next one
+        self._out: list[Send[S]] = []  # datagrams that `take` will return
 
     # Checks to make.
 
     def pair(self, socket: S, place: Place, *, at: float, lan: bool = False) -> None:
-        """Check a pair repeatedly for some seconds, beginning at the time `at`."""
+        """Schedule repeated checks of a pair for some seconds, beginning at the time `at`."""
         found = self._pairs.get((socket, place))
         if found is None:
             found = self._new_pair(socket, place, lan)
@@ -124,23 +136,27 @@ class Checks(Generic[S]):
             self._schedule(found, at)
 
     def shot(self, socket: S, place: Place, *, at: float) -> None:
-        """Check once, at the time `at`, without regard to the usual pace."""
+        """Schedule a single check at the time `at`, exempt from the limit on the pace."""
         self._order += 1
         heappush(self._queue, (at, self._order, socket, place))
 
     def stop(self) -> None:
-        """Make no more checks. The peer's requests are still answered."""
+        """Cancel all scheduled checks. The peer's requests are still answered."""
         self._queue.clear()
         for pair in self._pairs.values():
             pair.at = inf
         self._settle_at = self._nominate_at = inf
 
     def _forget_shots(self) -> None:
-        """Cancel a search because a pair works; more shots could make a router spoil a port."""
+        """Cancel all scheduled shots. Call this when the peer's first request has arrived.
+
+        Further shots could make a router spoil a port (docs/spec/punch.md, section 4).
+        """
         self._queue = [item for item in self._queue if item[2:] in self._pairs]
         heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
+        """Create a pair. Return None if there are too many, or if `place` must not be sent to."""
         if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
             return None
         pair = self._pairs[socket, place] = _Pair(socket, place, lan)
@@ -154,7 +170,11 @@ class Checks(Generic[S]):
 
     @property
     def due(self) -> float:
-        """When to call `take` again; infinite for never, as before `theirs` is known."""
+        """The time at which to call `take` next.
+
+        Infinity means that nothing is scheduled, or that the peer's key (`theirs`) is still
+        unknown. Minus infinity means that a datagram is ready to be sent.
+        """
         if self._out:
             return -inf
         if self.theirs is None:
@@ -163,12 +183,15 @@ class Checks(Generic[S]):
         return min(queued, self._settle_at, self._nominate_at)
 
     def _held_until(self) -> float:
-        """Return when the first queued check may leave; ordinary checks keep the pace."""
+        """Return the time before which the first scheduled check must not be sent.
+
+        The check of a pair must observe the limit on the pace. A shot may be sent at any time.
+        """
         _, _, socket, place = self._queue[0]
         return self._paced_until if (socket, place) in self._pairs else -inf
 
     def take(self, now: float) -> list[Send[S]]:
-        """Return the datagrams to send now."""
+        """Carry out everything that is due, and return the datagrams to send now."""
         if self.theirs is not None:
             self._check(now)
             if now >= self._settle_at:
@@ -179,6 +202,7 @@ class Checks(Generic[S]):
         return out
 
     def _check(self, now: float) -> None:
+        """Send all scheduled checks that are due."""
         while self._queue and self._queue[0][0] <= now and self._held_until() <= now:
             at, _, socket, place = heappop(self._queue)
             pair = self._pairs.get((socket, place))
@@ -188,6 +212,7 @@ class Checks(Generic[S]):
                 self._check_pair(pair, now)
 
     def _check_pair(self, pair: _Pair[S], now: float) -> None:
+        """Send a check of a pair, and schedule the next one if checks are left."""
         limits = self._limits
         self._request(pair.socket, pair.place, now)
         pair.sent += 1
@@ -213,6 +238,7 @@ class Checks(Generic[S]):
     # The choice.
 
     def _choose_best(self, now: float) -> None:
+        """Begin to nominate the best working pair, if there is one and none is chosen yet."""
         self._settle_at = inf
         working = [p for p in self._pairs.values() if p.rtt is not None and not p.dead]
         if working and self.chosen is None:
@@ -221,10 +247,11 @@ class Checks(Generic[S]):
             self._nominate_at = now
 
     def _nominate(self, now: float) -> None:
+        """Send the next request with USE-CANDIDATE, or give up on its pair after too many."""
         pair = self._choice
         if pair is None:
             self._nominate_at = inf
-        elif self._nominations >= self._limits.nominations:  # it no longer works: choose another
+        elif self._nominations >= self._limits.nominations:  # it fails: choose another pair
             pair.dead = True
             self._nominate_at = inf
             self._choose_best(now)
@@ -234,13 +261,17 @@ class Checks(Generic[S]):
             self._request(pair.socket, pair.place, now, use=True)
 
     def _choose(self, pair: _Pair[S]) -> None:
+        """Store the pair on which both sides have agreed, and stop checking."""
         self.stop()
         self.chosen = Chosen(pair.socket, pair.place, pair.rtt, pair.lan)
 
     # Received messages.
 
     def receive(self, message: Message, data: bytes, source: Place, socket: S, now: float) -> bool:
-        """Take a STUN message. Return False if it does not belong to this attempt."""
+        """Process a STUN message, decoded from `data`.
+
+        Returns False if it does not belong to this attempt.
+        """
         if message.kind is Kind.REQUEST:
             if message.username != self.name:
                 return False
@@ -256,8 +287,12 @@ class Checks(Generic[S]):
     def _on_request(
         self, message: Message, data: bytes, source: Place, socket: S, now: float
     ) -> None:
-        """Reply to an authentic request, once, and only at an address that may be probed. Otherwise
-        an attacker could replay a request and make us send to an address of its choice."""
+        """Reply to an authentic request of the peer, and check the pair on which it arrived.
+
+        A request gets only one reply, and none if this side may not send to its source. Otherwise
+        an attacker could replay the request with a forged source, and make this node send to a
+        victim.
+        """
         if not authentic(data, message, self.secret) or not self._may_probe(source[0]):
             self.refused += 1
             return
@@ -292,9 +327,13 @@ class Checks(Generic[S]):
         sent: tuple[S, Place, float, bool],
         now: float,
     ) -> None:
+        """Process the reply to the request `sent`, which shows that its pair works.
+
+        If the request had USE-CANDIDATE, both sides have now agreed on the pair.
+        """
         asked_by, asked, sent_at, use = sent
         if self.theirs is None or (socket, source) != (asked_by, asked):
-            self.refused += 1  # a reply counts only from the address asked: RFC 8445, 7.2.5.2.1
+            self.refused += 1  # the reply must come from the address asked: RFC 8445, 7.2.5.2.1
             return
         if not authentic(data, message, self.theirs):
             self.refused += 1

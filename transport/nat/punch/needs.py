@@ -1,4 +1,4 @@
-"""Interfaces of the node that hole punching needs."""
+"""Interfaces of the other parts of the node that hole punching needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +16,17 @@ from .defaults import PunchLimits
 from .predict import Nat
 
 Socket = Datagrams | None
-"""A socket of the UDP port. None is the port itself (of whichever IP version fits)."""
+"""A socket for UDP. None stands for the node's UDP port, which has a socket for each IP version."""
 
 OnStun = Callable[[bytes, Place, Datagrams], None]
+"""`on_stun(data, source, socket)` receives a datagram that looks like STUN."""
 OnByteStream = Callable[[ByteStream, PeerId, bool, PathKind], None]
-"""`on_pipe(pipe, peer, client, way)` receives a byte stream to `peer`. `client` says whether this
-side is the TLS client on it. The other end is not authenticated yet."""
+"""`on_byte_stream(stream, peer, client, path_kind)` receives a new byte stream, probably to `peer`:
+the other end is not authenticated yet. `client` says whether this side is the TLS client on it."""
 
 
 class Udp(Protocol):
-    """The node's UDP port."""
+    """Interface of the node's UDP port. See `transport/udp/port.py` for the methods."""
 
     def send(self, data: bytes, to: Place, socket: Socket = None) -> bool: ...
 
@@ -39,7 +40,7 @@ class Udp(Protocol):
 
 
 class Serves(Protocol):
-    """The endpoint: its peer id, its TCP port, and registration of call handlers."""
+    """Interface of the endpoint: its peer id, its TCP port, and registration of call handlers."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -51,7 +52,7 @@ class Serves(Protocol):
 
 
 class Channel(Protocol):
-    """The link over which both sides make their agreement."""
+    """Interface of the link over which the two sides exchange offers."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -63,43 +64,44 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """State of this node for punching. `observers` are UDP addresses of peers that answer Binding
-    requests, those at different IP addresses first. `seen_at` is when `candidates` last held for
-    the UDP port, on the host's clock."""
+    """State of this node before an attempt: its NAT, its addresses, and its observers."""
 
     nat: Nat
     candidates: Sequence[Candidate] = ()
     observers: Sequence[Place] = ()
+    """UDP addresses of peers that answer Binding requests."""
     seen_at: float | None = None
+    """When observers last saw the UDP port at the address in `candidates`, in seconds on the host's
+    clock. None if they have not, or if the address may have changed since."""
 
 
 class Knowledge(Protocol):
-    """State of the node and its peers, queried in each attempt."""
+    """Interface to the state of the node and its peers. Each attempt queries the latest state."""
 
     def own(self, peer: PeerId) -> Own:
-        """Return this node's state, for an attempt with `peer`."""
+        """Return the state of this node, for an attempt with `peer`."""
         ...
 
     def seen(self, peer: PeerId) -> Seen:
-        """Return what others than the peer say about its addresses."""
+        """Return the IP addresses of a peer that are known from others than the peer itself."""
         ...
 
     def rtt(self, peer: PeerId) -> float | None:
-        """Return the round trip of the link to a peer in seconds, or None."""
+        """Return the round trip of the link to a peer in seconds; None if there is no such link."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Objects that all attempts share. Fresh sockets are bound to the IP address `bind`; `extra`
-    holds the open ones. `searching` names the attempts with a birthday search."""
+    """Objects that all attempts share."""
 
     host: Host
     udp: Udp | None
-    port: Callable[[], int]
+    port: Callable[[], int]  # returns the node's TCP port
     budget: Budget
     limits: PunchLimits
     on_byte_stream: OnByteStream
-    bind: str = "0.0.0.0"
-    extra: set[Datagrams] = field(default_factory=set)
+    bind: str = "0.0.0.0"  # IP address to which extra sockets are bound
+    extra: set[Datagrams] = field(default_factory=set)  # the open extra sockets
     searching: set[bytes] = field(default_factory=set)
+    """Names of the attempts that have reserved or begun a birthday search."""

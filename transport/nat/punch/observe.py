@@ -1,7 +1,7 @@
-"""Observation of where peers see a socket now, by a few Binding requests. No I/O.
+"""Binding requests that find out where observers see this node's sockets now. No I/O.
 
-A measurement of some minutes ago may be outdated: a NAT forgets a mapping after half a minute of
-silence, and a counting NAT has moved on.
+The result of an earlier measurement may be outdated. A NAT forgets a mapping after half a minute
+without datagrams, and a NAT that allocates ports sequentially has reached other ports by now.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,15 @@ from ...host.datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, request
 from .checks import S, Send
 
-RETRY_S: Final = (0.15, 0.25)
+RETRY_S: Final = (0.15, 0.25)  # waits in seconds before the second and the third sending
 
 
 class Asking(Generic[S]):
-    """A set of questions: each (socket, observer) is asked once, and up to twice more."""
+    """A set of Binding requests, one for each pair (socket, observer) in `questions`.
+
+    A request is sent up to three times, until its reply arrives. `due` is the time at which to call
+    `take` next, infinite if there is nothing more to send.
+    """
 
     def __init__(
         self, questions: Sequence[tuple[S, Place]], *, now: float, entropy: Callable[[int], bytes]
@@ -28,11 +32,14 @@ class Asking(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """Whether every question is answered or abandoned."""
+        """Whether every request has a reply or is abandoned."""
         return len(self._answers) == len(self._questions) or self._sent > len(RETRY_S) + 1
 
     def seen(self, socket: S) -> list[Place]:
-        """Return where the observers see a socket, in the order in which they were asked."""
+        """Return the addresses at which observers see a socket, in the order of the requests.
+
+        Observers that have not replied are left out.
+        """
         return [
             self._answers[question]
             for question in self._questions.values()
@@ -40,7 +47,7 @@ class Asking(Generic[S]):
         ]
 
     def take(self, now: float) -> list[Send[S]]:
-        """Return the requests to send now."""
+        """Return the requests to send now, and count them as sent."""
         if now < self.due:
             return []
         self._sent += 1
@@ -52,8 +59,10 @@ class Asking(Generic[S]):
         ]
 
     def receive(self, message: Message, source: Place, socket: S) -> bool:
-        """Take a STUN reply. Return False if it belongs to no question of ours. A reply counts only
-        from the observer that was asked."""
+        """Process a STUN message. Return False if it does not reply to one of these requests.
+
+        The reply counts only if it came from the observer that was asked, to the asking socket.
+        """
         question = self._questions.get(message.transaction)
         if question is None or message.kind is not Kind.SUCCESS:
             return False

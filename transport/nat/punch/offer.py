@@ -1,4 +1,7 @@
-"""Encoding of the offer that starts a punching round, and of its answer."""
+"""Encoding of the offer that begins a round of hole punching, and of the reply to it.
+
+docs/spec/punch.md, section 1, describes the fields.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,50 +15,50 @@ from . import candidates, defaults
 from .candidates import Candidate
 from .predict import Nat
 
-_MOST_RTT_S: Final = 10.0
+_MOST_RTT_S: Final = 10.0  # longest round trip that is accepted
 _BEHAVIOURS: Final = {str(each): each for each in Behaviour}
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """State of a counting NAT: the last outer port of our IP address, and its step."""
+    """State of a NAT that allocates ports sequentially."""
 
-    ip: str
-    last: int
-    step: int
+    ip: str  # its outer IP address
+    last: int  # the port that it allocated last
+    step: int  # difference between one port and the next
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One side's part of a round.
+    """Data that one side sends to the other before a round, in an offer or in the reply to one."""
 
-    `secret` signs what the other side sends to this one. `comb` are the outer addresses of fresh
-    sockets, in order, None for one that was not seen. `rtt` is the link's round trip in seconds,
-    as measured by the offering side. `search` is the source of this side's search, None if that
-    is its port itself. `thrifty`: the offering side wants no search. `busy`: this side makes no
-    search in this round, because others are running here.
-    """
-
-    name: bytes
-    round: int
+    name: bytes  # of the attempt
+    round: int  # counted from 1
     secret: bytes
+    """Key with which the other side signs the checks that it sends to this side."""
     nat: Nat
     candidates: Sequence[Candidate] = ()
     comb: Sequence[Place | None] = ()
+    """Addresses at which this side's sockets of the comb are seen, in order; None for a socket that
+    no observer has seen."""
     counting: Counting | None = None
     rtt: float = 0.0
+    """Round trip of the link in seconds, as measured by the offering side."""
     search: Place | None = None
+    """Address from which this side makes a birthday search. None if it would use its UDP port."""
     thrifty: bool = False
+    """Whether the offering side wants no birthday search."""
     busy: bool = False
+    """Whether this side makes no birthday search in this round."""
 
     @property
     def places(self) -> list[Place]:
-        """The addresses of the comb that were seen."""
+        """The addresses of the comb, without the sockets that no observer has seen."""
         return [place for place in self.comb if place is not None]
 
 
 def encode(offer: Offer) -> dict[str, Any]:
-    """Return the header of a call, or of its reply."""
+    """Encode an offer as the header of the call `punch.offer`, or of its reply."""
     nat = offer.nat
     header: dict[str, Any] = {
         "a": offer.name,
@@ -79,7 +82,10 @@ def encode(offer: Offer) -> dict[str, Any]:
 
 
 def decode(header: Mapping[str, Any]) -> Offer | None:
-    """Decode a peer's offer or answer. None if anything has a wrong type or is out of bounds."""
+    """Decode a peer's offer, or its reply to one.
+
+    Returns None if a field is missing, has a wrong type or is out of bounds.
+    """
     name, number, secret = header.get("a"), header.get("r"), header.get("k")
     if not isinstance(name, bytes) or len(name) != defaults.ATTEMPT_BYTES:
         return None
@@ -120,7 +126,7 @@ def _nat(value: object) -> Nat | None:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a number of seconds if it is within bounds; NaN is not."""
+    """Return a number of seconds, or None if it is no number from 0 to `_MOST_RTT_S`."""
     if type(value) not in (int, float) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST_RTT_S else None

@@ -1,4 +1,4 @@
-"""Outcome of an attempt, for people and for the code that decides on the next attempt."""
+"""Outcome of an attempt. It is shown to people, and decides when the next attempt is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,22 @@ from ...identity import PeerId
 
 
 class Result(StrEnum):
+    """Result of one strategy in an attempt."""
+
     WORKED = "worked"
-    REFUSED = "refused"
+    REFUSED = "refused"  # the peer refused the offer, or a router reset the TCP dials
     NO_ANSWER = "no-answer"
-    NOT_POSSIBLE = "not-possible"
-    NOT_NEEDED = "not-needed"  # another method succeeded first
+    NOT_POSSIBLE = "not-possible"  # this node could not try it, or had to stop
+    NOT_NEEDED = "not-needed"  # another strategy succeeded first
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyOutcome:
-    """Outcome of one strategy. `reason` is a code, or "". `after` is the time from the first offer
-    to a byte stream, in seconds."""
+    """Outcome of one strategy."""
 
     result: Result
-    reason: str = ""
-    after: float | None = None
+    reason: str = ""  # a code (docs/spec/punch.md, section 7); "" if there is nothing to add
+    after: float | None = None  # seconds from the attempt's beginning to a byte stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Outcome:
 
     @property
     def worked(self) -> bool:
-        """Whether there is a direct path now."""
+        """Whether some strategy has opened a direct path."""
         return any(strategy.result is Result.WORKED for strategy in self.strategies.values())
 
 
 def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
-    """Return an outcome in which every strategy failed for the same reason."""
+    """Return an outcome in which all strategies have the same result and reason."""
     return Outcome(
         peer, dict.fromkeys(("tcp", "udp", "prediction"), StrategyOutcome(result, reason)), rounds
     )

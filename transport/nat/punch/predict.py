@@ -1,18 +1,23 @@
 """Prediction of NAT ports: chooses the plan for two NATs, and the ports to try.
 
-A *hard* side gets another outer port for each peer (RFC 4787: address-dependent mapping, or worse;
-"symmetric"). The *easy* side's port is known. A hard side is reached if the other side accepts any
-port. If it does not, the port has to be guessed:
+The *hard* side is behind a symmetric NAT, which gives it another outer port for each peer (RFC
+4787: address-dependent mapping, or address- and port-dependent mapping). The *easy* side is behind
+another kind of NAT, and its outer port is known. If the easy side's filter accepts any port of the
+hard side's address, the checks of the hard side arrive, and show its port. Otherwise the easy side
+has to guess that port:
 
-- A counting NAT is asked at least twice in a row. The next ports follow (`sequence`).
-- A random NAT is met by a birthday search (RFC 5128 3.4 calls it impractical for one socket). The
-hard side opens N sockets, each sending to the easy side's port. So N of the M = 64,512 ports that
-its NAT picks from are open towards the easy side, which sends to k random ports. The chance that
-none of k different ports is one of the N is the product over i < k of (M - N - i) / (M - i), at
-most (1 - N/M)^k. With N = 256 and k = 1,400, 99.6 % meet, and no address gets more than the 1,500
-datagrams that the budget allows.
-- Two hard sides with random ports would need N * k of about M * M = 4e9 for the same. That is not
-attempted (`symmetric-both`). Two counting sides walk through their ports in step.
+- The hard side's NAT allocates ports sequentially (a *counting* NAT). The hard side asks several
+  observers in a row. The ports that they see show which ports are next (`sequence`).
+- The NAT allocates random ports. The two sides make a *birthday search* (RFC 5128, section 3.4,
+  calls this impractical for a single socket). The hard side opens N sockets, and sends from each of
+  them to the easy side's port. N of the M = 64,512 ports from which its NAT chooses are then open
+  to the easy side. The easy side sends to k different random ports. The probability that it misses
+  all N is the product of (M - N - i) / (M - i) over i < k, which is at most (1 - N/M)^k. With
+  N = 256 and k = 1,400, 99.6 % of the searches succeed. No address then receives more than 1,500
+  datagrams, which the budget allows.
+- Both sides are hard. With random ports, N * k would have to be about M * M = 4e9. That is not
+  attempted (`symmetric-both`). If both NATs are counting NATs, both sides go through their ports in
+  step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,29 +32,30 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Nat:
-    """One side's knowledge of its NAT. `preserves`: the outer port equals the inner one if that is
-    free. `counts`: outer ports are consecutive. `udp`: any UDP gets out."""
+    """Description of one side's NAT, as far as that side knows it."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
     filtering: Behaviour = Behaviour.UNKNOWN
-    preserves: bool = False
-    counts: bool = False
-    udp: bool = True
+    preserves: bool = False  # whether the outer port equals the inner port if that is free
+    counts: bool = False  # whether ports are allocated sequentially
+    udp: bool = True  # False if UDP is blocked
 
     @property
     def hard(self) -> bool:
-        """Whether a peer sees another port than other peers have seen."""
+        """Whether the NAT is symmetric: each peer sees another outer port."""
         return self.mapping.symmetric
 
     @property
     def strict(self) -> bool:
-        """Whether a peer gets in only from the port that was sent to. Unknown filtering counts as
-        strict, because most homes have that."""
+        """Whether the filter accepts datagrams only from addresses and ports that were sent to.
+
+        If the filtering is unknown, this is True, because most home routers filter in this way.
+        """
         return self.filtering in (Behaviour.ADDRESS_AND_PORT_DEPENDENT, Behaviour.UNKNOWN)
 
     @classmethod
     def of(cls, verdict: Reachability) -> Self:
-        """Return the NAT that was measured."""
+        """Return the description that follows from a reachability measurement."""
         kind, pattern = verdict.udp, verdict.udp.allocation.pattern
         return cls(
             kind.mapping,
@@ -61,25 +67,25 @@ class Nat:
 
 
 class Plan(StrEnum):
-    """What one side does in a round besides ordinary checks."""
+    """Action of one side in a round, besides ordinary checks."""
 
     CHECKS = "checks"  # nothing else is needed
-    COUNT = "count"  # we are hard and our NAT counts: tell the peer its current port
-    FOLLOW = "follow"  # the peer's NAT counts: try the next ports
-    STEP = "step"  # both NATs count: walk in step
-    OPEN = "open"  # we are hard: open many sockets
-    SPRAY = "spray"  # the peer is hard: try many ports
-    HOPELESS = "symmetric-both"
-    SPARED = "search-spared"  # only a search would help, and the path is not worth one
-    BLOCKED = "udp-blocked"
+    COUNT = "count"  # we are behind a counting NAT: tell the peer its latest port
+    FOLLOW = "follow"  # the peer is behind a counting NAT: check its next ports
+    STEP = "step"  # both sides are behind counting NATs: check each other's next ports in step
+    OPEN = "open"  # we are the hard side of a birthday search: open many sockets
+    SPRAY = "spray"  # we are the easy side of a birthday search: try many ports
+    HOPELESS = "symmetric-both"  # both sides are hard, and ports are not sequential
+    SPARED = "search-spared"  # only a birthday search would help, and none is wanted
+    BLOCKED = "udp-blocked"  # UDP is blocked on one side
 
 
 def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
-    """Return our side's plan. The other side computes the matching one, with both swapped.
-    Without `search` no birthday search is made.
+    """Return the plan of our side. The peer computes the matching plan with both NATs swapped.
 
-    A hard side's port is not known to the other side. So its own check has to pass the other's
-    filter before a reply can come back.
+    If `search` is False, the plan is never a birthday search. Prediction is needed only if one side
+    is hard and the filter of the other side is strict. That filter rejects the checks of the hard
+    side, because they come from an unknown port.
     """
     if not (mine.udp and theirs.udp):
         return Plan.BLOCKED
@@ -95,9 +101,13 @@ def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
 
 
 def _meet_though_hard(one: Nat, other: Nat) -> bool:
-    """Whether two hard sides meet without prediction. One must accept any sender at the port that
-    observers saw. The other must accept a reply from another port than that. And one must use the
-    same port for all ports of its peer, or no reply ever comes from the address asked."""
+    """Return whether two hard sides can get a path without prediction.
+
+    Three conditions must hold. The filter of one side accepts any sender, so that checks to the
+    port that observers saw arrive. The other side accepts a reply from another port than that one.
+    And the NAT of one side uses the same outer port for all ports of the peer; otherwise no reply
+    would ever come from the address that was asked.
+    """
     nats = one, other
     return (
         any(nat.filtering is Behaviour.ENDPOINT_INDEPENDENT for nat in nats)
@@ -107,10 +117,11 @@ def _meet_though_hard(one: Nat, other: Nat) -> bool:
 
 
 def step_of(ports: Sequence[int]) -> int | None:
-    """Return the step of a counting NAT from ports that it gave successively to one socket (for
-    different destinations). None if they are not successive.
+    """Return the step of a counting NAT, or None if `ports` do not fit such a NAT.
 
-    Other flows take ports in between, so a step may be a multiple. The smallest is returned.
+    `ports` are the outer ports that the NAT has allocated to one socket for different destinations,
+    in order. Other connections may have been given ports in between, so a difference may be a
+    multiple of the step. The smallest difference is returned.
     """
     steps = [b - a for a, b in pairwise(ports)]
     if not steps or not all(steps) or len({step > 0 for step in steps}) > 1:
@@ -121,13 +132,19 @@ def step_of(ports: Sequence[int]) -> int | None:
 
 
 def sequence(last: int, step: int, count: int = defaults.SEQUENCE) -> list[int]:
-    """Return the next `count` ports of a counting NAT after `last`, wrapped into its range."""
+    """Return the next `count` ports of a counting NAT after `last`.
+
+    Ports beyond 65535 continue at 1024, and those below 1024 at 65535.
+    """
     low, size = 65536 - defaults.NAT_PORTS, defaults.NAT_PORTS
     return [low + (last + step * i - low) % size for i in range(1, count + 1)]
 
 
 def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
-    """Return the probability that a birthday search succeeds if no packet is lost."""
+    """Return the probability that a birthday search succeeds if no packet is lost.
+
+    The hard side has opened `sockets` sockets, and the easy side tries `probes` of `ports` ports.
+    """
     missed = 1.0
     for i in range(min(probes, ports)):
         missed *= max(0, ports - sockets - i) / (ports - i)
@@ -138,7 +155,7 @@ _WORD: Final = 4  # bytes of entropy for each port
 
 
 def random_ports(entropy: Callable[[int], bytes], count: int) -> Iterator[int]:
-    """Yield `count` different ports from 1024 up, uniformly distributed."""
+    """Yield `count` different random ports from 1024 to 65535, uniformly distributed."""
     low, size = 65536 - defaults.NAT_PORTS, defaults.NAT_PORTS
     drawn: set[int] = set()
     while len(drawn) < min(count, size):

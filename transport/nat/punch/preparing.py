@@ -1,4 +1,7 @@
-"""Preparation of a round: finds out where observers see this side's port and fresh sockets now."""
+"""Preparation of a round: finds out where observers see this side's sockets now.
+
+For *hard side* and *birthday search* see `predict.py`, for *comb* see `schedule.py`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,27 +21,26 @@ from .offer import Counting
 from .predict import Nat, step_of
 from .sockets import Sockets
 
-_OBSERVERS: Final = 4
-_COMB_OBSERVERS: Final = 2
+_OBSERVERS: Final = 4  # observers that are asked about the UDP port, a count
+_COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the comb, a count
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One side's part of a round, before it is sent. `fresh` are the sockets of `comb`. `aside` is
-    the socket for a search, which will be seen at `search`. `busy`: no search can be made now."""
+    """One side's preparation of a round. `Offer` explains the fields that are sent."""
 
     nat: Nat
     candidates: Sequence[Candidate]
     comb: Sequence[Place | None] = ()
     counting: Counting | None = None
-    fresh: Sequence[Datagrams] = field(default=(), repr=False)
-    aside: Datagrams | None = field(default=None, repr=False)
-    search: Place | None = None
+    fresh: Sequence[Datagrams] = field(default=(), repr=False)  # the sockets of the comb
+    aside: Datagrams | None = field(default=None, repr=False)  # the socket for a birthday search
+    search: Place | None = None  # the address at which `aside` will be seen
     busy: bool = False
 
 
 class Observing:
-    """Observer questions over the UDP port: where are its sockets seen?"""
+    """Client of observers, for all attempts: asks where they see sockets of this node."""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools
@@ -46,8 +48,10 @@ class Observing:
         self._asking: dict[Asking[Socket], trio.Event] = {}
 
     def receive(self, message: Message, source: Place, socket: Socket) -> bool:
-        """Take a STUN reply. Return False if no question here waits for it. `socket` None means the
-        port's own socket."""
+        """Process a STUN message that arrived at `socket`; None means the node's UDP port.
+
+        Returns False if it does not reply to an open request.
+        """
         for asking, changed in self._asking.items():
             if asking.receive(message, source, socket):
                 if asking.done:
@@ -56,7 +60,10 @@ class Observing:
         return False
 
     async def ask(self, questions: Sequence[tuple[Socket, Place]]) -> Asking[Socket]:
-        """Return where observers see these sockets, as far as they reply within a second."""
+        """Ask about each pair (socket, observer's address), for at most `observe_s` seconds.
+
+        Returns the requests with the replies that have arrived.
+        """
         host = self._tools.host
         asking = Asking(questions, now=host.now(), entropy=host.entropy)
         answered = self._asking[asking] = trio.Event()
@@ -73,11 +80,15 @@ class Observing:
 
 
 def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
-    """Whether this node's port may be seen elsewhere by now, or has not been seen by several peers.
-    A counting NAT has moved on, and a random one forgets an idle port. A NAT that preserves ports
-    does neither."""
+    """Return whether observers must be asked again where they see this node's UDP port.
+
+    That is so if the NAT's kind is unknown, or if the NAT allocates ports sequentially and has
+    therefore reached other ports. Other NATs forget the mapping of an idle port, so an old
+    observation (`fresh_s`) is stale, too. A NAT that preserves ports would create the same mapping
+    again.
+    """
     if not own.nat.udp:
-        return False  # no observer would receive the question
+        return False  # no observer would receive the request
     if own.nat.mapping is Behaviour.UNKNOWN or (own.nat.hard and own.nat.counts):
         return True
     if own.nat.preserves or own.nat.mapping is Behaviour.NONE:
@@ -86,11 +97,12 @@ def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
 
 
 def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
-    """Return the node's candidates and NAT kind, updated by what observers see now.
+    """Return this node's candidates and its NAT's kind, updated by what observers see now.
 
-    `views` are of the port's own socket by different observers, `latest` of a fresh socket. Only
-    a fresh socket shows the current port of a counting NAT, because an older one has a port of
-    earlier times. The NAT's kind changes only if the views say more than `own` does.
+    `views` are the addresses at which different observers see the node's UDP port, and `latest`
+    those of a new socket. If the NAT allocates ports sequentially, only a new socket shows which
+    port is next, because the UDP port may have an old mapping. The NAT's kind changes only if the
+    views contradict or complete the measured one.
     """
     if not views:
         return Prepared(own.nat, own.candidates)
@@ -122,7 +134,11 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
 async def prepare(
     own: Own, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
 ) -> Prepared:
-    """Prepare a round. With `look` observe the own port again, with `comb` open fresh sockets."""
+    """Prepare a round.
+
+    If `look` is True, asks observers where they see the UDP port now. If `comb` is True, opens the
+    sockets of the comb, and asks about these as well.
+    """
     if observing is None or sockets is None or not own.observers:
         return Prepared(own.nat, own.candidates)
     fresh = await sockets.open(defaults.COMB) if comb else []
@@ -145,9 +161,14 @@ async def prepare(
 
 
 async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
-    """Add a socket for a search if the NAT preserves ports, so that it is known where it will be
-    seen. The port's own socket may be spoiled: after a packet that came too early, a router that
-    replies itself may redirect all new flows of the port (docs/spec/punch.md)."""
+    """Open a socket for a birthday search, and return `mine` with this socket.
+
+    The search needs it because the node's UDP port may be spoiled: if a packet of an earlier peer
+    arrived too early, some routers map all new flows of the port to another outer port
+    (docs/spec/punch.md, section 5). Returns `mine` unchanged if the NAT does not preserve ports,
+    because the outer port of the new socket would then be unknown. The same holds if this side
+    does not need such a socket, or if none is available.
+    """
     nat = mine.nat
     seen = [
         each.place[0]

@@ -1,11 +1,12 @@
-"""Hole punching as a service of the node: makes and answers offers, and runs the attempts.
+"""Service for hole punching: sends offers to peers, answers their offers, and runs the attempts.
 
-    puncher = Puncher(host, endpoint, udp, knowledge, on_pipe)
+    puncher = Puncher(host, endpoint, udp, knowledge, on_byte_stream)
     nursery.start_soon(puncher.run)
     outcome = await puncher.punch(link)
 
-The node passes it the STUN messages of its UDP port (`on_stun`), and asks it about accepted QUIC
-connections (`arrived`) and about accepted TCP connections that stay silent (`is_client`).
+The node passes it each STUN message that arrives at the UDP port (`on_stun`), and asks it whether
+an accepted connection is a result of hole punching: for QUIC by `arrived`, for TCP by `opened` and
+`is_client`.
 """
 
 from collections import deque
@@ -38,9 +39,9 @@ from .sockets import discard
 from .tcp import stays_silent
 
 METHOD: Final = "punch.offer"
-_OUTCOMES: Final = 512
-_SWEEP_S: Final = 30.0
-_UNKNOWN_RTT_S: Final = 0.1
+_OUTCOMES: Final = 512  # peers whose latest outcome is remembered, a count
+_SWEEP_S: Final = 30.0  # seconds between two calls of `_sweep`
+_UNKNOWN_RTT_S: Final = 0.1  # round trip that is assumed for a link if none was measured
 
 
 async def _no_look(peer: PeerId) -> None:
@@ -48,7 +49,10 @@ async def _no_look(peer: PeerId) -> None:
 
 
 class Puncher:
-    """Service that registers `punch.offer` at the endpoint and binds fresh sockets at `bind`."""
+    """Hole punching of one node. Registers the call `punch.offer` at the endpoint.
+
+    `bind` is the IP address to which extra UDP sockets are bound.
+    """
 
     def __init__(
         self,
@@ -63,11 +67,15 @@ class Puncher:
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
-        """`look(peer)` asks other nodes at which address they see a peer, unless it is known."""
+        """`look(peer)` asks other nodes where they see `peer`, unless `knowledge` already has this.
+
+        `udp` is None if the node has no UDP port. `on_byte_stream` receives the byte streams that
+        attempts open.
+        """
         self.limits = limits or PunchLimits()
         self.budget = Budget(self.limits)
         self.outcomes: dict[PeerId, Outcome] = {}
-        """The latest outcome with each peer, including attempts that the peer offered."""
+        """The latest outcome with each peer, including attempts that the peer began."""
         self._host = host
         self._guard = guard or Guard()
         self._endpoint = endpoint
@@ -77,16 +85,17 @@ class Puncher:
             host, udp, lambda: endpoint.port, self.budget, self.limits, on_byte_stream, bind
         )
         self._observing = Observing(self._tools, udp) if udp is not None else None
-        self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
+        self._attempts: dict[PeerId, Attempt] = {}  # attempts in which the peer takes part
         self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
-        self._asked: dict[PeerId, deque[float]] = {}
+        self._asked: dict[PeerId, deque[float]] = {}  # times of recent offers by each peer
+        # Extra sockets that stay open after their attempt, and the byte streams on them.
         self._kept: dict[Datagrams, QuicByteStream] = {}
         self._nursery: trio.Nursery | None = None
         endpoint.handle(METHOD, self.offered)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled."""
+        """Run attempts, and close unused sockets, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             try:
@@ -96,13 +105,14 @@ class Puncher:
             finally:
                 self._nursery = None
 
-    # Making offers.
+    # Sending offers.
 
     async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
-        """Try to open a direct path to the peer of a link, and return the outcome.
+        """Try to open a direct path to the peer of `link`, and return the outcome.
 
-        If an attempt is already under way, wait for that one. A `thrifty` attempt skips the port
-        search, which costs 2,000 datagrams. Never raises because of what a peer does.
+        If an attempt with this peer is already under way, waits for its outcome instead. A
+        `thrifty` attempt makes no birthday search, which costs about 2,000 datagrams. If the peer
+        refuses the attempt or the link closes, the outcome says so; nothing is raised.
         """
         running = self._attempts.get(link.peer) or self._offered.get(link.peer)
         if running is not None:
@@ -119,14 +129,14 @@ class Puncher:
             code = await self._rounds(attempt, link)
         except (CallRefused, LinkClosed) as error:
             code = error.code
-            if attempt.round > 1:  # the peer may have ended it because its byte stream works
+            if attempt.round > 1:  # perhaps the peer has ended it because its byte stream works
                 with trio.move_on_after(self.limits.last_round_s):
                     await attempt.settled.wait()
         finally:
             attempt.give_up()
             if self._offered.get(link.peer) is attempt:
                 del self._offered[link.peer]
-        if code == "glare":  # the peer's own offer crossed with ours, and wins
+        if code == "glare":  # the peer's offer has crossed with ours, and takes precedence
             return await self._wait_for_theirs(link.peer)
         outcome = await self._outcome_of(attempt)
         if code is not None and not outcome.worked:
@@ -134,8 +144,11 @@ class Puncher:
         return outcome
 
     async def _rounds(self, attempt: Attempt, link: Channel) -> str | None:
-        """Offer rounds one after the other until a byte stream is open. Return the code of the
-        end."""
+        """Offer and run one round after the other, until a byte stream is open or no round is left.
+
+        Returns the code `bad-answer` if the peer's reply is malformed, else None. Raises
+        CallRefused if the peer refuses an offer, and LinkClosed if the link ends.
+        """
         rtt = self._knowledge.rtt(attempt.peer)
         for number in range(1, self.limits.rounds + 1):
             attempt.round = number
@@ -161,13 +174,14 @@ class Puncher:
         return None
 
     def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
-        """Return the length of a round in seconds; a search and the last try take longer."""
+        """Return the length of a round in seconds. The last round and a search take longer."""
         limits = self.limits
         if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 
     def _offer(self, attempt: Attempt, number: int, mine: Prepared, rtt: float | None) -> Offer:
+        """Return the offer, or the reply to one, for the round `number`."""
         return Offer(
             attempt.name,
             number,
@@ -183,8 +197,9 @@ class Puncher:
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
+        """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
-            # An offer that is to be answered has a time limit.
+            # The peer waits only a limited time for the reply to its offer.
             with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
                 await self._look(attempt.peer)
         attempt.sees(self._knowledge.seen(attempt.peer))
@@ -199,6 +214,7 @@ class Puncher:
         return await set_aside(mine, attempt.sockets)
 
     async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
+        """Wait for the attempt that a peer's offer begins, and return its outcome."""
         with trio.move_on_after(self.limits.offer_s):
             while (attempt := self._attempts.get(peer)) is None:
                 await self._news.park()
@@ -206,6 +222,7 @@ class Puncher:
         return failed(peer, Result.REFUSED, "glare")
 
     async def _outcome_of(self, attempt: Attempt) -> Outcome:
+        """Wait until an attempt succeeds or ends. Store its outcome, and return it."""
         await attempt.settled.wait()
         if attempt.outcome().worked:
             return self._note(attempt.outcome())
@@ -215,7 +232,7 @@ class Puncher:
     # Answering offers.
 
     async def offered(self, call: Call) -> Answer:
-        """Handle a call of `punch.offer`."""
+        """Handle a call of `punch.offer`: reply with this side's addresses, and begin the round."""
         offer = decode(call.header)
         if offer is None or call.payload:
             return Refusal("bad-offer", "malformed offer")
@@ -237,13 +254,14 @@ class Puncher:
         mine = await self._prepare(attempt, offer.round)
         if self._nursery is None or attempt.over.is_set():
             return Refusal("over", "the attempt has ended")
-        # The reply takes half a round trip to arrive, and then both sides begin.
+        # Both sides begin when the reply has arrived, which takes half a round trip.
         at = self._host.now() + min(offer.rtt / 2, self.limits.skew_s)
         end = attempt.give_up
         self._guard.start(self._nursery, call.peer, attempt.begin, mine, offer, at, end=end)
         return Reply(encode(self._offer(attempt, offer.round, mine, offer.rtt)))
 
     def _refusal_of(self, offer: Offer, peer: PeerId) -> str | None:
+        """Return the code with which to refuse an offer, or None to accept it."""
         attempt = self._attempts.get(peer)
         if attempt is not None:
             fits = not attempt.offering and attempt.name == offer.name
@@ -258,6 +276,7 @@ class Puncher:
         return None if self._may_ask(peer) else "too-often"
 
     def _may_ask(self, peer: PeerId) -> bool:
+        """Return whether a peer may make another offer now, and count the offer if so."""
         now, limits = self._host.now(), self.limits
         asked = self._asked.setdefault(peer, deque())
         while asked and asked[0] <= now - limits.offers_s:
@@ -271,6 +290,7 @@ class Puncher:
 
     @property
     def _is_full(self) -> bool:
+        """Whether the largest number of concurrent attempts is reached."""
         return len({*self._attempts, *self._offered}) >= self.limits.attempts
 
     def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> Attempt:
@@ -285,12 +305,14 @@ class Puncher:
         )
 
     def _take_part(self, attempt: Attempt) -> None:
+        """Register an attempt in which the peer takes part."""
         self._attempts[attempt.peer] = attempt
         if self._offered.get(attempt.peer) is attempt:
             del self._offered[attempt.peer]
         self._news.unpark_all()
 
     async def _run(self, attempt: Attempt, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run an attempt to its end, and store its outcome and the socket that stays in use."""
         try:
             with self._guard.around(attempt.peer):
                 await attempt.run(task_status=task_status)
@@ -302,6 +324,7 @@ class Puncher:
             self._note(attempt.outcome())
 
     def _note(self, outcome: Outcome) -> Outcome:
+        """Store an outcome as the latest one with its peer, and return it."""
         self.outcomes.pop(outcome.peer, None)
         if len(self.outcomes) >= _OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]
@@ -309,7 +332,7 @@ class Puncher:
         return outcome
 
     def _sweep(self) -> None:
-        """Close fresh sockets whose connection has ended, and forget old offers of peers."""
+        """Close extra sockets whose connection has ended, and forget the times of old offers."""
         for socket, pipe in list(self._kept.items()):
             if pipe.connection.ended and self._tools.udp is not None:
                 del self._kept[socket]
@@ -320,7 +343,10 @@ class Puncher:
     # Events from the node.
 
     def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
-        """Take a STUN message of the UDP port. Return False if it belongs to no attempt."""
+        """Process a datagram that arrived at the UDP port and looks like STUN.
+
+        Returns False if it does not belong to an attempt.
+        """
         message = stun.decode(data)
         if message is None:
             return False
@@ -330,8 +356,11 @@ class Puncher:
         return any(each.receive(message, data, source, key) for each in self._all())
 
     def arrived(self, pipe: QuicByteStream) -> PeerId | None:
-        """Return the peer of an accepted QUIC connection that came through a hole of ours, None for
-        an ordinary one. The connection must still be authenticated."""
+        """Return the peer to which an accepted QUIC connection probably belongs.
+
+        This is the peer of the attempt that has chosen the connection's remote address. Returns
+        None if there is no such attempt. The caller must still authenticate the peer.
+        """
         for attempt in self._all():
             if attempt.expects(pipe.remote):
                 attempt.arrived(pipe)
@@ -339,11 +368,11 @@ class Puncher:
         return None
 
     def opened(self, peer: PeerId, ip: str) -> bool:
-        """Whether an accepted TCP connection of a peer came through a hole that we opened to it."""
+        """Return whether hole punching led to an accepted TCP connection of `peer` from `ip`."""
         return any(each.peer == peer and each.opens(ip) for each in self._attempts.values())
 
     def met(self, peer: PeerId, medium: str) -> None:
-        """Note that the peer is authenticated on a direct path, so attempts are no longer needed.
+        """Record that a peer has been authenticated on a direct path, which ends attempts with it.
 
         `medium` is "tcp" or "udp". The path need not be a result of hole punching.
         """
@@ -352,8 +381,12 @@ class Puncher:
                 attempt.met(medium)
 
     async def is_client(self, pipe: ByteStream) -> bool:
-        """Whether this side is the TLS client on an accepted TCP connection. Returns at once,
-        unless the address is being punched. Raises the errors of `Pipe.wait_readable`."""
+        """Return whether this side must be the TLS client on an accepted TCP connection.
+
+        That is so if the connection comes from the peer of an attempt in which this side is the
+        client, and if that peer stays silent. Returns False at once if no attempt concerns the
+        connection's remote address. Raises the errors of `ByteStream.wait_readable`.
+        """
         for attempt in self._all():
             if attempt.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
@@ -363,5 +396,9 @@ class Puncher:
         return False
 
     def _all(self) -> list[Attempt]:
-        """Return all attempts, including unanswered ones: the peer may begin early."""
+        """Return all attempts.
+
+        This includes attempts whose first offer has no reply yet, because the peer may have begun
+        before its reply arrives.
+        """
         return [*self._attempts.values(), *self._offered.values()]

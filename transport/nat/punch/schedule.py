@@ -1,4 +1,7 @@
-"""Schedule of one round's checks, which depends on the NATs of both sides. No I/O."""
+"""Schedules of the UDP checks of one round. The NATs of both sides decide which is used.
+
+No I/O. The terms *hard side*, *easy side* and *birthday search* are explained in `predict.py`.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,27 +15,32 @@ from .offer import Offer
 from .predict import random_ports, sequence
 
 SPRAY_S: Final = 0.0007
-"""Time between two shots of a birthday search, in seconds."""
+"""Time between two checks of a birthday search, in seconds."""
 FIRST_SHOTS: Final = 6 / 7
-"""Fraction of the easy side's shots that leave before the hard side's sockets begin; the rest
-leaves after. A router on either side may remember a packet that came too early
-(docs/spec/punch.md), so each side is the first once. More easy sides than hard sides have such a
-router."""
+"""Fraction of the easy side's checks that it sends before the hard side begins. It sends the rest
+afterwards. A router may spoil a port because a packet arrived there too early (docs/spec/punch.md,
+section 4). Each side therefore sends first once. The larger part comes first, because more easy
+sides than hard sides have such a router."""
 OPEN_AFTER_S: Final = 0.95
-"""When the hard side's sockets begin, in seconds."""
+"""Time in the round at which the hard side begins to send from its sockets, in seconds."""
 AGAIN_S: Final = 1.4
-"""Time from the first shot of one of those sockets to its second, in seconds."""
+"""Time from the first check of each such socket to its second check, in seconds."""
 REST_AFTER_S: Final = 1.4
-"""When the rest of the easy side's shots begins, in seconds."""
+"""Time in the round at which the easy side begins to send the rest of its checks, in seconds."""
 COUNT_AFTER_S: Final = 0.3
-"""How long the hard side with a counting NAT lets the other be the first, in seconds."""
+"""Time for which a hard side whose NAT allocates ports sequentially lets the peer send first, in
+seconds."""
 FOLLOW_S: Final = 0.002
+"""Time between two checks of predicted ports, in seconds."""
 STEPS: Final = 24
-"""Pairs of ports that two counting NATs walk through, a count."""
+"""Ports that each side checks if both NATs allocate ports sequentially, a count."""
 
 
 def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> None:
-    """Check every address from the port's own socket."""
+    """Schedule repeated checks of all the peer's addresses, from the node's UDP port.
+
+    The checks begin at the time `at`.
+    """
     for each in remote:
         checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
 
@@ -47,13 +55,18 @@ def comb(
     *,
     first: bool,
 ) -> None:
-    """Check pairs of fresh sockets one after the other. The two sides use opposite orders.
+    """Schedule checks of the comb: each new socket of this side checks one new socket of the peer.
 
-    So in the first pair one side is early by six steps, and in the last pair the other side is. A
-    packet that comes too early may spoil a port (docs/spec/punch.md). Unless the clocks
-    are too far apart, no packet comes too early in at least one pair.
+    If a packet arrives at a router before the side behind it has sent, the router may spoil the
+    port (docs/spec/punch.md, section 4). The right order depends on the routers, and on the
+    difference between the clocks of the two sides. The comb therefore tries several orders, one for
+    each pair. The pairs begin `step` seconds apart, from the time `at` on. One side goes through
+    the pairs forwards (`first` is True), and the other side backwards. With seven pairs, one side
+    begins six steps earlier in the first pair, and the other side does so in the last pair.
 
-    A side without fresh sockets uses its port's own, whose address `main` the other side knows.
+    `mine` are the sockets of this side, and `theirs` the addresses at which those of the peer are
+    seen. A side that has no new sockets uses the socket of its UDP port; `main` is the address of
+    the peer's port.
     """
     count = max(len(mine), len(theirs))
     for i in range(count):
@@ -64,7 +77,7 @@ def comb(
 
 
 def targets(remote: Sequence[Candidate]) -> list[Place]:
-    """Return the public IPv4 addresses at which the peer's UDP port is seen from outside."""
+    """Return the peer's IPv4 addresses for UDP that can be reached from outside its network."""
     return [
         each.place
         for each in remote
@@ -82,7 +95,10 @@ def spray(
     entropy: Callable[[int], bytes],
     at: float,
 ) -> None:
-    """Send to random ports of the hard side: most now, the rest when its sockets are open."""
+    """Schedule the easy side's part of a birthday search: `count` checks to random ports of `ip`.
+
+    Most of them begin at the time `at`, the rest after the hard side has begun to send.
+    """
     first = int(count * FIRST_SHOTS)
     for i, port in enumerate(random_ports(entropy, count)):
         begin, shot = (at, i) if i < first else (at + REST_AFTER_S, i - first)
@@ -92,14 +108,20 @@ def spray(
 def open_many(
     checks: Checks[Socket], sockets: Sequence[Datagrams], place: Place, at: float
 ) -> None:
-    """Send from many sockets to the easy side's port, twice."""
+    """Schedule the hard side's part of a birthday search.
+
+    Each of the `sockets` sends two checks to `place`, the address of the easy side.
+    """
     for i, socket in enumerate(sockets):
         for begin in (at, at + AGAIN_S):
             checks.shot(socket, place, at=begin + i * SPRAY_S)
 
 
 def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """Send twice to the ports that the peer's NAT will use next."""
+    """Schedule two checks to each port that the peer's NAT will allocate next.
+
+    `theirs.counting` describes this NAT, which allocates ports sequentially.
+    """
     counting = theirs.counting
     if counting is None:
         return
@@ -109,10 +131,11 @@ def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
 
 
 def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
-    """Check the ports that the peer's NAT will use next, in order.
+    """Schedule checks of the ports that the peer's NAT will allocate next, in order.
 
-    Each packet also uses up the next port of our own NAT. So both sides advance by one port at a
-    time, and they meet once both have sent equally many packets.
+    Here the NATs of both sides allocate ports sequentially. Each check makes our own NAT allocate
+    its next port, too. Both sides therefore advance by one port at a time, and a pair of ports
+    works once both have sent the same number of checks.
     """
     counting = theirs.counting
     if counting is None:
@@ -122,11 +145,13 @@ def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
 
 
 def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
-    """Return the addresses of one transport without duplicates."""
+    """Return the addresses of all candidates of one transport, without duplicates."""
     return list(dict.fromkeys(each.place for each in remote if each.transport is transport))
 
 
 def comb_step(round_: int) -> float:
-    """Return the seconds between two pairs of `comb`. Later rounds allow for larger differences
-    of the clocks."""
+    """Return the time between the beginnings of two pairs of the comb, in seconds.
+
+    In the third round the time is longer, which allows for a larger difference between the clocks.
+    """
     return defaults.COMB_STEP_S * (1.0 + 0.6 * max(0, round_ - 2))

@@ -1,4 +1,4 @@
-"""Fresh sockets beside the UDP port for one attempt. All but the chosen one are closed."""
+"""Extra UDP sockets of one attempt. All but the chosen one are closed when the attempt ends."""
 
 import trio
 
@@ -8,7 +8,7 @@ from .needs import Tools, Udp
 
 
 class Sockets:
-    """Extra sockets of one attempt. `Tools.extra` holds those of all attempts."""
+    """Extra sockets of one attempt. The set `Tools.extra` has those of all attempts."""
 
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools
@@ -17,19 +17,22 @@ class Sockets:
         self._closed = False
 
     async def open(self, count: int) -> list[Datagrams]:
-        """Open up to `count` sockets, fewer if the system refuses, and return them."""
+        """Open `count` sockets, register them with the UDP port, and return them.
+
+        Returns fewer if the system refuses one, or if the attempt has ended.
+        """
         found: list[Datagrams] = []
         for _ in range(count):
             try:
                 socket = await self._tools.host.datagrams(self._tools.bind, 0)
             except (HostError, OSError):
                 break
-            if self._closed:  # in the meantime
+            if self._closed:  # the attempt has ended in the meantime
                 socket.close()
                 break
             try:
                 self._udp.add(socket)
-            except trio.ClosedResourceError:  # the port itself is closing
+            except trio.ClosedResourceError:  # the UDP port itself is closing
                 socket.close()
                 break
             self._open.append(socket)
@@ -38,7 +41,7 @@ class Sockets:
         return found
 
     def close(self, *, keep: Datagrams | None) -> None:
-        """Close all sockets but one, which the UDP port continues to serve."""
+        """Close all sockets except `keep`, which the UDP port continues to serve."""
         self._closed = True
         for socket in self._open:
             if socket is not keep:
@@ -47,7 +50,7 @@ class Sockets:
 
 
 def discard(tools: Tools, udp: Udp, socket: Datagrams) -> None:
-    """Close one extra socket."""
+    """Close one extra socket, and remove it from the UDP port."""
     tools.extra.discard(socket)
     udp.remove(socket)
     socket.close()

@@ -1,10 +1,11 @@
 """TCP hole punching: both sides dial each other from their listen ports at the same moment.
 
-The SYN that a side sends opens its own NAT for the other side's SYN. If the two SYNs cross, they
-make one connection (simultaneous open, RFC 9293, 3.5). If a NAT drops the earlier SYN, the later
-one passes the NAT that the earlier one opened, and reaches the socket that still dials. A NAT may
-answer a premature SYN with a reset, which ends the dial. The dial is then repeated soon. RFC 5382
-REQ-4 forbids such resets, but some routers send them from their own TCP stack.
+The SYN that a side sends opens its own NAT for the SYN of the other side. If the two SYNs cross,
+they make one connection (simultaneous open, RFC 9293, section 3.5). If a NAT drops the earlier SYN,
+the later SYN passes through the NAT that the earlier one has opened, and reaches a socket that is
+still dialling. A NAT may also answer an early SYN with a reset, which ends the dial. RFC 5382,
+REQ-4, forbids this, but some routers send such resets from their own TCP stack. The dial is
+therefore repeated soon.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +18,11 @@ from ...bytestream import ByteStream
 from ...host.datagrams import Place
 from .defaults import PunchLimits
 
-_AGAIN_S: Final = (0.95, 2.0, 4.0)  # pauses before the kernel repeats a SYN
+_AGAIN_S: Final = (0.95, 2.0, 4.0)  # seconds after which the kernel repeats a SYN
 
 
 class Dials(Protocol):
-    """The part of the host that dialling uses."""
+    """Part of the host's interface that dialling uses."""
 
     def entropy(self, size: int) -> bytes: ...
 
@@ -34,17 +35,19 @@ class TcpEnd(StrEnum):
     """Outcome of dialling the addresses of one peer."""
 
     WORKED = "worked"
-    REFUSED = "refused"  # resets only
+    REFUSED = "refused"  # each dial was answered by a reset
     NO_ANSWER = "no-answer"
-    BUDGET = "budget"
+    BUDGET = "budget"  # the budget allowed no dial
     NOWHERE = "nowhere"  # there is no address that may be dialled
 
 
 class Dialling:
-    """Dials several addresses from one port at once, until shortly after the first success.
+    """Concurrent dials to several addresses of a peer, all from the port `source_port`.
 
-    `deliver(stream, place)` is called for each connection. A private address may belong to another
-    machine than the peer, so the first connection need not be the right one.
+    `spend(ip)` counts one SYN, and returns False if it must not be sent. `deliver(stream, place)`
+    is called for each connection. After the first connection the other dials continue for a moment,
+    because the first one need not lead to the peer: a private address may belong to another
+    machine.
     """
 
     def __init__(
@@ -65,7 +68,10 @@ class Dialling:
         self._ends: set[TcpEnd] = set()
 
     async def run(self, places: Sequence[Place]) -> TcpEnd:
-        """Dial until no tries or no time are left, or until shortly after the first success."""
+        """Dial all addresses until the tries or the time are used up, or one dial has succeeded.
+
+        After the first success, dialling continues for `grace_s` seconds. Returns the best outcome.
+        """
         if not places:
             return TcpEnd.NOWHERE
         self._scope.deadline = trio.current_time() + self._limits.tcp_s
@@ -79,6 +85,7 @@ class Dialling:
         return TcpEnd.NO_ANSWER
 
     async def _dial(self, place: Place) -> None:
+        """Dial one address up to `tcp_tries` times, and record the outcome of each try."""
         for _ in range(self._limits.tcp_tries):
             end = await self._try(place)
             self._ends.add(end)
@@ -87,18 +94,18 @@ class Dialling:
             await trio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return a random pause.
+        """Return a random pause before the next try, in seconds.
 
-        If the routers of both sides send resets, the SYNs have to cross on the way. With equal
-        pauses they might never do so.
+        If the routers of both sides send resets, a connection needs two SYNs that cross on their
+        way. If both sides always paused equally long, this might never happen.
         """
         low, high = self._limits.tcp_retry_s
         return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
     async def _try(self, place: Place) -> TcpEnd:
-        """Dial once, and leave the kernel time to repeat its SYNs.
+        """Dial an address once, and count each SYN that the kernel sends.
 
-        A dial that is replaced too soon may have been about to succeed.
+        There is no timeout for a single dial, because the kernel's next SYN may succeed.
         """
         if not self._spend(place[0]):
             return TcpEnd.BUDGET
@@ -110,17 +117,19 @@ class Dialling:
         return end
 
     async def _count_again(self, place: Place, scope: trio.CancelScope) -> None:
+        """Count each SYN that the kernel repeats. Cancel the dial if the budget is used up."""
         for pause in _AGAIN_S:
             await trio.sleep(pause)
             if not self._spend(place[0]):
                 scope.cancel()
 
     async def _connect(self, place: Place) -> TcpEnd:
+        """Dial an address, deliver the connection, and shorten the deadline of the other dials."""
         try:
             stream = await self._host.connect(*place, source_port=self._port)
         except ConnectionRefusedError:
             return TcpEnd.REFUSED
-        except OSError:  # no route, or the peer's own dial has reached the listener meanwhile
+        except OSError:  # no route, or the peer's own dial has reached our listener in the meantime
             return TcpEnd.NO_ANSWER
         now = trio.current_time()
         self._scope.deadline = min(self._scope.deadline, now + self._limits.grace_s)
@@ -129,12 +138,13 @@ class Dialling:
 
 
 async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:
-    """Return whether the peer that dialled our listener waits for us to send first.
+    """Return whether a peer that has dialled our listener sends nothing for `first_byte_s` seconds.
 
-    The dialler of an ordinary connection is the TLS client. If both sides have dialled, the
-    client is the side with the smaller peer id, even if its own dial failed and the other's
-    reached its listener. The other side cannot know that, so it stays silent, which an ordinary
-    dialler does not. Raises the errors of `Pipe.wait_readable`.
+    The dialler of an ordinary connection is the TLS client, and sends first. In hole punching both
+    sides dial, and the side with the smaller peer id is the client. Its own dial may fail while the
+    dial of the other side reaches its listener. The other side then waits for the client to send
+    first. Its silence shows that it does not act as an ordinary dialler. Raises the errors of
+    `ByteStream.wait_readable`.
     """
     with trio.move_on_after(limits.first_byte_s):
         await pipe.wait_readable()

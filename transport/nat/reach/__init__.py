@@ -1,1 +1,4 @@
-"""Reachability of this node: its address seen from outside, the kind of its NAT, and dial-backs."""
+"""Reachability of this node: its addresses as peers see them, and the kind of its NAT.
+
+Also tests, by dial-backs from peers, at which of these addresses it can be reached.
+"""

@@ -1,4 +1,7 @@
-"""Client of dial-backs: asks a peer to dial an address of this node, pays if asked, and listens."""
+"""Client of dial-backs: asks a peer to dial an address of this node, and waits for the dial-back.
+
+If the peer demands a payment, the client pays by sending it that many bytes.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,7 +19,7 @@ from .dialback import Awaited, Wanted
 
 
 class Peer(Protocol):
-    """A link, as far as dial-backs need it."""
+    """Part of a link's interface that this module uses."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -33,7 +36,11 @@ class Peer(Protocol):
 
 
 async def ask(link: Peer, wanted: Wanted) -> bool:
-    """Ask for a dial-back. Return whether the peer says that it has sent. Never raises."""
+    """Ask a peer for a dial-back, and pay if it demands a payment within the usual bounds.
+
+    Returns whether the peer reports that it has sent the dial-back. A refusal, a timeout or a
+    closed link returns False.
+    """
     try:
         reply = await link.call("reach.dialback", wanted.header, timeout=defaults.DIALBACK_S)
         size = reply.header.get("pay")
@@ -53,7 +60,11 @@ async def ask(link: Peer, wanted: Wanted) -> bool:
 async def dialled_back(
     host: Host, link: Peer, awaited: Awaited, transport: str, place: Place
 ) -> bool | None:
-    """Whether a dial-back to an address of this node arrived; None if the peer sent none."""
+    """Ask a peer to dial an address of this node. Return whether the dial-back arrived.
+
+    Returns None if none arrived and the peer does not report that it has sent one. `transport` is
+    "tcp" or "udp".
+    """
     nonce = host.entropy(defaults.NONCE_BYTES)
     arrived = trio.Event()
     awaited.expect(nonce, lambda _: arrived.set())

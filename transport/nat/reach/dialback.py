@@ -1,10 +1,10 @@
 """Dial-backs: the server's decision whether to dial an address, and the asker's pending nonces.
 
-The idea is that of AutoNAT v2 (libp2p specification, `autonat/autonat-v2.md`). A peer names one of
-its addresses and a nonce. A server dials that address from a fresh port of its own and sends the
-nonce, which the peer recognizes. Servers must not be usable to attack a victim. So an address at
-which the server does not itself see the asker costs the asker more bytes than the victim gets, and
-rate limiters bound the rest.
+The protocol follows AutoNAT v2 (libp2p specification, `autonat/autonat-v2.md`). An *asker* sends a
+server one of its addresses and a nonce. The server dials that address from a new port and sends the
+nonce, by which the asker recognizes the dial-back. A dishonest asker could name the address of a
+victim. Therefore, if the server does not see the asker at the address, the asker must first send
+more bytes than the victim would receive. Rate limiters bound all dial-backs.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A requested dial-back. `transport` is "tcp" or "udp"."""
+    """A request for a dial-back to the address `place`. `transport` is "tcp" or "udp"."""
 
     transport: str
     place: Place
@@ -30,39 +30,39 @@ class Wanted:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The header of the call that requests this dial-back."""
+        """The header of the call `reach.dialback` with this request."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
 def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
-    """Parse the header of a peer's request for a dial-back. Return None if it is malformed."""
+    """Parse the header of a call `reach.dialback`. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
     if transport not in ("tcp", "udp") or type(nonce) is not bytes:
         return None
     if len(nonce) != defaults.NONCE_BYTES or type(port) is not int or not 0 < port < 65536:
         return None
-    if type(ip) is not str or plain_ip(ip) != ip:  # canonical, because they are compared as text
+    if type(ip) is not str or plain_ip(ip) != ip:  # canonical, because IPs are compared as text
         return None
     return Wanted(transport, (ip, port), nonce)
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Decision to make the dial-back."""
+    """Decision to send the dial-back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """Decision that the asker must first send this many bytes."""
+    """Decision that the asker must first pay by sending `size` bytes."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class No:
-    """Decision to refuse, with a code."""
+    """Decision to refuse, with the error's code and message."""
 
     code: str
     message: str
@@ -70,12 +70,14 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
+    """A demand for a payment of `size` bytes."""
+
     size: int
-    until: float
+    until: float  # when it becomes invalid, in seconds on the host's clock
 
 
 class Gate:
-    """The server's decisions. All its state is bounded."""
+    """Decision-maker on requested dial-backs, for the server. Its memory is bounded."""
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
         everybody = Rate(defaults.ALL_BURST, defaults.ALL_PER_S)
@@ -95,16 +97,19 @@ class Gate:
         paid: int,
         now: float,
     ) -> Go | Pay | No:
-        """Decide on a request. `seen` are the IP addresses at which this node itself sees the asker
-        (none if it comes through a relay), `own` those of this node, `paid` the bytes that came
-        with the request."""
+        """Decide on the request `wanted` of an asker.
+
+        `seen` are the IP addresses at which this node itself sees the asker; there are none if the
+        asker comes through a relay. `own` are this node's IP addresses. `paid` is the number of
+        bytes that came with the request.
+        """
         ip, port = wanted.place
         if not may_dial_port(port):
             return No("forbidden", f"port {port} is not dialled")
         if ip not in seen and (ip in own or not is_public(ip)):
             return No("forbidden", f"`{ip}` is not dialled")
         if ":" in ip and not any(":" in each and is_public(each) for each in own):
-            return No("no-way", "this node has no IPv6 address")  # checked before it demands bytes
+            return No("no-way", "this node has no IPv6 address")  # before a payment is demanded
         if ip not in seen and not self._has_paid(peer, wanted, paid, now):
             return self._demand(peer, wanted, now)
         targets = self._targets if ip in seen else self._foreign
@@ -113,6 +118,7 @@ class Gate:
         return Go()
 
     def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
+        """Return whether `paid` bytes fulfil a valid demand, and remove that demand if so."""
         demand = self._demands.get((peer, wanted))
         if demand is None or demand.until < now or paid < demand.size:
             return False
@@ -120,6 +126,10 @@ class Gate:
         return True
 
     def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
+        """Store and return a demand for a payment of random size.
+
+        Evicts the oldest demand of this peer, or of all peers, if a limit is reached.
+        """
         least, most = defaults.PAYMENT_BYTES
         size = least + int.from_bytes(self._entropy(4)) % (most - least + 1)
         self._demands.pop((peer, wanted), None)
@@ -133,22 +143,23 @@ class Gate:
 
 
 class Awaited:
-    """The nonces of the dial-backs that this node requested and waits for."""
+    """Table of the dial-backs that this node has requested and waits for. The key is the nonce."""
 
     def __init__(self) -> None:
         self._arrived: OrderedDict[bytes, Callable[[Place], None]] = OrderedDict()
 
     def expect(self, nonce: bytes, arrived: Callable[[Place], None]) -> None:
-        """Call `arrived` with the source once the nonce arrives."""
+        """Register a nonce. `arrived` is called with the source address when it arrives."""
         self._arrived[nonce] = arrived
         if len(self._arrived) > defaults.AWAITED:
             self._arrived.popitem(last=False)
 
     def forget(self, nonce: bytes) -> None:
+        """Stop waiting for a nonce."""
         self._arrived.pop(nonce, None)
 
     def on_nonce(self, nonce: bytes, source: Place) -> bool:
-        """Pass on an arrived nonce. Return whether it was expected."""
+        """Report an arrived nonce to its `arrived` callback. Return whether it was expected."""
         found = self._arrived.get(nonce)
         if found is None:
             return False
@@ -156,7 +167,10 @@ class Awaited:
         return True
 
     def on_connection(self, first: bytes, source: Place) -> bool:
-        """Return whether an accepted TCP connection with these first bytes is a dial-back to us."""
+        """Process the first bytes of an accepted TCP connection.
+
+        Returns whether the connection is an expected dial-back, whose nonce is then reported.
+        """
         size = 1 + defaults.NONCE_BYTES
         if first[:1] != defaults.DIALBACK_BYTE or len(first) < size:
             return False

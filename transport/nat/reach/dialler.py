@@ -1,4 +1,4 @@
-"""Server of dial-backs: takes calls, asks the `Gate`, and dials from a new port."""
+"""Server of dial-backs: handles the calls, and dials from a new port if the `Gate` allows it."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,12 +13,16 @@ from .dialback import Gate, No, Pay, Wanted, parse_wanted
 from .stun import Kind, Message
 
 SeenAt = Callable[[PeerId], Sequence[str]]
-"""Returns the IP addresses at which this node itself sees a peer; none if it is relayed."""
+"""Returns the IP addresses at which this node itself sees a peer. There are none if this node
+reaches the peer only through relays."""
 
 
 class Dialler:
-    """Server of `reach.dialback` (docs/spec/reach.md). `outside` returns public IP addresses at
-    which others see this node. A dial to one of them from here would only reach its own router."""
+    """Server of `reach.dialback` (docs/spec/reach.md).
+
+    `outside` returns the public IP addresses at which peers see this node. Such an address counts
+    as this node's own: a dial to it from here would only reach the node's own router.
+    """
 
     def __init__(
         self, host: Host, seen_at: SeenAt, outside: Callable[[], Iterable[str]] = tuple
@@ -30,8 +34,11 @@ class Dialler:
         self._under_way = 0
 
     async def serve(self, call: Call) -> Reply | Refusal:
-        """Handle a call. The reply comes when all has been sent, and does not say how the other end
-        reacted, so that this node cannot be used as a port scanner."""
+        """Handle a call of `reach.dialback`: dial back, demand a payment, or refuse.
+
+        The reply follows once the dial-back has been sent. It does not say how the other end
+        reacted, because otherwise an asker could use this node as a port scanner.
+        """
         wanted = parse_wanted(call.header)
         if wanted is None:
             return Refusal("bad-request", "a dial-back needs transport, ip, port and nonce")
@@ -56,10 +63,15 @@ class Dialler:
             self._under_way -= 1
 
     async def _dial(self, wanted: Wanted) -> bool:
+        """Send a dial-back. Return False if it could not be sent, for example without a route."""
         return await (self._by_tcp(wanted) if wanted.transport == "tcp" else self._by_udp(wanted))
 
     async def _by_tcp(self, wanted: Wanted) -> bool:
-        """Connect, send the nonce, and hang up. Any reply is ignored."""
+        """Connect, send the nonce, and close the connection without reading from it.
+
+        Returns False if this node has no route to the address. A refused connection and a timeout
+        return True.
+        """
         with trio.move_on_after(defaults.CONNECT_S):
             try:
                 stream = await self._host.connect(*wanted.place)
@@ -77,6 +89,7 @@ class Dialler:
         return True
 
     async def _by_udp(self, wanted: Wanted) -> bool:
+        """Send copies of the nonce in a STUN indication. Return whether one could be sent."""
         local = "::" if ":" in wanted.place[0] else "0.0.0.0"
         try:
             socket = await self._host.datagrams(local, 0)

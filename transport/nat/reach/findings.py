@@ -1,7 +1,7 @@
 """Findings about this node's connection to the internet, as sentences for its owner.
 
-Pure: `shoal doctor` shows what this returns. Every sentence is based on a measurement by this node
-or on what peers reported. If too few peers could report, it says so.
+`shoal doctor` shows them. Every finding is based on a measurement by this node or on reports of
+peers. If too few peers have reported, one finding says so. This module does no I/O.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,51 +14,46 @@ from .reachability import Answer, Behaviour, Dialled, Ipv6, Pattern, Reachabilit
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A code for programs, a sentence for people, and what the owner could change ("" if nothing
-    need be done)."""
+    """A fact about this node's connection to the internet."""
 
-    code: str
-    sentence: str
-    hint: str = ""
+    code: str  # for programs
+    sentence: str  # for people
+    hint: str = ""  # what the owner could change; "" if no change is needed
 
 
 class Strategy(StrEnum):
-    """The strategies to reach another node, best first."""
+    """Method by which this node and a peer can get a path to each other. The best come first."""
 
     LAN = "lan"
-    PUBLIC = "public"
-    MAPPED = "mapped"
+    PUBLIC = "public"  # this node's own public address
+    MAPPED = "mapped"  # a port that this node's router forwards
     TCP_PUNCH = "tcp-punch"
     UDP_PUNCH = "udp-punch"
-    PREDICTION = "prediction"
+    PREDICTION = "prediction"  # UDP hole punching with predicted ports
     RELAY = "relay"
-    TCP_443 = "tcp-443"
+    TCP_443 = "tcp-443"  # a relay on TCP port 443
 
 
 @dataclass(frozen=True, slots=True)
 class PortMap:
-    """Result of port mapping: `protocol` ("PCP", "NAT-PMP", "UPnP") if the router mapped a port,
-    `refused` in the router's words, or neither if no router answered."""
+    """Result of port mapping. Both fields are "" if no router answered."""
 
-    protocol: str = ""
-    refused: str = ""
+    protocol: str = ""  # "PCP", "NAT-PMP" or "UPnP" if the router mapped a port
+    refused: str = ""  # the reason if the router refused
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The basis of all findings. `port` is this node's TCP and UDP port. `portmap` is None if
-    mapping was not tried. `worked` are the strategies by which a link was made since the start,
-    `failed` those that were tried without any success. `relays` counts nodes that offer to
-    relay, `relays_443` those of them on TCP 443. `linked` counts the linked peers."""
+    """The facts from which all findings are derived."""
 
     reach: Reachability
-    port: int
-    portmap: PortMap | None = None
-    worked: Collection[Strategy] = ()
-    failed: Collection[Strategy] = ()
-    relays: int = 0
-    relays_443: int = 0
-    linked: int = 0
+    port: int  # this node's port for TCP and UDP
+    portmap: PortMap | None = None  # None if port mapping was not tried
+    worked: Collection[Strategy] = ()  # strategies that have made a link since the node's start
+    failed: Collection[Strategy] = ()  # strategies that were tried and never made one
+    relays: int = 0  # nodes that offer to relay, a count
+    relays_443: int = 0  # those of them that listen on TCP port 443
+    linked: int = 0  # linked peers, a count
 
 
 def findings(now: Situation) -> list[Finding]:
@@ -249,19 +244,22 @@ def _ipv6(now: Situation) -> Iterator[Finding]:
 
 
 class Hope(StrEnum):
-    """Whether a strategy works from here."""
+    """Prospect that a strategy works from this node."""
 
-    WORKS = "works"
+    WORKS = "works"  # it has made a link, or a measurement has proven it
     LIKELY = "likely"
     UNLIKELY = "unlikely"
     NO = "no"
-    NOBODY = "nobody"
+    NOBODY = "nobody"  # it needs a relay, and none is known
     UNKNOWN = "unknown"
 
 
 def dialer(now: Situation) -> dict[Strategy, Hope]:
-    """Return the prospects of every strategy: proven success or failure, else a prediction from
-    the measurements."""
+    """Return how likely each strategy is to work.
+
+    If a strategy was tried, its success or failure counts. Otherwise this predicts from the
+    measurements.
+    """
     reach = now.reach
     promised = {
         Strategy.LAN: Hope.UNKNOWN,
@@ -278,12 +276,16 @@ def dialer(now: Situation) -> dict[Strategy, Hope]:
 
 
 def _hope(known: bool | None) -> Hope:
+    """Convert a test result to a prospect. None means that there was no test."""
     return Hope.UNKNOWN if known is None else Hope.WORKS if known else Hope.NO
 
 
 def _own_address(now: Situation) -> Hope:
-    """Return the prospects of this node's own address. Success at a port that the router mapped
-    does not count for it."""
+    """Return the prospect of a dial to this node's own public address.
+
+    If the router has mapped a port, peers that reached this node may have used that port. Their
+    success does not show that its own address works.
+    """
     if now.portmap is not None and now.portmap.protocol and now.reach.public:
         return Hope.WORKS if now.reach.udp.mapping is Behaviour.NONE else Hope.NO
     return _hope(now.reach.public)
@@ -304,8 +306,12 @@ def _punch(mapping: Behaviour) -> Hope:
 
 
 def _prediction(reach: Reachability) -> Hope:
-    """Return the prospects of prediction. Only a symmetric NAT needs it. Random ports are found
-    only if the other side's NAT is not symmetric."""
+    """Return the prospect of hole punching with predicted ports.
+
+    Prediction is needed only if one of the two NATs is symmetric. If this node's NAT is symmetric
+    and its ports are not sequential, prediction can succeed only with a peer whose NAT is not
+    symmetric.
+    """
     kind = reach.udp
     if kind.blocked:
         return Hope.NO

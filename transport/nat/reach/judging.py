@@ -1,8 +1,9 @@
-"""Judgement of a NAT from the reports of observers. Pure; one liar among three changes nothing.
+"""Conclusions about a NAT from the reports of observers. No I/O.
 
-An observer can lie about what it saw, so a mapping is judged by the majority of observers at
-different IP addresses. A datagram from an unexpected source cannot be faked: it has passed the
-filter. So filtering is judged by which datagrams passed.
+An observer can lie about where it sees a socket. The NAT's mapping is therefore judged by the
+majority of observers at different IP addresses, so that one false report among three changes
+nothing. The NAT's filtering is judged by the datagrams that arrived, because a datagram that has
+passed the filter is proof.
 """
 
 from collections import Counter
@@ -14,26 +15,30 @@ from . import defaults
 from .reachability import Allocation, Behaviour, Pattern
 
 View = tuple[Place | None, Place | None]
-"""Where one observer saw a socket of ours, at the observer's first and second port."""
+"""The addresses at which the first and the second port of one observer saw a socket of ours. None:
+the observer does not have that port, or the port did not reply."""
 
 
 def mapping_of(views: Mapping[str, View], own: Iterable[Place]) -> Behaviour:
-    """Return the mapping (RFC 5780, 4.3). `views` are by the observer's IP address; `own` are the
-    socket's addresses."""
+    """Return the kind of a NAT's mapping, from the addresses at which one socket was seen.
+
+    `views` maps each observer's IP address to its view. `own` are the local addresses of the
+    socket. The method is that of RFC 5780, section 4.3.
+    """
     seen = {ip: first for ip, (first, _) in views.items() if first is not None}
     two = [(first == second) for first, second in views.values() if first and second]
     same, differ = two.count(True), two.count(False)
     agreed = consensus(seen.values())
     if agreed is not None and (len(seen) > 1 or agreed in own):
         return Behaviour.NONE if agreed in own else Behaviour.ENDPOINT_INDEPENDENT
-    if len(seen) < 2:  # a single address cannot show a dependence on it
+    if len(seen) < 2:  # one IP address cannot show whether the mapping depends on it
         return Behaviour.ADDRESS_AND_PORT_DEPENDENT if differ else Behaviour.UNKNOWN
-    # Without a second port this is unknown. The stricter one promises nothing that is not so.
+    # If no observer has a second port, the kind is unknown. The stricter kind is the safe choice.
     return Behaviour.ADDRESS_DEPENDENT if same > differ else Behaviour.ADDRESS_AND_PORT_DEPENDENT
 
 
 def consensus(seen: Iterable[Place]) -> Place | None:
-    """Return the address that more than half of the observers saw, or None."""
+    """Return the address that makes up more than half of `seen`; None if there is no majority."""
     votes = Counter(seen)
     if not votes:
         return None
@@ -42,9 +47,12 @@ def consensus(seen: Iterable[Place]) -> Place | None:
 
 
 def filtering_of(strangers: Sequence[bool], known: Sequence[bool]) -> Behaviour:
-    """Return the filtering (RFC 5780, 4.4). `strangers` says, for each peer that the socket never
-    sent to and that says it has sent, whether its datagram passed. `known` says the same for
-    datagrams from another port of peers that were sent to."""
+    """Return the kind of a NAT's filtering, from the datagrams that peers sent to a socket.
+
+    Each element says whether one datagram passed the NAT. `strangers` are datagrams of peers to
+    which the socket had never sent. `known` are datagrams of peers to which it had sent, but from
+    another port of theirs. The method is that of RFC 5780, section 4.4.
+    """
     if any(strangers):
         return Behaviour.ENDPOINT_INDEPENDENT
     if any(known):
@@ -53,7 +61,10 @@ def filtering_of(strangers: Sequence[bool], known: Sequence[bool]) -> Behaviour:
 
 
 def allocation_of(made: Sequence[tuple[int, int]]) -> Allocation:
-    """Return the allocation from (inner port, outer port) of new mappings, in order of creation."""
+    """Return how a NAT allocates outer ports.
+
+    `made` has (inner port, outer port) of new mappings in the order of their creation.
+    """
     if not made:
         return Allocation()
     if 2 * sum(inner == outer for inner, outer in made) > len(made):
@@ -65,9 +76,9 @@ def allocation_of(made: Sequence[tuple[int, int]]) -> Allocation:
 
 
 def _line(ports: Sequence[int]) -> int:
-    """Return the step of the line on which most ports lie, or 0 if there is none.
+    """Return the step of the straight line on which most ports lie, or 0 if there is no such line.
 
-    Each pair of ports defines a line, and the one with most ports near it wins, so that a few
+    Each pair of ports defines a line. The line with the most ports near it wins, so that a few
     false ports change nothing. 8 ports make 28 pairs.
     """
     best: tuple[int, int] = 0, 0
@@ -83,11 +94,11 @@ def _line(ports: Sequence[int]) -> int:
 
 
 def _apart(a: int, b: int) -> int:
-    """Return the distance from port a to port b, by the shorter way around."""
+    """Return the signed distance from port `a` to port `b`, the shorter way round modulo 65,536."""
     return (b - a + 32768) % 65536 - 32768
 
 
 def public_ip_of(seen: Iterable[Place]) -> str | None:
-    """Return the IP address at which more than half of the observers saw us, or None."""
+    """Return the IP address that makes up more than half of `seen`, or None."""
     agreed = consensus((ip, 0) for ip, _ in seen)
     return agreed[0] if agreed else None

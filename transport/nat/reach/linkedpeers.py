@@ -1,4 +1,4 @@
-"""Linked peers, as seen by reachability: where this node sees them, and what they offer."""
+"""Linked peers as helpers of a measurement: their IP addresses, and what they offer to do."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,18 +16,18 @@ from .dialler import SeenAt
 from .offers import LinkedPeer, Offer, parse_offer, spread
 
 _NOT_THEIRS = ("relayed", "webrtc", "none")
-"""Paths of a link whose remote address is not one at which this node sees the peer."""
+"""Kinds of a link's best path for which the path's remote address is not the peer's own address."""
 
 
 class Link(asking.Peer, Protocol):
-    """A link, as far as this module needs it."""
+    """Part of a link's interface that this module uses."""
 
     @property
     def status(self) -> LinkStatus: ...
 
 
 class Links(Protocol):
-    """The endpoint, as far as this module needs it."""
+    """Part of the endpoint's interface that this module uses."""
 
     @property
     def port(self) -> int: ...
@@ -42,7 +42,10 @@ class Links(Protocol):
 
 
 class LinkedPeers:
-    """Linked peers and their offers, which are queried when needed and cached for a while."""
+    """Cache of what each linked peer offers for measurements (`Offer`).
+
+    `ask` queries the peers whose offers are unknown, or older than `OFFER_S` seconds.
+    """
 
     def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None, guard: Guard) -> None:
         self._host = host
@@ -61,15 +64,19 @@ class LinkedPeers:
         return tuple(filter(None, (link.status.address[0],)))
 
     def link(self, peer: PeerId) -> Link | None:
+        """Return the link to a peer, or None."""
         return self._endpoint.link(peer)
 
     def places(self) -> frozenset[tuple[PeerId, str]]:
-        """Return the linked peers, each with the main IP address at which it is seen."""
+        """Return (peer, main IP address at which this node sees it) for each linked peer.
+
+        Peers that this node reaches only through relays are left out.
+        """
         peers = [link.peer for link in self._endpoint.links()]
         return frozenset((peer, ip) for peer in peers for ip in self.seen_at(peer)[:1])
 
     def known(self) -> list[LinkedPeer]:
-        """Return the linked peers whose offer is known."""
+        """Return the linked peers with a cached offer that this node sees at an IP address."""
         return [
             LinkedPeer(peer, seen[0], self._offers[peer][0], tuple(seen[1:]))
             for link in self._endpoint.links()
@@ -77,7 +84,10 @@ class LinkedPeers:
         ]
 
     async def ask(self) -> list[LinkedPeer]:
-        """Query peers whose offer is unknown or outdated. Return all peers with a known offer."""
+        """Query linked peers whose offer is unknown or outdated, and return the result of `known`.
+
+        Offers of peers that are no longer linked are removed from the cache.
+        """
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
         self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
         seen = [LinkedPeer(peer, ips[0], Offer()) for peer, (_, ips) in places.items() if ips]
@@ -88,6 +98,7 @@ class LinkedPeers:
         return self.known()
 
     async def _ask(self, link: Link) -> None:
+        """Query one peer, and cache its offer. A peer that fails to reply keeps its old offer."""
         now = self._host.now()
         if link.peer in self._offers and self._offers[link.peer][1] > now:
             return

@@ -1,4 +1,4 @@
-"""Queries to observers about where they see this node's own UDP port."""
+"""Queries to observers about the address at which they see this node's UDP port."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ from .stun import Message
 
 
 class StunPort(Protocol):
-    """The node's UDP port, as far as this module needs it (`transport/udp/port.py`)."""
+    """Part of the interface of the UDP port (`transport/udp/port.py`) that this package uses."""
 
     @property
     def port(self) -> int: ...
@@ -21,7 +21,7 @@ class StunPort(Protocol):
 
 
 class Looker:
-    """Sender of Binding requests to observers from the port, which matches their replies."""
+    """Sender of Binding requests from the node's UDP port, and receiver of the replies."""
 
     def __init__(self, host: Host, udp: StunPort) -> None:
         self._host = host
@@ -29,8 +29,10 @@ class Looker:
         self._open: dict[bytes, _Look] = {}
 
     def on_answer(self, message: Message, source: Place) -> bool:
-        """Take a Binding response from the port. Return whether it answers a question of ours. It
-        counts only from the address that was asked."""
+        """Process a Binding response that arrived at the port.
+
+        Returns whether it replies to an open request, and comes from the address that was asked.
+        """
         look = self._open.get(message.transaction)
         if look is None or not self._is_from(look, source):
             return False
@@ -42,8 +44,10 @@ class Looker:
         return look.to == source
 
     async def look(self, observers: Sequence[Place]) -> list[Place | None]:
-        """Return where each observer sees the port, in their order; None without a reply. Takes at
-        most about 2 s."""
+        """Ask each observer where it sees the port. Takes at most about 2 s.
+
+        Returns the addresses in the order of `observers`, with None for those that did not reply.
+        """
         looks = [_Look(to) for to in observers]
         async with trio.open_nursery() as nursery:
             for look in looks:
@@ -65,7 +69,7 @@ class Looker:
 
 
 class _Look:
-    """One question and its reply."""
+    """One Binding request to the observer `to`. `seen` is the address in its reply."""
 
     __slots__ = ("answered", "seen", "to")
 

@@ -1,4 +1,4 @@
-"""One measurement of how others reach this node, with all questions to peers that it needs."""
+"""One measurement of how peers can reach this node, with all requests to peers that it needs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +21,11 @@ from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKin
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Result of port mapping: outer addresses of our TCP and UDP port, and the router's own outer
-    IP address as the router reports it."""
+    """Result of port mapping, as the router reports it. None stands for what it did not report."""
 
-    tcp: Place | None = None
-    udp: Place | None = None
-    wan: str | None = None
+    tcp: Place | None = None  # outer address that leads to our TCP port
+    udp: Place | None = None  # outer address that leads to our UDP port
+    wan: str | None = None  # outer IP address of the router
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,10 @@ class Ports:
 
 
 class Measurement:
-    """One measurement. It asks `linked` peers, whose dial-backs arrive at `awaited`."""
+    """One measurement, made with the help of the peers in `linked`.
+
+    Their dial-backs are reported to `awaited`.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,10 @@ class Measurement:
         guard: Guard,
         bought: dict[tuple[str, Place], Dialled],
     ) -> None:
-        """`bought` has the results of dial-backs that this node paid for."""
+        """`mapped` is the result of port mapping. `bought` has the results of paid dial-backs.
+
+        The keys of `bought` are (transport, address). The measurement reuses and extends it.
+        """
         self._host = host
         self._guard = guard
         self._linked = linked
@@ -62,7 +67,7 @@ class Measurement:
         self._own = tuple(item.address for item in host.interfaces())
 
     async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
-        """Return what the NAT does with UDP."""
+        """Find out how the NAT treats UDP, with the help of the peers in `known`."""
 
         async def ask_back(request: Request) -> bool:
             link = self._linked.link(request.peer)
@@ -75,7 +80,10 @@ class Measurement:
             return UdpKind()
 
     async def complete(self, so_far: Reachability, known: Sequence[LinkedPeer]) -> Reachability:
-        """Have all addresses dialled, and add the results and conclusions."""
+        """Have peers dial all addresses of this node, and return `so_far` with the results.
+
+        `known` are the peers that may be asked.
+        """
         places = list(dict.fromkeys(self._places(so_far)))[: defaults.OWN_PLACES]
         found: dict[tuple[str, Place], Dialled] = {}
         able = spread([each for each in known if each.offer.dials and is_public(each.ip)])
@@ -97,7 +105,11 @@ class Measurement:
         return replace(so_far, dialled=dialled, cgn=self._cgn(so_far), ipv6=self._ipv6(dialled))
 
     def _places(self, so_far: Reachability) -> Iterator[tuple[str, Place]]:
-        """Yield addresses to try: the router's ports, where peers see us, and our own."""
+        """Yield (transport, address) of all addresses that peers shall dial.
+
+        These are the ports that the router forwards, the addresses at which most observers see this
+        node's ports, and the public addresses of this machine.
+        """
         if self._mapped.tcp is not None and is_public(self._mapped.tcp[0]):
             yield "tcp", self._mapped.tcp
         if self._mapped.udp is not None and is_public(self._mapped.udp[0]):
@@ -117,10 +129,11 @@ class Measurement:
         able: Sequence[LinkedPeer],
         found: dict[tuple[str, Place], Dialled],
     ) -> None:
-        """Have one address dialled back by a peer that does not see this node there.
+        """Have peers dial an IP address at which they do not see this node, and pay for it.
 
-        Each dial-back costs a payment of some 50 kB. So one peer is asked for each transport, a
-        failure skips the transports left, and `bought` keeps the results.
+        `places` are (transport, address) with this IP address. A payment has 30 to 100 kB. To pay
+        rarely, only one peer dials for each transport, the other transports are skipped after a
+        failure, and `bought` caches the results.
         """
         for key in places:
             if key not in self._bought:
@@ -137,7 +150,11 @@ class Measurement:
     async def _dial(
         self, transport: str, place: Place, able: Sequence[LinkedPeer], at_once: int
     ) -> list[bool]:
-        """Return the results of dial-backs by the first few peers that sent any."""
+        """Ask peers to dial an address, until at least one of them has dialled.
+
+        Asks the peers in `able` in turn, `at_once` at a time. Returns for each peer that has
+        dialled whether its dial-back arrived.
+        """
         answers: list[bool] = []
 
         async def ask(each: LinkedPeer) -> None:
@@ -156,8 +173,12 @@ class Measurement:
         return answers
 
     def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> Answer:
-        """Judge an address. All peers that dial back are linked, so the NAT knows them. If its
-        filter accepts known peers, only a forwarded port proves that strangers get in."""
+        """Return the result for one address from the dial-backs to it.
+
+        All peers that dial back are linked, so this node has sent to their IP addresses. If the
+        NAT's filter accepts datagrams from such addresses, a dial-back proves nothing about other
+        peers, except at a port that the router forwards.
+        """
         if not answers:
             return Answer.UNKNOWN
         if not any(answers):
@@ -168,7 +189,7 @@ class Measurement:
         return Answer.REACHED
 
     def _cgn(self, so_far: Reachability) -> bool | None:
-        """Whether the router's outer address is inside another NAT."""
+        """Return whether the router is itself behind another NAT; None if this is unknown."""
         wan = self._mapped.wan
         if wan is not None:
             outside = so_far.udp.public_ip or (so_far.tcp_place or (None, 0))[0]
@@ -178,6 +199,7 @@ class Measurement:
         return False if so_far.udp.mapping is Behaviour.NONE else None
 
     def _ipv6(self, dialled: Sequence[Dialled]) -> Ipv6:
+        """Return whether this node can be reached over IPv6, from the results of the dial-backs."""
         if not any(":" in ip and is_public(ip) for ip in self._own):
             return Ipv6.NONE
         answers = {item.answer for item in dialled if ":" in item.place[0]}
@@ -187,6 +209,10 @@ class Measurement:
 
 
 def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:
-    """Return the peers that are likely to see this node at an address, and dial it without pay."""
+    """Return the peers in `able` that are likely to see this node at an address.
+
+    These are the peers that it sees over the same IP version. They dial the address without
+    payment.
+    """
     six = ":" in place[0]
     return [each for each in able if any((":" in ip) == six for ip in (each.ip, *each.others))]

@@ -1,12 +1,16 @@
-"""Classification of the NAT in front of this node, by asking peers what they see.
+"""Classification of the NAT in front of this node, from what peers see.
 
-It works like RFC 5780, but the servers are ordinary peers. Fresh sockets, which no peer has ever
-talked to, ask observers where they see them: the first socket asks all observers, the others one
-each. Then peers are asked over their links to send to the address that was seen. Known peers send
-from another port, and show whether a known address passes the filter. Peers to which the socket has
-never sent show whether any address passes.
+The method is that of RFC 5780, but the servers are ordinary peers, the observers. This node opens
+new sockets, to which no peer has ever sent. The first socket asks all observers at which address
+they see it, each other socket asks one observer. The replies show how the NAT maps addresses.
 
-The `Classifier` does no I/O: it takes times and datagrams, and returns `Ask`s and `Request`s.
+Then this node asks peers over their links to send a datagram to an address that was seen. If the
+socket has sent to the peer before, the peer uses another port; the datagram shows whether the NAT's
+filter accepts any port of a known IP address. If the socket has never sent to the peer (a
+*stranger*), the datagram shows whether the filter accepts any IP address.
+
+The `Classifier` does no I/O. Its inputs are times and datagrams. Its outputs are `Ask` (a datagram
+to send) and `Request` (a peer to ask).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +34,7 @@ from .stun import Kind, Message
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A peer that answers Binding requests: its IP address, and its one or two ports there."""
+    """A peer that answers Binding requests, at one or two ports of its IP address."""
 
     peer: PeerId
     ip: str
@@ -38,6 +42,7 @@ class Observer:
 
     @property
     def places(self) -> tuple[Place, ...]:
+        """The addresses at which the peer answers, one or two."""
         return tuple((self.ip, port) for port in self.ports[:2])
 
 
@@ -45,14 +50,17 @@ class Observer:
 class Ask:
     """A datagram to send from one of the sockets."""
 
-    socket: int
+    socket: int  # index among the ports that the `Classifier` was given
     data: bytes
     to: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A peer to ask, over its link, to send `nonce` to `place` from a new port of its own."""
+    """A request for a dial-back, to be sent over the link to `peer`.
+
+    The peer shall send `nonce` to the address `place` from a new port of its own.
+    """
 
     peer: PeerId
     place: Place
@@ -61,31 +69,32 @@ class Request:
 
 @dataclass(slots=True)
 class _Question:
-    """One Binding request, which is repeated until it is answered."""
+    """One Binding request, which is repeated until a reply arrives or all tries are used up."""
 
     socket: int
     observer: Observer
     to: Place
     data: bytes
-    due: float
-    sent: int = 0
-    seen: Place | None = None
+    due: float  # time of the next sending
+    sent: int = 0  # tries, plus one after the last wait has ended
+    seen: Place | None = None  # the address in the reply
 
     @property
     def open(self) -> bool:
+        """Whether the request still waits for a reply."""
         return self.seen is None and self.sent <= len(defaults.RETRY_S)
 
 
 @dataclass(slots=True)
 class _Back:
-    """One dial-back. `stranger` says that the socket has never sent to that peer."""
+    """One requested dial-back."""
 
     socket: int
     peer: PeerId
-    stranger: bool
-    until: float = inf
-    sent: bool = False  # whether the peer says that it has sent
-    passed: bool = False
+    stranger: bool  # whether the socket has never sent to that peer
+    until: float = inf  # when to stop waiting for it; infinite once the wait has ended
+    sent: bool = False  # whether the peer reports that it has sent the dial-back
+    passed: bool = False  # whether it arrived and proves that the filter let it pass
 
 
 @dataclass(slots=True)
@@ -97,8 +106,11 @@ class _Socket:
 
 
 class Classifier:
-    """One classification. `ports` are the local ports of `defaults.PROBE_SOCKETS` fresh sockets.
-    `own` are the addresses of this machine. `observers` are at different IP addresses."""
+    """One classification of the NAT.
+
+    `ports` are the local ports of `PROBE_SOCKETS` new sockets. `own` are the IP addresses of this
+    machine. Of several `observers` at one IP address, only the first is used.
+    """
 
     def __init__(
         self,
@@ -120,8 +132,11 @@ class Classifier:
         self._plan(now)
 
     def _plan(self, now: float) -> None:
-        """Plan first ports before second ones, because a NAT's ports are read in the order of
-        asking."""
+        """Plan all Binding requests.
+
+        The first socket asks all first ports, then all second ports. Then each other socket asks
+        one observer. The order matters because the NAT's outer ports are compared in this order.
+        """
         first = [(0, each, each.places[0]) for each in self._observers]
         second = [(0, each, place) for each in self._observers for place in each.places[1:]]
         single = [
@@ -139,19 +154,19 @@ class Classifier:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more can be learnt."""
+        """Whether all requests and dial-backs have succeeded or have been abandoned."""
         settled = len(self._asked_back) == len(self._sockets)
         return settled and self.wake_at == inf and not self._requests
 
     @property
     def wake_at(self) -> float:
-        """The latest time at which `poll` has something to do."""
+        """The time at which to call `poll` next. Infinite if it has nothing more to do."""
         dues = [each.due for each in self._questions.values() if each.open]
         waits = [each.until for each in self._backs.values() if not each.passed]
         return min([*dues, *waits], default=inf)
 
     def poll(self, now: float) -> list[Ask | Request]:
-        """Return what to do now. Call it at `wake_at`, and after every received event."""
+        """Return what to send now. Call this at `wake_at`, and after each received event."""
         found: list[Ask | Request] = [
             ask for each in self._questions.values() if (ask := self._repeat(each, now))
         ]
@@ -163,6 +178,7 @@ class Classifier:
         return found
 
     def _repeat(self, question: _Question, now: float) -> Ask | None:
+        """Return the datagram of a Binding request if it must be sent now, or None."""
         if not question.open or question.due > now:
             return None
         question.sent += 1
@@ -174,7 +190,10 @@ class Classifier:
     # Received datagrams.
 
     def on_datagram(self, socket: int, data: bytes, source: Place) -> None:
-        """Take a datagram from one of the sockets; drop it unless it was asked for."""
+        """Process a datagram that arrived at one of the sockets.
+
+        Drops it unless it is a reply to a Binding request, or a requested dial-back.
+        """
         message = stun.decode(data)
         if message is None:
             return
@@ -191,8 +210,10 @@ class Classifier:
             question.seen = message.mapped
 
     def _is_from(self, question: _Question, socket: int, source: Place) -> bool:
-        """Whether a reply comes from the address that was asked, so that strangers cannot forge
-        it."""
+        """Return whether a reply came to the asking socket from the address that was asked.
+
+        Otherwise another host could forge the reply.
+        """
         return question.socket == socket and question.to == source
 
     def _on_back(self, socket: int, nonce: bytes, source: Place) -> None:
@@ -201,15 +222,18 @@ class Classifier:
             back.passed = True
 
     def _passes_anew(self, back: _Back, source: Place) -> bool:
-        """Whether a datagram proves something: from an address that the socket sends to, any
-        passes."""
+        """Return whether the source of a dial-back proves something about the NAT's filter.
+
+        A datagram from an address to which the socket has sent proves nothing, because every filter
+        accepts it.
+        """
         places = self._sockets[back.socket].places
         if back.stranger:
             return source[0] not in {ip for ip, _ in places}
         return source not in places
 
     def on_sent(self, nonce: bytes, now: float, *, sent: bool) -> None:
-        """Note whether the peer of a request says that it has sent."""
+        """Record whether the peer reports that it has sent the dial-back with this nonce."""
         back = self._backs.get(nonce)
         if back is not None:
             back.sent = sent
@@ -218,8 +242,10 @@ class Classifier:
     # Dial-backs.
 
     def _ask_back(self, now: float) -> None:
-        """Request dial-backs to a socket once its questions are settled, so that its mapping is
-        known."""
+        """Request dial-backs to each socket whose Binding requests are all settled.
+
+        Before that, it is not known at which address the socket is seen.
+        """
         for socket in range(len(self._sockets)):
             mine = [each for each in self._questions.values() if each.socket == socket]
             if socket in self._asked_back or any(each.open for each in mine):
@@ -232,6 +258,7 @@ class Classifier:
                 self._ask_strangers(socket, answered[0], now)
 
     def _ask_known(self, answered: list[_Question], now: float) -> None:
+        """Request a dial-back to the first socket from each observer that has replied to it."""
         asked = set()
         for question in answered:
             if question.observer.peer not in asked:
@@ -239,9 +266,10 @@ class Classifier:
                 self._request(0, question.observer.peer, question.seen, now, stranger=False)
 
     def _ask_strangers(self, socket: int, question: _Question, now: float) -> None:
-        """Ask peers to which this socket has never sent to send to what was seen.
+        """Request dial-backs to a socket from peers to which it has never sent.
 
-        Each socket asks other peers. One packet that arrives is proof, as it cannot be faked.
+        Different sockets ask different peers. If a datagram arrives from a peer to which the socket
+        has never sent, this proves that the filter accepts any IP address.
         """
         others = [each for each in self._observers if each.ip != question.observer.ip]
         for observer in others[socket % max(len(others), 1) :][: defaults.STRANGERS]:
@@ -250,6 +278,7 @@ class Classifier:
     def _request(
         self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool
     ) -> None:
+        """Append a request to `peer` for a dial-back to `place`. None is ignored."""
         if place is None:
             return
         nonce = self._entropy(defaults.NONCE_BYTES)
@@ -260,7 +289,7 @@ class Classifier:
     # Results.
 
     def result(self) -> UdpKind:
-        """Return what has been found so far; complete once `done`."""
+        """Return the classification from all replies so far. It is complete once `done` is True."""
         views = self._views()
         seen = [first for first, _ in views.values() if first is not None]
         own = {(ip, self._sockets[0].port) for ip in self._own}
@@ -280,13 +309,17 @@ class Classifier:
         )
 
     def _blocked(self, asked: int) -> bool | None:
-        """Whether UDP is blocked. A single silent observer may be down, so two must be silent."""
+        """Return whether UDP is blocked, or None if there is no evidence.
+
+        If no observer replies, UDP counts as blocked only if at least two were `asked`: a single
+        one may be down.
+        """
         if any(each.seen is not None for each in self._questions.values()):
             return False
         return True if asked > 1 else None
 
     def _views(self) -> dict[str, View]:
-        """Return where the first socket was seen, by the observer's IP address."""
+        """Return at which addresses the first socket was seen, by the observer's IP address."""
         seen = {each.to: each.seen for each in self._questions.values() if each.socket == 0}
         return {
             each.ip: (seen.get(each.places[0]), seen.get(each.places[-1]))
@@ -296,6 +329,7 @@ class Classifier:
         }
 
     def _filtering(self) -> Behaviour:
+        """Judge the filter by the dial-backs that arrived or that peers report as sent."""
         told = [back for back in self._backs.values() if back.sent or back.passed]
         return filtering_of(
             [back.passed for back in told if back.stranger],
@@ -303,11 +337,11 @@ class Classifier:
         )
 
     def _made(self, mapping: Behaviour) -> list[tuple[int, int]]:
-        """Return (inner port, outer port) of each new mapping, in order.
+        """Return (inner port, outer port) of each new NAT mapping, in the order of creation.
 
-        A socket that asked several observers has one mapping in all, for each IP address, or for
-        each address and port, depending on the mapping's kind. The most common view of a mapping
-        counts, and the views of dissenters are left out.
+        The first socket asked several observers. Depending on the kind of `mapping`, the NAT
+        created one mapping for the socket, one for each IP address, or one for each address and
+        port. If observers differ about one mapping, the majority counts. Dissenters are left out.
         """
         groups: dict[tuple[int, object], list[Place]] = {}
         dissenters = self._dissenters(mapping)
@@ -321,7 +355,11 @@ class Classifier:
         ]
 
     def _dissenters(self, mapping: Behaviour) -> tuple[PeerId, ...]:
-        """Return the peers whose view differs from that of a majority of at least three."""
+        """Return the observers that contradict the majority about the first socket's address.
+
+        There are none if fewer than three were asked, or if the NAT shows each of them another
+        address.
+        """
         views = self._views()
         seen = {each.peer: views[each.ip][0] for each in self._observers}
         agreed = consensus(place for place in seen.values() if place is not None)
@@ -331,13 +369,14 @@ class Classifier:
 
 
 def _depends(mapping: Behaviour, to: Place) -> object:
+    """Return the part of the destination `to` on which the NAT's mapping depends. None: no part."""
     if mapping is Behaviour.ADDRESS_AND_PORT_DEPENDENT:
         return to
     return to[0] if mapping is Behaviour.ADDRESS_DEPENDENT else None
 
 
 def _apart(observers: Sequence[Observer]) -> list[Observer]:
-    """Return one observer for each IP address, in their order."""
+    """Return the first observer with a port for each IP address, in the given order."""
     found: dict[str, Observer] = {}
     for each in observers:
         if each.ports:

@@ -1,8 +1,8 @@
-"""A volunteer's replies to Binding requests, which tell peers where it sees them.
+"""Replies to STUN Binding requests, which tell peers the address at which this node sees them.
 
-It must not amplify an attack. A reply is never larger than its request, goes to the address that
-the request came from, and contains only that address. Replies are rate-limited by source and in
-all.
+An attacker can forge the source of a request, so the replies must not amplify an attack. A reply is
+never larger than its request. It goes to the request's source, and contains only that address. The
+rate of replies is limited, per source network and in total.
 """
 
 from ...host.datagrams import Place
@@ -13,7 +13,7 @@ from .stun import Kind, Message
 
 
 class Responder:
-    """Responder to Binding requests."""
+    """Rate-limited responder to Binding requests. Counts `answered` and `refused` requests."""
 
     def __init__(self, rates: SourceRates | None = None) -> None:
         self.answered = 0
@@ -24,10 +24,11 @@ class Responder:
         self._rates = rates
 
     def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
-        """Return the reply to a datagram that was decoded as `message`, or None.
+        """Return the reply to `message`, which was decoded from the datagram `data`.
 
-        Requests with a user name or an integrity attribute are not meant for it: they are checks of
-        hole punching (RFC 8445) on the same port.
+        Returns None if no reply is due, or if a limit forbids it. Requests with a user name or an
+        integrity attribute get no reply here: they are connectivity checks of hole punching
+        (RFC 8445), which uses the same port.
         """
         if message.kind is not Kind.REQUEST or message.username or message.integrity:
             return None
@@ -46,7 +47,10 @@ class Responder:
         return answer
 
     def _fits(self, data: bytes, source: Place) -> bool:
-        """Whether a request can be answered. Checked first, so that others use up no rate."""
+        """Return whether a request can be answered: it is large enough and its port is not 0.
+
+        This check precedes the rate limiter, so that invalid requests do not use up tokens.
+        """
         return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
 
 

@@ -1,6 +1,6 @@
-"""Offers of peers: on which UDP ports they observe, and whether they dial back.
+"""Offers of peers for measurements: UDP ports that answer Binding requests, and dial-backs.
 
-This has the wire form of `reach.observe` (docs/spec/reach.md), and the choice among peers.
+Encodes and parses the reply to `reach.observe` (docs/spec/reach.md), and orders the peers to ask.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +21,12 @@ class Offer:
 
     @property
     def header(self) -> dict[str, Any]:
-        """The header of a reply with this offer."""
+        """The header of the reply to `reach.observe`."""
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
 def parse_offer(header: Mapping[str, Any]) -> Offer:
-    """Parse the offer in a peer's reply. Malformed parts offer nothing."""
+    """Parse a peer's reply to `reach.observe`. Malformed fields count as missing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:
         ports = []
@@ -37,34 +37,39 @@ def parse_offer(header: Mapping[str, Any]) -> Offer:
 
 @dataclass(frozen=True, slots=True)
 class LinkedPeer:
-    """A linked peer: the IP address at which this node reaches it, its offer, and the address of
-    the other IP version if a path of the link uses that as well."""
+    """A linked peer with its offer. Its link may have paths over both IP versions."""
 
     peer: PeerId
-    ip: str
+    ip: str  # the main address at which this node sees the peer
     offer: Offer
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # its address of the other IP version, if it is seen there too
 
     @property
     def observer(self) -> Observer:
+        """The peer's ports that answer Binding requests, as input for the `Classifier`."""
         return Observer(self.peer, self.ip, self.offer.ports)
 
 
 def observers(peers: Iterable[LinkedPeer]) -> list[Observer]:
-    """Return the peers that can tell what the internet sees, spread over networks."""
+    """Return the peers that can tell how this node looks from the internet, sorted by `spread`."""
     able = [each for each in peers if each.offer.ports and can_observe(each.ip)]
     return [each.observer for each in spread(able)]
 
 
 def can_observe(ip: str) -> bool:
-    """Whether a peer sees our NAT's outside: not on the LAN, and over IPv4, which NATs
-    translate."""
+    """Return whether a peer at the IP address `ip` sees this node from outside its NAT.
+
+    A peer on the local network does not. IPv6 addresses do not count, because NATs translate IPv4.
+    """
     return ":" not in ip and is_public(ip)
 
 
 def spread(peers: Sequence[LinkedPeer]) -> list[LinkedPeer]:
-    """Sort peers: first one of each region (`place.region`), then a second one of each, and so on,
-    so that the owner of one network cannot be the majority."""
+    """Return the peers in an order that alternates between networks (`networks.region`).
+
+    First comes one peer of each network, then a second one of each, and so on. The owner of one
+    network therefore cannot provide the majority of the first few peers.
+    """
     rank: dict[str, int] = {}
     ranked = []
     for each in peers:

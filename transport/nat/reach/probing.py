@@ -1,4 +1,4 @@
-"""Measurement of this node's NAT: runs the classifier on real sockets."""
+"""Classification of this node's NAT with real sockets: does the I/O for a `Classifier`."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -11,14 +11,18 @@ from .natkind import Ask, Classifier, Observer, Request
 from .reachability import UdpKind
 
 AskBack = Callable[[Request], Awaitable[bool]]
-"""Asks a peer for a dial-back. Returns whether it says that it has sent. Never raises."""
+"""Asks a peer for a dial-back. Returns whether the peer reports that it has sent it. Never
+raises."""
 
 
 async def classify(
     host: Host, observers: Sequence[Observer], own: Collection[str], ask_back: AskBack
 ) -> UdpKind:
-    """Return what the NAT does with UDP over IPv4. Takes 1 to 4 s if observers reply. Raises
-    HostError if no socket is available."""
+    """Measure how the NAT treats UDP over IPv4, with the help of `observers`.
+
+    `own` are this machine's IP addresses. Takes 1 to 4 s if observers reply. Raises HostError if no
+    socket is available.
+    """
     sockets: list[Datagrams] = []
     try:
         for _ in range(defaults.PROBE_SOCKETS):
@@ -31,7 +35,7 @@ async def classify(
 
 
 class _Measurement:
-    """One run of a `Classifier`."""
+    """I/O of one `Classifier`: sends its datagrams and requests, and passes it what arrives."""
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class _Measurement:
         self._news = trio.Event()
 
     async def run(self) -> UdpKind:
+        """Run until the classifier has finished, and return its result."""
         async with trio.open_nursery() as nursery:
             for number, socket in enumerate(self._sockets):
                 nursery.start_soon(self._read, number, socket)

@@ -1,4 +1,4 @@
-"""Values that describe how others reach this node: NAT behaviour, dial-backs, addresses."""
+"""Results of a measurement: the NAT's behaviour, and how peers reach this node's addresses."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,57 +8,54 @@ from ...identity import PeerId
 
 
 class Behaviour(StrEnum):
-    """Kind of a NAT's mapping or filtering (RFC 4787, 4.1 and 5; RFC 5780, 3).
+    """Kind of a NAT's mapping or of its filtering, in the terms of RFC 4787 and RFC 5780.
 
-    As a mapping, `NONE` says that addresses are not translated. As a filtering,
-    `ENDPOINT_INDEPENDENT` says that any host may send to a mapping, or that nothing filters.
+    As a filtering, `ENDPOINT_INDEPENDENT` means that any host may send to an existing mapping. It
+    also stands for the absence of a filter. (RFC 4787, sections 4.1 and 5; RFC 5780, section 3.)
     """
 
     UNKNOWN = "unknown"
-    NONE = "none"
+    NONE = "none"  # only as a mapping: addresses are not translated
     ENDPOINT_INDEPENDENT = "endpoint-independent"
     ADDRESS_DEPENDENT = "address-dependent"
     ADDRESS_AND_PORT_DEPENDENT = "address-and-port-dependent"
 
     @property
     def symmetric(self) -> bool:
-        """Whether, as a mapping, each destination sees another port."""
+        """Whether a NAT with this mapping is symmetric: each destination sees another port."""
         return self in (Behaviour.ADDRESS_DEPENDENT, Behaviour.ADDRESS_AND_PORT_DEPENDENT)
 
 
 class Pattern(StrEnum):
-    """A NAT's choice of the outer port of a new mapping."""
+    """Rule by which a NAT chooses the outer port of a new mapping."""
 
     UNKNOWN = "unknown"
-    PRESERVING = "preserving"
-    SEQUENTIAL = "sequential"
+    PRESERVING = "preserving"  # the same as the inner port, if that is free
+    SEQUENTIAL = "sequential"  # the previous one plus a fixed step
     RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A NAT's port allocation. `delta` is the step of a sequential one, in ports."""
+    """A NAT's allocation of outer ports."""
 
     pattern: Pattern = Pattern.UNKNOWN
-    delta: int = 0
+    delta: int = 0  # step between successive ports; 0 if the pattern is not sequential
 
 
 @dataclass(frozen=True, slots=True)
 class UdpKind:
-    """Result of the `Classifier`. `blocked` is None if no observer could tell. `asked` counts the
-    observers with different IP addresses that were asked, `answered` those that replied. `ports`
-    are the outer ports of new mappings in order of creation. `dissenters` differ from the
-    majority of at least three."""
+    """Behaviour of this node's NAT towards UDP over IPv4, as found by the `Classifier`."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
     filtering: Behaviour = Behaviour.UNKNOWN
     allocation: Allocation = Allocation()
-    blocked: bool | None = None
-    asked: int = 0
-    answered: int = 0
-    public_ip: str | None = None
-    ports: tuple[int, ...] = ()
-    dissenters: tuple[PeerId, ...] = ()
+    blocked: bool | None = None  # whether UDP is blocked; None if there is no evidence
+    asked: int = 0  # observers at different IP addresses that were asked
+    answered: int = 0  # those of them that replied
+    public_ip: str | None = None  # the IP address at which most observers see this node
+    ports: tuple[int, ...] = ()  # outer ports of new mappings, in order of creation
+    dissenters: tuple[PeerId, ...] = ()  # observers that contradict a majority
 
 
 class Answer(StrEnum):
@@ -66,52 +63,56 @@ class Answer(StrEnum):
 
     REACHED = "reached"
     REACHED_BY_KNOWN = "reached-by-known"
-    """Only peers that this node had talked to got in, through a filter that accepts those."""
+    """A dial-back arrived, but perhaps only because this node had sent to that peer before: the
+    NAT's filter accepts such peers."""
     NOT_REACHED = "not-reached"
     UNKNOWN = "unknown"
-    """No peer could be asked."""
+    """No peer has dialled the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """An address of this node, and the result for the `asked` peers that dialled it."""
+    """An address of this node that peers were asked to dial, and the result."""
 
     transport: str  # "tcp" or "udp"
     place: Place
     answer: Answer
-    asked: int
+    asked: int  # peers that dialled it, a count
 
 
 class Ipv6(StrEnum):
-    """The state of this node's global IPv6 address."""
+    """Reachability of this node over IPv6."""
 
     NONE = "none"
+    """This machine has no public IPv6 address."""
     UNKNOWN = "unknown"
-    """There is one, but no peer that could try it."""
+    """There is one, but no peer has dialled it."""
     FILTERED = "filtered"
+    """Peers have dialled it, but no dial-back arrived."""
     OPEN = "open"
+    """A dial-back arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """The ways in which others reach this node, as far as peers could tell.
+    """Result of a measurement of how peers can reach this node.
 
-    `udp_place` and `tcp_place` are where most observers see the node's own port (None: no
-    observer sees it, or each sees it elsewhere). `udp_places` are all views of the UDP port, in
-    the order in which the observers were asked. `cgn` says whether there is another NAT behind
-    the router's own (None: unknown).
+    `udp_place` and `tcp_place` are the addresses at which most observers see the node's own ports.
+    They are None if no address has a majority. `udp_places` are all addresses at which observers
+    see the UDP port, in the order in which the observers were asked. `cgn` says whether another
+    NAT, such as a carrier-grade NAT, lies between the router and the internet. None means unknown.
     """
 
     udp: UdpKind = UdpKind()
     udp_place: Place | None = None
     udp_places: tuple[Place, ...] = ()
     tcp_mapping: Behaviour = Behaviour.UNKNOWN
-    tcp_preserves: bool | None = None
+    tcp_preserves: bool | None = None  # whether the outer TCP port equals the inner one
     tcp_place: Place | None = None
     dialled: tuple[Dialled, ...] = ()
     cgn: bool | None = None
     ipv6: Ipv6 = Ipv6.UNKNOWN
-    measured_at: float | None = None  # on the host's monotonic clock
+    measured_at: float | None = None  # seconds on the host's monotonic clock; None: not yet
 
     @property
     def observers(self) -> int:
@@ -120,8 +121,11 @@ class Reachability:
 
     @property
     def public(self) -> bool | None:
-        """Whether strangers can dial this node at some address; None if no peer tried. Behind a
-        symmetric NAT there is no address to try."""
+        """Whether any peer can dial this node at some address, even one it has never sent to.
+
+        None means that this is unknown, because no peer has dialled an address. Behind a symmetric
+        NAT there may be no address to dial; the result is then False.
+        """
         answers = {item.answer for item in self.dialled}
         if Answer.REACHED in answers:
             return True
@@ -130,7 +134,7 @@ class Reachability:
         return False if self.udp.mapping.symmetric and not answers else None
 
     def reached(self, transport: str) -> tuple[Place, ...]:
-        """Return the addresses at which strangers got in, by "tcp" or "udp"."""
+        """Return the addresses at which any peer can reach this node over "tcp" or "udp"."""
         return tuple(
             item.place
             for item in self.dialled

@@ -1,4 +1,7 @@
-"""Reachability service of a node: measures how peers can reach it, and helps peers measure."""
+"""Reachability service of a node.
+
+Measures at which addresses peers can reach this node, and helps peers with their measurements.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -24,11 +27,13 @@ from .volunteer import Volunteer
 
 
 class Reach:
-    """Reachability service of one node. `udp` is the node's UDP port, or None.
+    """Reachability service of one node.
 
-    With `volunteer` it also answers Binding requests and dials back for peers. `seen_at` returns
-    the IP addresses at which this node sees a peer: none if it reaches the peer only through
-    relays. Without `seen_at`, the status of the links is used.
+    `reachability` is the latest result, and `version` counts the results. `udp` is the node's UDP
+    port, or None if it has none. If `volunteer` is True, the service also answers STUN Binding
+    requests and dials back for peers. `seen_at` returns the IP addresses at which this node sees a
+    peer; it returns none if this node reaches the peer only through relays. Without `seen_at`, the
+    service takes a peer's address from the status of its link.
     """
 
     def __init__(
@@ -55,11 +60,13 @@ class Reach:
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
         self._mapped = Mapped()
+        # Results of paid dial-backs by (transport, address), and when the first of them began.
         self._bought: dict[tuple[str, Place], Dialled] = {}
         self._bought_at = -inf
+        # The linked peers at the latest measurement, each with its IP address.
         self._could_ask: frozenset[tuple[PeerId, str]] = frozenset()
-        self._turn = 0
-        self._changed = trio.lowlevel.ParkingLot()
+        self._turn = 0  # selects the observer that `_watch_port` asks next
+        self._changed = trio.lowlevel.ParkingLot()  # woken by each new result
         self._linked = trio.Event()
         self._news = trio.Event()  # set when something has changed that a measurement depends on
         self._measuring = trio.Lock()
@@ -82,7 +89,7 @@ class Reach:
         return self._measuring.locked()
 
     async def changed(self, version: int) -> int:
-        """Wait until `version` is higher than this one, and return it."""
+        """Wait until there is a newer result than number `version`. Return the latest number."""
         await trio.lowlevel.checkpoint()
         while self.version <= version:
             await self._changed.park()
@@ -91,8 +98,12 @@ class Reach:
     def observed_tcp(
         self, observer: PeerId, observer_ip: str, place: Place, local_port: int
     ) -> None:
-        """Note that a peer's hello reports where it sees a connection that this node dialled, from
-        `local_port` to `observer_ip`."""
+        """Record that the peer `observer` sees a TCP connection of this node come from `place`.
+
+        This node has dialled the connection from its port `local_port` to `observer_ip`, and the
+        peer reports `place` in its hello. A new measurement starts if most peers now see the listen
+        port at another address than before.
+        """
         now, port = self._host.now(), self._endpoint.port
         before = self._views.place(port, now)
         self._views.add(observer, observer_ip, place, local_port, now)
@@ -101,12 +112,18 @@ class Reach:
             self._news.set()
 
     def dialback_arrived(self, first: bytes, source: Place) -> bool:
-        """Whether an accepted TCP connection that began with `first` (at least 17 bytes) is a
-        dial-back to this node. The caller closes the connection in any case."""
+        """Return whether an accepted TCP connection is a dial-back that this node requested.
+
+        `first` are its first bytes, at least 17. The caller closes the connection in any case.
+        """
         return self._awaited.on_connection(first, source)
 
     def on_stun(self, data: bytes, source: Place, socket: Datagrams) -> bool:
-        """Take a STUN message of the UDP port. Return whether it was for this service."""
+        """Process a datagram that arrived at the UDP port and looks like STUN.
+
+        Returns True if it was a Binding response or a dial-back that this service awaits, or a
+        request that it answered. Otherwise the datagram may belong to hole punching.
+        """
         message = stun.decode(data)
         if message is None or self._udp is None:
             return False
@@ -118,20 +135,23 @@ class Reach:
         return answer is not None and self._udp.send(answer, source, socket)
 
     def port_mapped(self, mapped: Mapped) -> None:
-        """Note the result of port mapping, which the next measurement verifies."""
+        """Store the result of port mapping. If it is new, start a measurement that verifies it."""
         if mapped != self._mapped:
             self._mapped = mapped
             self._news.set()
 
     def observers(self) -> list[Place]:
-        """Return UDP addresses of linked peers that are known to answer Binding requests, spread
-        over networks."""
+        """Return the UDP addresses of linked peers that are known to answer Binding requests.
+
+        The order alternates between networks, so that the first few belong to different operators.
+        """
         return [each.places[0] for each in observers(self._peers.known())]
 
     async def look(self, count: int = defaults.LOOK_OBSERVERS) -> list[Place]:
-        """Return the addresses at which up to `count` observers see the UDP port now.
+        """Ask up to `count` observers where they see this node's UDP port now.
 
-        The addresses are in the order of asking.
+        Returns their replies in the order in which they were asked. Observers that do not reply
+        are left out.
         """
         if self._looker is None:
             return []
@@ -139,13 +159,16 @@ class Reach:
         return [place for place in seen if place is not None]
 
     async def measure(self) -> Reachability:
-        """Measure everything now (2 to 20 s), or wait for the measurement under way."""
+        """Measure everything now, and return the result. Takes 2 to 20 s.
+
+        If a measurement is already under way, waits for its result instead.
+        """
         if not self._measuring.locked():
             self._bought.clear()
         return await self._measure_again()
 
     async def _measure_again(self) -> Reachability:
-        """Measure as `measure` does, but reuse recent results of paid dial-backs."""
+        """Measure like `measure`, but reuse recent results of paid dial-backs."""
         if self._measuring.locked():
             async with self._measuring:
                 return self.reachability
@@ -157,7 +180,11 @@ class Reach:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Volunteer, and measure: once there are links, every 30 min, and after changes."""
+        """Help peers with their measurements, and repeat this node's own measurement.
+
+        The first measurement begins soon after the first link is up. It is repeated every 30 min,
+        and earlier if something that it depends on has changed. Runs until cancelled.
+        """
         async with trio.open_nursery() as nursery:
             await nursery.start(self._volunteer.run)
             nursery.start_soon(self._watch_addresses)
@@ -174,7 +201,10 @@ class Reach:
                     await self._news.wait()
 
     async def _settle(self) -> None:
-        """Wait for enough observers. With fewer, the whole measurement would soon be repeated."""
+        """Wait a few seconds for links to enough observers.
+
+        With fewer observers, the whole measurement would soon be repeated.
+        """
         need = defaults.ENOUGH_OBSERVERS
         for _ in range(defaults.SETTLES):
             await trio.sleep(defaults.SETTLE_S)
@@ -182,9 +212,12 @@ class Reach:
                 return
 
     def _pause(self) -> float:
-        """Return the time to the next measurement, in seconds. It is short if a peer could have
-        dialled back but was busy, as when many nodes join at once. Over IPv6 there may be no such
-        peer, so it does not count."""
+        """Return the time in seconds after which to measure again even if nothing has changed.
+
+        The time is short if there are observers, but some IPv4 address of this node was not dialled
+        by any peer. The peers were probably busy, as happens when many nodes join at once. IPv6
+        addresses do not count, because there may be no peer with IPv6.
+        """
         known = self.reachability
         unknown = known.observers > 0 and any(
             each.answer is Answer.UNKNOWN and ":" not in each.place[0] for each in known.dialled
@@ -192,7 +225,10 @@ class Reach:
         return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
     async def _watch_addresses(self) -> None:
-        """Measure again if an interface comes or goes, because there may be another NAT."""
+        """Start a measurement when this machine's addresses change.
+
+        The node may then be behind another NAT, so earlier views of its TCP port are forgotten.
+        """
         before = self._host.interfaces()
         while True:
             await trio.sleep(defaults.INTERFACES_S)
@@ -202,8 +238,7 @@ class Reach:
                 self._news.set()
 
     async def _watch_port(self) -> None:
-        """Ask one observer after the other where it sees the port. If it is elsewhere now, ask
-        others too, because one alone is not trusted."""
+        """Ask one observer per minute where it sees the UDP port, each time another observer."""
         while True:
             await trio.sleep(defaults.LOOK_S)
             there, known = self.observers(), self.reachability.udp_place
@@ -215,22 +250,27 @@ class Reach:
                 await self._compare(self._looker, place, known)
 
     async def _compare(self, looker: Looker, observer: Place, known: Place) -> None:
+        """Start a measurement if the UDP port is no longer seen at the address `known`.
+
+        If `observer` sees it elsewhere, others are asked too, because one observer may be wrong.
+        """
         seen = await looker.look([observer])
         if seen[0] not in (None, known) and consensus(await self.look()) not in (None, known):
             self._news.set()
 
     async def _watch_links(self) -> None:
-        """Measure again when a new peer comes, if there were too few observers."""
+        """Start a measurement when a new peer is linked, if the last one had too few observers."""
         while True:
             known = self.reachability
             too_few = known.udp.asked < defaults.ENOUGH_OBSERVERS
             await trio.sleep(defaults.SETTLE_S if too_few else defaults.LOOK_S)
             if self.measuring or known.measured_at is None or not too_few:
-                continue  # a measurement with more peers would show nothing new
+                continue  # enough observers were asked, or a measurement is due anyway
             if self._peers.places() - self._could_ask:
                 self._news.set()
 
     async def _measure(self) -> None:
+        """Run one measurement. Publish the NAT's kind first, and the dial-backs later."""
         now = self._host.now()
         if not self._bought or now >= self._bought_at + defaults.BOUGHT_S:
             self._bought.clear()
@@ -251,7 +291,7 @@ class Reach:
         places = await self.look()
         now = self._host.now()
         own = [item.address for item in self._host.interfaces()]
-        found = replace(  # results of dialling take longer; until then the previous ones stay
+        found = replace(  # dial-backs take longer; until then their previous results stay
             self.reachability,
             udp=kind,
             udp_place=consensus(places),

@@ -1,8 +1,8 @@
-"""STUN's Binding method as bytes (RFC 8489), with attributes of RFC 5780 and ICE (RFC 8445).
+"""Encoding of STUN Binding messages (RFC 8489), with attributes of RFC 5780 and ICE (RFC 8445).
 
-Input from the network is parsed within bounds and becomes a `Message` or None. A well-formed
-message is not yet trusted: a reply is matched by its transaction id and its source, and if both
-ends share a key, by `authentic`.
+`decode` accepts any bytes from the network and returns a `Message` or None. A decoded message is
+not yet trusted. The caller must match a reply by its transaction id and its source. If both ends
+share a key, the caller must also check it with `authentic`.
 """
 
 import hmac
@@ -28,9 +28,9 @@ _ATTRIBUTE: Final = struct.Struct("!HH")
 _BINDING: Final = 0x0001
 _CLASS_BITS: Final = 0x0110
 _OPTIONAL: Final = 0x8000
-"""Types from here on may be skipped by a receiver that does not know them (RFC 8489, 14)."""
+"""First attribute type that a receiver may ignore if it does not know it (RFC 8489, section 14)."""
 
-# Attribute types (RFC 8489, 18.3; RFC 5780, 7; RFC 8445, 16.1).
+# Attribute types (RFC 8489, section 18.3; RFC 5780, section 7; RFC 8445, section 16.1).
 _MAPPED_ADDRESS: Final = 0x0001
 _USERNAME: Final = 0x0006
 _INTEGRITY: Final = 0x0008
@@ -54,16 +54,18 @@ _UNDERSTOOD: Final = frozenset(
         _INTEGRITY_SHA256, _XOR_MAPPED_ADDRESS, _PRIORITY, _USE_CANDIDATE, _PADDING,
     }
 )  # fmt: skip
-"""Types below `_OPTIONAL` that a receiver need not refuse. CHANGE-REQUEST is not one of them: our
-observers never reply from elsewhere because an unauthenticated datagram says so."""
+"""Mandatory attribute types (below `_OPTIONAL`) that this receiver accepts. CHANGE-REQUEST is not
+one of them, because an unauthenticated datagram must not make an observer reply from another
+address."""
 
 
 _SEALS: Final = {True: (_INTEGRITY_SHA256, "sha256", 32), False: (_INTEGRITY, "sha1", 20)}
-"""The integrity attributes: type, hash, and size in bytes (RFC 8489, 14.5 and 14.6)."""
+"""The integrity attributes: (type, hash, size in bytes), by whether the hash is SHA-256 (RFC 8489,
+sections 14.5 and 14.6)."""
 
 
 class Kind(IntEnum):
-    """Class of a message: two bits of its type field (RFC 8489, 5)."""
+    """Class of a message: two bits of its type field (RFC 8489, section 5)."""
 
     REQUEST = 0x0000
     INDICATION = 0x0010
@@ -73,50 +75,52 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """Offset of a received message's integrity attribute, and whether it is the SHA-256 one."""
+    """Integrity attribute of a received message."""
 
-    offset: int
-    sha256: bool
+    offset: int  # position in the message, in bytes
+    sha256: bool  # whether it is MESSAGE-INTEGRITY-SHA256
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One Binding message. Absent attributes are None.
 
-    `transaction` has 12 bytes, `priority` 32 bits. `controlled` and `controlling` are tie-breakers
-    of 64 bits. `error` is (code from 300 to 699, reason). `padding` is the size of a PADDING
-    attribute in bytes. `unknown` are mandatory types that this receiver does not know: a request
-    with any is answered by `refuse_unknown`, other messages are dropped. Attributes after the
-    integrity are not covered by it, and therefore ignored.
+    `unknown` are the types of mandatory attributes that this receiver does not know. A request with
+    such attributes gets the reply of `refuse_unknown`; other messages with them are dropped.
+    Attributes that follow the integrity attribute are ignored, because it does not protect them.
     """
 
     kind: Kind
-    transaction: bytes
-    mapped: Place | None = None
+    transaction: bytes  # id of 12 bytes
+    mapped: Place | None = None  # address from which the responder received the request
     username: bytes | None = None
     nonce: bytes | None = None
-    priority: int | None = None
+    priority: int | None = None  # 32 bits
     use_candidate: bool = False
-    controlled: int | None = None
-    controlling: int | None = None
-    origin: Place | None = None
-    other: Place | None = None
-    error: tuple[int, str] | None = None
+    controlled: int | None = None  # tie-breaker of ICE, 64 bits
+    controlling: int | None = None  # tie-breaker of ICE, 64 bits
+    origin: Place | None = None  # RESPONSE-ORIGIN (RFC 5780, section 7.3)
+    other: Place | None = None  # OTHER-ADDRESS (RFC 5780, section 7.4)
+    error: tuple[int, str] | None = None  # (code from 300 to 699, reason)
     unknown: tuple[int, ...] = ()
-    padding: int | None = None
+    padding: int | None = None  # size of a PADDING attribute in bytes
     integrity: Integrity | None = None
-    fingerprint: bool = False
+    fingerprint: bool = False  # whether the message had a valid FINGERPRINT
 
 
 def is_stun(data: bytes) -> bool:
-    """Whether a datagram can be STUN, by its first bytes (RFC 8489, 6.3; RFC 9443)."""
+    """Return whether a datagram's first bytes fit STUN (RFC 8489, section 6.3; RFC 9443)."""
     return len(data) >= _HEADER.size and data[0] < 4 and data[4:8] == COOKIE.to_bytes(4)
 
 
 def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -> bytes:
-    """Return the bytes of a message, with a FINGERPRINT. With a short-term key (RFC 8489, 9.1.1:
-    the password) it has MESSAGE-INTEGRITY-SHA256; without `sha256` the older MESSAGE-INTEGRITY,
-    the only one that browsers know. `integrity` and `fingerprint` of `message` are ignored."""
+    """Encode a message, and append a FINGERPRINT.
+
+    If a `key` is given, the message also gets an integrity attribute. `key` is a short-term key,
+    that is, the password (RFC 8489, section 9.1.1). The attribute is MESSAGE-INTEGRITY-SHA256, or
+    if `sha256` is False the older MESSAGE-INTEGRITY, which is the only one that browsers know. The
+    fields `integrity` and `fingerprint` of `message` are ignored.
+    """
     body = b"".join(_attribute(kind, value) for kind, value in _values(message))
     if key is not None:
         kind, name, size = _SEALS[sha256]
@@ -127,13 +131,15 @@ def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -
 
 
 def request(transaction: bytes) -> bytes:
-    """Return a Binding request, padded so that no reply is larger (`observer.py`)."""
+    """Encode a Binding request, padded so that it is larger than any reply to it."""
     return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
 def decode(data: bytes) -> Message | None:
-    """Return a Binding message; None if it is another one, malformed, or has a wrong
-    FINGERPRINT."""
+    """Decode a Binding message.
+
+    Returns None if `data` is something else, is malformed, or has a wrong FINGERPRINT.
+    """
     if not is_stun(data) or len(data) > defaults.STUN_BYTES:
         return None
     kind, length, _, transaction = _HEADER.unpack_from(data)
@@ -148,20 +154,23 @@ def decode(data: bytes) -> Message | None:
 
 
 def authentic(data: bytes, message: Message, key: bytes) -> bool:
-    """Whether `message`, decoded from `data`, was made with this key. False without an integrity
-    attribute. Both MESSAGE-INTEGRITY-SHA256 and the older one with SHA-1 are accepted."""
+    """Return whether the sender of `message` knows `key`. `message` was decoded from `data`.
+
+    Accepts MESSAGE-INTEGRITY-SHA256 and the older MESSAGE-INTEGRITY, which uses SHA-1. Returns
+    False if the message has neither, or if its value is wrong.
+    """
     where = message.integrity
     if where is None:
         return False
     _, name, size = _SEALS[where.sha256]
     value = data[where.offset + 4 : where.offset + 4 + size]
-    length = where.offset + 4 + size - _HEADER.size  # as if the message ended there
+    length = where.offset + 4 + size - _HEADER.size  # as if the message ended after this attribute
     begin = data[:2] + length.to_bytes(2) + data[4 : where.offset]
     return hmac.compare_digest(hmac.digest(key, begin, name), value)
 
 
 def refuse_unknown(request: Message) -> Message:
-    """Return the reply to a request with unknown mandatory attributes (RFC 8489, 6.3.1)."""
+    """Return the reply to a request with unknown mandatory attributes (RFC 8489, section 6.3.1)."""
     return Message(
         Kind.ERROR,
         request.transaction,
@@ -174,18 +183,22 @@ def refuse_unknown(request: Message) -> Message:
 
 
 def _head(message: Message, length: int) -> bytes:
+    """Encode the header. `length` is the size of all attributes, in bytes."""
     return _HEADER.pack(_BINDING | message.kind, length, COOKIE, message.transaction)
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
+    """Encode one attribute, padded to a multiple of 4 bytes."""
     return _ATTRIBUTE.pack(kind, len(value)) + value + bytes(-len(value) % 4)
 
 
 def _fingerprint(begin: bytes) -> bytes:
+    """Return the value of the FINGERPRINT that follows `begin` (RFC 8489, section 14.7)."""
     return (zlib.crc32(begin) ^ _FINGERPRINT_XOR).to_bytes(4)
 
 
 def _values(message: Message) -> Iterator[tuple[int, bytes]]:
+    """Yield (type, value) of each attribute except integrity and FINGERPRINT."""
     if message.error is not None:
         code, reason = message.error
         yield _ERROR_CODE, bytes((0, 0, *divmod(code, 100))) + reason.encode()
@@ -214,12 +227,13 @@ def _values(message: Message) -> Iterator[tuple[int, bytes]]:
 
 
 def _plain(place: Place) -> bytes:
+    """Encode an address: a zero byte, the family (1 or 2), the port, and the IP address."""
     ip = ip_address(place[0])
     return bytes((0, 1 if ip.version == 4 else 2)) + place[1].to_bytes(2) + ip.packed
 
 
 def _xored(place: Place, transaction: bytes) -> bytes:
-    """Encode an address masked, so that NATs do not rewrite it (RFC 8489, 14.2)."""
+    """Encode an address masked by XOR, so that NATs do not rewrite it (RFC 8489, section 14.2)."""
     plain = _plain(place)
     mask = COOKIE.to_bytes(4) + transaction
     port = int.from_bytes(plain[2:4]) ^ COOKIE >> 16
@@ -231,7 +245,7 @@ def _xored(place: Place, transaction: bytes) -> bytes:
 
 
 class _Reader:
-    """Reader of one message's attributes into `fields`. Raises ValueError for malformed ones."""
+    """Parser of one message's attributes. Stores them in `fields`, by the names of `Message`."""
 
     def __init__(self, data: bytes, transaction: bytes) -> None:
         self.fields: dict[str, Any] = {}
@@ -241,6 +255,7 @@ class _Reader:
         self._sealed = False  # an integrity attribute was read, which does not cover what follows
 
     def read(self) -> None:
+        """Parse all attributes. Raises ValueError if one is malformed or there are too many."""
         position, end = _HEADER.size, len(self._data)
         for _ in range(defaults.STUN_ATTRIBUTES):
             if position == end:
@@ -261,6 +276,10 @@ class _Reader:
             self.fields.setdefault("unknown", tuple(self._unknown))
 
     def _take(self, kind: int, value: bytes, position: int, *, last: bool) -> None:
+        """Store one attribute, whose header begins at `position`.
+
+        `last` says whether it is the last attribute of the message.
+        """
         if kind == _FINGERPRINT:
             if not last or value != _fingerprint(self._data[:position]):
                 raise ValueError("the fingerprint is wrong")
@@ -271,14 +290,17 @@ class _Reader:
             return
         elif kind in _READERS:
             name, read = _READERS[kind]
-            if name not in self.fields:  # the first one counts (RFC 8489, 14)
+            if name not in self.fields:  # of several, the first counts (RFC 8489, 14)
                 self.fields[name] = read(value, self._transaction)
         elif kind < _OPTIONAL and kind not in _UNDERSTOOD:
             self._unknown.append(kind)
 
     def _integrity(self, kind: int, value: bytes, position: int) -> None:
-        """Note an integrity attribute. The stronger kind counts: it comes last and covers all
-        before."""
+        """Store the position of an integrity attribute.
+
+        If a message has both kinds, the SHA-256 one counts. It comes last, and protects everything
+        before it.
+        """
         sha256 = kind == _INTEGRITY_SHA256
         if len(value) != _SEALS[sha256][2]:
             raise ValueError("an integrity attribute of a wrong size")
@@ -289,6 +311,7 @@ class _Reader:
 
 
 def _read_plain(value: bytes, _: bytes) -> Place:
+    """Decode an address. Raises ValueError if its family or its size is wrong."""
     family = value[1] if len(value) >= 4 else 0
     if (family, len(value)) not in ((1, 8), (2, 20)):
         raise ValueError("an address of no known family")

@@ -1,7 +1,7 @@
-"""Views of this node's TCP connections by peers, and what they tell about its NAT.
+"""Addresses from which peers see this node's TCP connections, and conclusions about its NAT.
 
-A peer's hello contains its view of the connection that it accepted. Only connections that this node
-dialled count. On others, the peer knows just the address that it dialled.
+A *view* is the address from which a peer sees a connection; the peer reports it in its hello. Only
+connections that this node dialled count, because this node's NAT has translated their source.
 """
 
 from collections import OrderedDict
@@ -18,22 +18,26 @@ from .reachability import Behaviour
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
+    """One view: `peer` saw a connection from our local `port` come from `place`."""
+
     peer: PeerId
     place: Place
     port: int
-    at: float
+    at: float  # when this was reported, on the host's clock in seconds
 
 
 class TcpViews:
-    """The latest view of each observer's IP address; at most `defaults.TCP_VIEWS` of them."""
+    """Store of the latest view of each observer's IP address, for at most `TCP_VIEWS` addresses."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def add(self, observer: PeerId, ip: str, place: Place, port: int, now: float) -> None:
-        """Note that `observer`, at the public IPv4 address `ip`, saw a connection from our local
-        `port` come from `place`. Views over IPv6 or on private networks do not concern the NAT and
-        are skipped."""
+        """Record that `observer`, whose IP address is `ip`, saw our connection come from `place`.
+
+        The connection left from our local `port`. Views over IPv6 and on private networks are
+        ignored, because the NAT does not translate such connections.
+        """
         if ":" in ip or ":" in place[0] or not is_public(ip) or not 0 < place[1] < 65536:
             return
         self._seen.pop(ip, None)
@@ -42,25 +46,32 @@ class TcpViews:
             self._seen.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all views, because the route to the internet has changed."""
+        """Forget all views. Call this when the route to the internet has changed."""
         self._seen.clear()
 
     def mapping(self, port: int, own: Collection[str], now: float) -> Behaviour:
-        """Return the NAT's mapping of connections from our listen port."""
+        """Return the kind of the NAT's mapping, judged by views of connections from local `port`.
+
+        `own` are this machine's IP addresses.
+        """
         views: dict[str, View] = {
             ip: (seen.place, None) for ip, seen in self._fresh(now) if seen.port == port
         }
         return mapping_of(views, [(ip, port) for ip in own])
 
     def place(self, port: int, now: float) -> Place | None:
-        """Return where most observers saw connections from our listen port, or None."""
+        """Return the address from which most observers saw connections from local `port`.
+
+        Returns None if no address has a majority.
+        """
         return consensus(seen.place for _, seen in self._fresh(now) if seen.port == port)
 
     def preserves(self, now: float) -> bool | None:
-        """Whether most connections kept their local port; None without views."""
+        """Return whether the NAT kept the local port of most connections; None without views."""
         kept = [seen.place[1] == seen.port for _, seen in self._fresh(now)]
         return 2 * sum(kept) > len(kept) if kept else None
 
     def _fresh(self, now: float) -> list[tuple[str, _Seen]]:
+        """Return (observer's IP address, view) of all views of the last `TCP_VIEW_S` seconds."""
         end = now - defaults.TCP_VIEW_S
         return [(ip, seen) for ip, seen in self._seen.items() if seen.at >= end]

@@ -1,4 +1,4 @@
-"""Services of a node for other nodes' measurements: tells where it sees them, and dials back."""
+"""Services of this node for the measurements of its peers: Binding responses and dial-backs."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -19,7 +19,7 @@ from .stun import Message
 
 
 class Handles(Protocol):
-    """The endpoint, as far as this module needs it."""
+    """Part of the endpoint's interface that this module uses."""
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
@@ -27,7 +27,7 @@ class Handles(Protocol):
 class Volunteer:
     """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
-    If it is not `willing`, it offers nothing and does nothing.
+    If `willing` is False, it only replies to `reach.observe`, with an empty offer.
     """
 
     def __init__(
@@ -51,8 +51,11 @@ class Volunteer:
             endpoint.handle("reach.dialback", Dialler(host, seen_at, outside).serve)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve a second port, which shows askers what a mapping depends on. The port is optional:
-        if there is no socket for it, it is left out."""
+        """Answer Binding requests on a second UDP port, until cancelled.
+
+        A peer that asks both ports learns whether its NAT's mapping depends on the destination
+        port. The second port is optional: if no socket is available, this returns at once.
+        """
         if not self._willing or self._udp is None:
             task_status.started()
             return
@@ -78,7 +81,10 @@ class Volunteer:
                         socket.send(answer, source)
 
     def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
-        """Return the reply to a Binding request on the node's UDP port, or None."""
+        """Return the reply to a Binding request, or None if there is none to send.
+
+        `message` was decoded from the datagram `data`.
+        """
         if not self._willing:
             return None
         return self._responder.answer(data, message, source, self._host.now())

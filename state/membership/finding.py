@@ -1,0 +1,198 @@
+"""Questions to peers about members that they may reach, many in one message.
+
+A peer posts each proof as soon as it has it, and replies once it has no more to say. So a member
+that is slow to sign delays no proof of another one. Spec: docs/spec/liveness.md.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count, groupby, islice
+from typing import NamedTuple
+
+import trio
+
+from ...transport.dial.endpoint import Endpoint
+from ...transport.errors import TransportError
+from ...transport.identity import SIGNATURE_BYTES, PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Answer, Call, Refusal, Reply
+from ...transport.link.link import Link
+from .. import defaults
+from ..errors import BadRecord
+from .liveness import Liveness
+from .messages import encode_find, encode_found, read_find, read_found
+
+Found = Callable[[PeerId, bytes], None]
+"""Take a member's signature, which is not verified yet."""
+
+
+class Finding:
+    """The questions of one node that are open, and its answers to those of its peers."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        liveness: Liveness,
+        links: Mapping[PeerId, Link],
+        allows: Callable[[Link, int], bool],
+    ) -> None:
+        """`allows` tells whether the peer of a link may ask about this number of members now."""
+        self._endpoint = endpoint
+        self._liveness = liveness
+        self._links = links
+        self._allows = allows
+        self._open: dict[int, tuple[PeerId, list[PeerId | None], Found]] = {}
+        """By number of a question: the peer that was asked, the members without an answer."""
+        self._idents = count()
+        endpoint.handle("live.find", self._on_find)
+        endpoint.handle("live.found", self._on_found)
+
+    async def ask_around(
+        self, peers: Collection[PeerId], number: bytes, left: Collection[PeerId], found: Found
+    ) -> None:
+        """Ask the helpers of all these members for signatures over a number.
+
+        It returns once all have been asked. Members that are no longer in `left` need no more
+        signatures.
+        """
+        async with trio.open_nursery() as nursery:
+            for pace, some in groupby(sorted(peers, key=self._pace), self._pace):
+                nursery.start_soon(self._ask_by, pace, list(some), number, left, found)
+
+    def _pace(self, peer: PeerId) -> "_Pace":
+        """Return how fast to ask about a member.
+
+        Unless it is in doubt, its helpers are asked one after another, because the first will
+        probably deliver.
+        """
+        if self._liveness.is_answering(peer):  # its own link will probably deliver the proof
+            return _Pace(defaults.NEXT_S, 1, defaults.NEXT_S)
+        if self._liveness.is_doubted(peer):
+            return _Pace(0.0, defaults.ASKED, defaults.NEXT_S)
+        return _Pace(0.0, 1, defaults.NEXT_CALM_S)
+
+    async def _ask_by(
+        self,
+        pace: "_Pace",
+        peers: Sequence[PeerId],
+        number: bytes,
+        left: Collection[PeerId],
+        found: Found,
+    ) -> None:
+        """Ask in rounds, with one question to each helper in a round. The next round begins when
+        all of them have no more to say, or are late."""
+        helpers = {peer: iter(self._liveness.helpers(peer)) for peer in peers}
+        await trio.sleep(pace.first)
+        async with trio.open_nursery() as nursery:
+            while True:
+                asked: dict[PeerId, list[PeerId]] = {}
+                for peer in filter(left.__contains__, peers):
+                    for by in islice(helpers[peer], pace.at_once):
+                        asked.setdefault(by, []).append(peer)
+                if not asked:
+                    return
+                all_asked = trio.Event()
+                nursery.start_soon(self._ask_each, asked, number, found, all_asked)
+                with trio.move_on_after(pace.apart):
+                    await all_asked.wait()
+
+    async def _ask_each(
+        self, asked: Mapping[PeerId, list[PeerId]], number: bytes, found: Found, done: trio.Event
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            for by, peers in asked.items():
+                ask = partial(self._ask, further=True)
+                nursery.start_soon(ask, by, peers, number, found)
+        done.set()
+
+    async def _ask(
+        self, by: PeerId, peers: Sequence[PeerId], number: bytes, found: Found, *, further: bool
+    ) -> None:
+        """Ask a peer about members, and return once it has no more to say.
+
+        `found` gets at most one signature of each member. With `further` the peer asks its
+        witnesses as well.
+        """
+        if (link := self._links.get(by)) is None:
+            return
+        ident = next(self._idents) % 2**32
+        self._open[ident] = by, list(peers), found
+        question = encode_find(ident, number, further, peers)
+        try:
+            with suppress(TransportError):
+                await link.call("live.find", payload=question, timeout=defaults.CHECK_S)
+        finally:
+            del self._open[ident]
+
+    def _on_found(self, call: Call) -> Answer:
+        """Take a signature that a peer has found.
+
+        One that this node did not ask for is ignored. So false signatures cost one verification
+        for each member that the peer was asked about.
+        """
+        try:
+            ident, place, proof = read_found(call.payload)
+        except BadRecord as error:
+            return blame(self._endpoint.link(call.peer), error)
+        by, left, found = self._open.get(ident, _NONE)
+        if by == call.peer and place < len(left) and (peer := left[place]) is not None:
+            left[place] = None
+            found(peer, proof)
+        return Reply()
+
+    async def _on_find(self, call: Call) -> Answer:
+        """Find signatures of members for a peer, over this node's links or through witnesses."""
+        asker, too_often = self._endpoint.link(call.peer), "such questions come too often"
+        if asker is None or not self._allows(asker, 1):
+            return Refusal("too-often", too_often)
+        try:
+            ident, number, further, peers = read_find(call.payload)
+        except BadRecord as error:
+            return blame(asker, error)
+        if not self._allows(asker, len(peers) - 1):
+            return Refusal("too-often", too_often)
+        places = {peer: place for place, peer in enumerate(peers)}
+
+        def found(peer: PeerId, proof: bytes) -> None:
+            body = encode_found(ident, places[peer], proof)
+            with suppress(TransportError):  # the link just ended
+                asker.post("live.found", payload=body, priority=Priority.CONTROL)
+
+        asked: dict[PeerId, list[PeerId]] = {}
+        async with trio.open_nursery() as nursery:
+            for peer in places:
+                if (link := self._links.get(peer)) and self._liveness.is_answering(peer):
+                    nursery.start_soon(ask_itself, link, number, found)
+                elif further and (by := self._liveness.witness(peer, but=call.peer)) is not None:
+                    asked.setdefault(by, []).append(peer)
+            for by, some in asked.items():
+                nursery.start_soon(partial(self._ask, further=False), by, some, number, found)
+        return Reply()
+
+
+class _Pace(NamedTuple):
+    """Seconds before the first round of questions, helpers of each member in one round, and
+    seconds, at most, from one round to the next."""
+
+    first: float
+    at_once: int
+    apart: float
+
+
+async def ask_itself(link: Link, number: bytes, found: Found) -> None:
+    """Ask the peer of a link for its signature over a number."""
+    with suppress(TransportError):
+        reply = await link.call("live.prove", payload=number, timeout=defaults.PROVE_S)
+        if len(reply.payload) == SIGNATURE_BYTES:
+            found(link.peer, bytes(reply.payload))
+
+
+def blame(link: Link | None, error: BadRecord) -> Refusal:
+    """Close a link whose peer broke the protocol."""
+    if link is not None:
+        link.close(error.code, error.message)
+    return Refusal(error.code, error.message)
+
+
+_NONE: tuple[None, list[PeerId | None], Found] = None, [], lambda peer, proof: None

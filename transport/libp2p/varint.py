@@ -1,0 +1,42 @@
+"""Unsigned varints, and messages behind their length (multiformats, unsigned-varint).
+
+The bytes may still be arriving, so a reader tells a number that is cut off from a wrong one.
+"""
+
+from typing import Final
+
+from ..lane.frame import Fault
+
+_VARINT_BYTES: Final = 10
+_MASK: Final = (1 << 64) - 1
+
+
+def uvarint(number: int) -> bytes:
+    """Encode an unsigned LEB128 number."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_uvarint(data: bytes | bytearray, at: int = 0) -> tuple[int, int] | None:
+    """Decode the number at `at`; return it and its end, or None if it is cut off.
+
+    Raises Fault (`bad-varint`) if it is longer than ten bytes.
+    """
+    number = 0
+    for count in range(_VARINT_BYTES):
+        if at + count >= len(data):
+            return None
+        octet = data[at + count]
+        number |= (octet & 0x7F) << 7 * count
+        if octet < 0x80:
+            return number & _MASK, at + count + 1
+    raise Fault("bad-varint")
+
+
+def prefixed(body: bytes) -> bytes:
+    """Prefix a message with its length."""
+    return uvarint(len(body)) + body
