@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
 
 from ...dht.content.blobs import Blobs
 from ...dht.content.manifest import is_digest
@@ -26,7 +25,7 @@ from ...transport.shortid import COMMON, BadId, meant
 from .. import defaults
 from ..errors import ControlError
 from .messages import dht as messages
-from .messages.encoding import Json
+from .messages.encoding import object_of
 from .server import Emit, Operation, operation
 
 _BITS = 256
@@ -167,7 +166,7 @@ def record_view(found: FoundRecord, own: str) -> messages.RecordView:
     return messages.RecordView(
         kind=record.body.kind,
         author=record.author,
-        says=cast("Mapping[str, Json]", record.body.fields()),
+        says=object_of(record.body.fields(), "says"),
         age_s=found.age,
         made=record.made,
         ttl_s=record.ttl,

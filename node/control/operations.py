@@ -95,12 +95,14 @@ class Operations:
         network, now = self._network, self._host.now()
         members = network.directory.members()
         names = views.known_models(members)
-        shown = tuple(
-            views.peer_view(record, network.endpoint.link(peer), names, now)
-            for peer, record in sorted(members.items())
-            if peer != self._base.identity.peer
-        )
-        return node.Peers(shown, may_invite(network.state.upkeep))
+        shown = []
+        for number, (peer, record) in enumerate(sorted(members.items()), 1):
+            if peer != self._base.identity.peer:
+                link = network.endpoint.link(peer)
+                shown.append(views.peer_view(record, link, names, now))
+            if number % defaults.CONTROL_STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return node.Peers(tuple(shown), may_invite(network.state.upkeep))
 
     async def links(self, _ask: node.GetLinks, _emit: Emit) -> node.Links:
         """Describe every link, with its rates between two samples RATE_SPAN seconds apart."""

@@ -20,7 +20,7 @@ from .. import defaults
 from ..errors import ControlError
 from ..folder import disk_errors
 from ..settings.config import DataFolder
-from .messages.encoding import Ask, Failure, Object, View, decode, encode
+from .messages.encoding import Ask, Failure, Object, View, decode, encode, entries, plain
 from .messages.models import Progress
 
 Emit = Callable[[View], Awaitable[None]]
@@ -148,7 +148,7 @@ class _Client:
         if failure is not None:
             raise failure
         if result is not None:
-            await self._send({"ok": encode(result)})
+            await self._send_line(f'{{"ok": {await encoded(result)}}}')
 
     async def _cancel_when_gone(self) -> None:
         with suppress(*CLIENT_GONE):
@@ -164,8 +164,11 @@ class _Client:
             await trio.sleep_forever()
 
     async def _send(self, message: Object) -> None:
+        await self._send_line(json.dumps(message))
+
+    async def _send_line(self, line: str) -> None:
         with trio.move_on_after(defaults.CONTROL_WRITE_TIMEOUT):
-            await self._stream.send_all(json.dumps(message).encode() + b"\n")
+            await self._stream.send_all(line.encode() + b"\n")
             return
         raise trio.BrokenResourceError("the client does not read the reply")
 
@@ -173,6 +176,24 @@ class _Client:
 def _mishap() -> ControlError:
     """Return the error for a command that ran into a bug, usually in handling what peers send."""
     return ControlError(MISHAP, "the daemon ran into a bug", hint="`shoal status` shows it")
+
+
+async def encoded(view: View) -> str:
+    """Encode a reply as JSON, and let other tasks run between the items of its lists, of which a
+    large swarm makes thousands."""
+    texts = []
+    for name, value in entries(view):
+        if isinstance(value, (list, tuple)):
+            items = []
+            for number, each in enumerate(value, 1):
+                items.append(json.dumps(plain(each)))
+                if number % defaults.CONTROL_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+            text = f"[{', '.join(items)}]"
+        else:
+            text = json.dumps(plain(value))
+        texts.append(f"{json.dumps(name)}: {text}")
+    return f"{{{', '.join(texts)}}}"
 
 
 def parse_request(line: bytes) -> Object:

@@ -1,7 +1,6 @@
 """Control socket operations on the swarm's state. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
-from typing import cast
 
 from ...state.feeds.entry import FeedName
 from ...state.feeds.kinds import KINDS
@@ -12,7 +11,7 @@ from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from ..errors import ControlError
 from .messages import state as messages
-from .messages.encoding import Json
+from .messages.encoding import Json, object_of
 from .server import Emit, Operation, operation
 
 _KINDS = ", ".join(KINDS)
@@ -64,10 +63,10 @@ class StateOperations:
         count = 0
         for view in await self._chosen(ask):
             async for said in self._state.inspection.history(view):
-                for key, value in said.changes.items():
+                for key, value in object_of(dict(said.changes), "changes").items():
                     if ask.key in (None, key):
                         count += 1
-                        await emit(_change(view.name, said, key, cast("Json", value)))
+                        await emit(_change(view.name, said, key, value))
         return messages.Changes(count)
 
     async def verify(self, _ask: messages.VerifyState, _emit: Emit) -> messages.CheckedState:
@@ -109,6 +108,9 @@ class StateOperations:
         return meant(asked, known, "peer", hint=hint)
 
     async def _feed(self, view: FeedView, *, facts: bool) -> messages.Feed:
+        found = None
+        if facts:
+            found = object_of(await self._state.inspection.facts(view.name), "facts")
         return messages.Feed(
             author=view.name.author,
             kind=view.name.kind,
@@ -118,9 +120,7 @@ class StateOperations:
             bytes=view.size,
             hash=view.head.hash.hex(),
             forked=view.forked,
-            facts=cast("Mapping[str, Json]", await self._state.inspection.facts(view.name))
-            if facts
-            else None,
+            facts=found,
         )
 
 

@@ -5,7 +5,7 @@ every value against the type of its field, and against the bounds that are part 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, partial
@@ -192,14 +192,18 @@ class Items:
 
 def encode(view: View) -> Object:
     """Return a message as a JSON object."""
+    return {name: plain(value) for name, value in entries(view)}
+
+
+def entries(view: View) -> "Iterator[tuple[str, Json | DataclassInstance]]":
+    """Yield the keys of a message and their values, which are not encoded yet."""
     if isinstance(view, Mapping):
-        return {name: plain(value) for name, value in view.items()}
-    found: dict[str, Json] = {}
+        yield from view.items()
+        return
     for field in _fields(type(view)):
         value = getattr(view, field.name)
         if value is not None or not field.left_out:
-            found[field.name] = plain(value)
-    return found
+            yield field.name, value
 
 
 def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
@@ -230,8 +234,8 @@ def decode(kind: type[T], value: Json, key: str = "reply") -> T:
     return read(value, key)
 
 
-def object_of(value: Json, key: str) -> Object:
-    """Return a value that is a JSON object. Raises ControlError."""
+def object_of(value: object, key: str) -> Object:
+    """Return a value of JSON that must be an object. Raises ControlError."""
     if not isinstance(value, dict):
         raise _mistyped(dict, value, key)
     return value
@@ -248,6 +252,7 @@ class _Field:
 
 @cache
 def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
+    """Return the fields of a message in the order of its JSON: `event` comes first."""
     kinds = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(
@@ -256,7 +261,7 @@ def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
             each.default is MISSING and each.default_factory is MISSING,
             _LEFT_OUT in getattr(kinds[each.name], "__metadata__", ()),
         )
-        for each in fields(kind)
+        for each in sorted(fields(kind), key=lambda each: each.name != "event")
     )
 
 
@@ -350,7 +355,7 @@ def _scalar(kind: object, value: Json, key: str) -> object:
     return value
 
 
-def _mistyped(kind: object, value: Json, key: str) -> ControlError:
+def _mistyped(kind: object, value: object, key: str) -> ControlError:
     got = _NAMES.get(type(value), type(value).__name__)
     return ControlError("bad-request", f"`{key}` is not {_NAMES[kind]}, but {got}")
 

@@ -15,7 +15,9 @@ import trio
 from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 from shoal.node import defaults
-from shoal.node.control.server import ControlServer, Emit
+from shoal.node.control.messages.encoding import encode
+from shoal.node.control.messages.node import CapacityView, Peers, PeerView
+from shoal.node.control.server import ControlServer, Emit, encoded
 from shoal.node.errors import ControlError
 from shoal.node.settings.config import DataFolder
 from shoal.transport.host import localname
@@ -224,6 +226,30 @@ async def test_socket_in_a_folder_with_a_long_path(
         answer = await trio.to_thread.run_sync(partial(converse, data, {"op": "echo", "x": 1}))
         assert answer == {"request": {"op": "echo", "x": 1}}
     assert not path.exists()
+
+
+@pytest.mark.trio
+async def test_long_reply_does_not_block_other_tasks() -> None:
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    capacity = CapacityView(2, 1 << 30, True, 1e9, 1e9)
+    peer = PeerView(
+        peer="x", version="é", address=None, path=None, rtt_ms=1.5, bytes_in=1, bytes_out=2,
+        linked_s=None, shards=(), capacity=capacity,
+    )  # fmt: skip
+    reply = Peers((peer,) * 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(another)
+        text = await encoded(reply)
+        nursery.cancel_scope.cancel()
+    assert text == json.dumps(encode(reply))
+    assert turns > 1000 // defaults.CONTROL_STEP // 2
 
 
 @pytest.mark.trio

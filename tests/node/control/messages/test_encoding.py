@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
 from shoal.netsim.world import World
 from shoal.node.control.messages import dht, generation, group, jobs, models, node, settings, state
@@ -18,9 +19,15 @@ from shoal.node.control.messages.encoding import (
     reply_type,
 )
 from shoal.node.errors import ControlError
+from shoal.node.invite import decode as decode_code
 
 MODULES = (dht, generation, group, jobs, models, node, settings, state)
 RUN = generation.Run(model="tiny", prompt="Once")
+PLAIN = (
+    "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
+    "state_verify",
+)  # fmt: skip
+"""Operations without keys that change nothing."""
 ENTRY: dict[str, Any] = {
     "name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 1, "local": True,
     "complete": None, "missing": None, "room_tokens": None,
@@ -38,6 +45,30 @@ def asks() -> Iterator[type[Ask[Any, Any]]]:
 async def test_every_request_has_an_operation(world: World) -> None:
     daemon = await world.host("a").start(engine=False)
     assert {kind.op for kind in asks()} == set(daemon.node.control.operations)
+
+
+async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
+    """A command with `--json` prints what it decoded, so no key or value may change."""
+    first = await world.host("a").start(model="tiny", layers=(0, 6), private=True)
+    code = (await first.ask("invite"))["code"]
+    second = await world.host("b").start(invitation=decode_code(code), engine=False)
+    await first.serving()
+    await trio.sleep(30)
+    path = str(second.node.config.data / "file")
+    second.node.host.files.write(second.node.config.data / "file", b"hello")
+    requests: list[tuple[type[Ask[Any, Any]], dict[str, Any]]] = [
+        *((kind, {}) for kind in asks() if kind.op in PLAIN),
+        (dht.Find, {"key": "tiny"}),
+        (jobs.SubmitJobs, {"model": "tiny", "prompts": ["One"], "max_tokens": 4}),
+        (jobs.ListJobs, {}),
+        (models.ShowModel, {"name": "tiny"}),
+        (models.AddBlob, {"path": path}),
+        (generation.Run, {"model": "tiny", "prompt": "x", "max_tokens": 4}),
+    ]
+    for kind, asked in requests:
+        reply = await second.ask(kind.op, **asked)
+        back = encode(decode(reply_type(decode(kind, asked)), reply))
+        assert json.dumps(back) == json.dumps(reply), kind.op
 
 
 def test_a_message_and_its_json() -> None:
@@ -62,6 +93,7 @@ def test_unknown_keys_and_events_are_ignored() -> None:
     ask = RUN
     assert decode_event(ask, {"event": "text", "text": "x"}) == generation.Piece("x")
     assert decode_event(ask, {"event": "of a later version"}) is None
+    assert list(encode(generation.Piece("x"))) == ["event", "text"]
     assert decode_event(node.Ping(), {"event": "text"}) is None
 
 
