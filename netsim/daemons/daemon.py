@@ -8,8 +8,7 @@ from typing import Any
 
 import trio
 
-from ...node.daemon.base import EngineFactory
-from ...node.daemon.daemon import Node, run_node
+from ...node.daemon.daemon import EngineFactory, Node, run_node
 from ...node.errors import ControlError
 from ...node.folder import disk_errors
 from ...node.settings.config import NodeConfig

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from ...transport.bytestream import PathKind
-from ...transport.dial.dialer import Dialer, Strategies
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.link.status import PathStatus
 from ...transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
+from ...transport.strategies.dialer import Dialer, Strategies
 from .messages.node import HeldRelay, LinkView, PathView, Relaying
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]

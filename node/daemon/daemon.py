@@ -42,6 +42,8 @@ from .journal import keep_journal
 from .memory import check_memory
 from .network import Network
 
+__all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
+
 ShowFetch = Callable[[tuple[int, int] | None], None]  # bytes done and in total; None: no fetch
 TORCH_HINT = "`pip install torch==2.13.0`, then start the node again"
 

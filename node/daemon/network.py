@@ -1,6 +1,7 @@
 """The parts of a daemon that peers reach: links, membership, state, the DHT, and its stage."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...state.defaults import WRITE_HOLD
 from ...state.errors import StateError, StoreRefused
@@ -10,11 +11,11 @@ from ...state.service import State
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.stage import Stage
 from ...transport.address import Address
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ...transport.lane.shaper import Shaper
 from ...transport.link.link import Link
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..control.diagnosis import Diagnosis
 from ..folder import disk_error
@@ -65,12 +66,10 @@ class Network:
         return Dialer(
             self._base.host,
             self.endpoint,
-            strategies=config.strategies,
+            strategies=replace(config.strategies, web_port=config.port_443 is None),
             relaying=relaying_of(config),
-            web_port=config.port_443 is None,
             key=self._base.identity.seed,
             book=self._where,
-            foreign=config.libp2p_relays,
         )
 
     def _new_state(self) -> State:

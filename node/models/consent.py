@@ -15,11 +15,11 @@ from ...tasks.jobs.errors import BadSpec
 from ...tasks.jobs.prompt import root_of
 from ...tasks.placement.demand import Backing
 from ...transport.bytestream import PathKind
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.networks import Nearness, nearness_of, network
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..swarm.remembering import Inviter
 
