@@ -64,7 +64,7 @@ class Node:
     async def run(self, computer: Host, *, task_status: "trio.TaskStatus[Any]") -> None:
         async with trio.open_nursery() as nursery:
             host = SimulatedHost(computer, PROFILES["desktop"], nursery)
-            self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm(), libp2p=False)
+            self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm())
             self.host, self.library = host, Library(host, Path("/home/models"))
             await self.library.open()
             self.exchange = Exchange(host, self.endpoint, self.library)

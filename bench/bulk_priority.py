@@ -22,7 +22,6 @@ from shoal.netsim.host import Host
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity
@@ -30,6 +29,7 @@ from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
+from shoal.transport.strategies.dialer import Dialer, Strategies
 
 MEASURES = ("transport", "netsim")
 
@@ -50,9 +50,7 @@ SMALL, LARGE = bytes(128), bytes(256 * 1024)
 
 
 def endpoint(host: Any, seed: int) -> Endpoint:
-    made = Endpoint(
-        host, Identity.from_seed(bytes([seed]) * 32), admission=OpenSwarm(), libp2p=False
-    )
+    made = Endpoint(host, Identity.from_seed(bytes([seed]) * 32), admission=OpenSwarm())
     made.handle("echo", lambda call: Reply(payload=call.payload))
     made.handle("count", _count)
     made.handle_stream("sink", _sink)
@@ -80,7 +78,9 @@ class Node:
             made_host = SimulatedHost(host, PROFILES["desktop"], nursery)
             made = endpoint(made_host, self.seed)
             dialer = Dialer(
-                made_host, made, strategies=Strategies(lan=False, mapping=False, relay=False)
+                made_host,
+                made,
+                strategies=Strategies(lan=False, mapping=False, relay=False, libp2p=False),
             )
             await nursery.start(dialer.run, host.addresses()[0], PORT)
             task_status.started()

@@ -37,7 +37,7 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.seeds import Figures, measure
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
+from shoal.transport.strategies.dialer import Strategies
 
 MEASURES = ("transport", "netsim", "bench/peers/ladder_side.py")
 

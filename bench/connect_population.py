@@ -42,8 +42,8 @@ from shoal.netsim.population.mix import Draw, Kind, Population, build, draw, loa
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.netsim.trace.trace import SENT, Trace
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.relay.defaults import BURST_S
+from shoal.transport.strategies.dialer import Strategies
 
 MEASURES = ("transport", "netsim")
 

@@ -70,7 +70,7 @@ class Node:
     def __init__(self) -> None:
         self.host = host = RealHost()
         self.identity = Identity.generate(host)
-        self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm())
         self.dht = Dht(
             host,
             self.endpoint,

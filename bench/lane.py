@@ -57,7 +57,7 @@ class Cost:
 
 def make_endpoint() -> Endpoint:
     host = RealHost()
-    return Endpoint(host, Identity.generate(host), admission=OpenSwarm(), libp2p=False)
+    return Endpoint(host, Identity.generate(host), admission=OpenSwarm())
 
 
 def make_certificate(folder: Path) -> Path:

@@ -59,7 +59,7 @@ def _cpu(_: Call) -> Reply:
 
 
 def an_endpoint(identity: Identity) -> Endpoint:
-    endpoint = Endpoint(RealHost(), identity, admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(RealHost(), identity, admission=OpenSwarm())
     endpoint.handle("cpu", _cpu)
     return endpoint
 

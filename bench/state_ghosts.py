@@ -81,7 +81,7 @@ class Member:
         self.computer, self.stop, self.listed = computer, trio.Event(), set()
         async with trio.open_nursery() as nursery:
             host = SimulatedHost(computer, PROFILES["desktop"], nursery, self.life)
-            self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm(), libp2p=False)
+            self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm())
             self.directory = Membership(host, self.endpoint, self.identity, links=self.links)
             await nursery.start(self.endpoint.run, "0.0.0.0", PORT)
             self.directory.publish(addresses=(str(self.address),))

@@ -123,7 +123,7 @@ def entry_of(author: Identity, kind: str, part: int, facts: dict[str, bytes]) ->
 async def start(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
     """Start a node and measure it; `small`: one that keeps only what it needs, with one model."""
     host = RealHost()
-    endpoint = Endpoint(host, OWN, admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, OWN, admission=OpenSwarm())
     gc.collect()
     grew, began, cpu = psutil.Process().memory_info().rss, time.monotonic(), time.process_time()
     keeps: tuple[Plot, ...] | None = (("shards", 3),) if small else None

@@ -33,7 +33,6 @@ from shoal.netsim.host import Host
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.handshake.certificate import Certificate
 from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
@@ -41,6 +40,7 @@ from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
+from shoal.transport.strategies.dialer import Strategies
 from shoal.transport.udp import connection as quic
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import trio
@@ -52,9 +52,7 @@ class Liar:
     def __init__(self, seed: bytes, rate: float | None) -> None:
         caps = None if rate is None else Shaper(Caps(up=Cap(bulk=rate)), HOST.now())
         self.identity = Identity.from_seed(seed)
-        self.endpoint = Endpoint(
-            HOST, self.identity, admission=OpenSwarm(), libp2p=False, shaper=caps
-        )
+        self.endpoint = Endpoint(HOST, self.identity, admission=OpenSwarm(), shaper=caps)
         self.asked: Counter[str] = Counter()
         self._manifests: dict[str, bytes] = {}
         self._sizes: dict[str, int] = {}
@@ -180,7 +178,7 @@ class Liar:
 
     def _on_manifest(self, call: Call) -> Answer:
         self.asked["manifest"] += 1
-        root, offset = str(call.header.get("root")), call.header.get("offset", 0)
+        root, offset = str(call.header.get("root")), cast(int, call.header.get("offset", 0))
         data = self._manifests.get(root)
         if data is None:
             return Refusal("unknown-model", "it is not here")

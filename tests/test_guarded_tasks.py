@@ -61,12 +61,12 @@ OWN = {
         "self._accepting.accept", "self._serve_too",
     },
     "transport/guard.py": {"partial"},
-    "transport/dial/dialer.py": {
+    "transport/strategies/dialer.py": {
         "self._watch_network", "self._watch_reach", "self.puncher.run", "self.reach.run",
         "LongPaths", "self.relays.run", "self.mapper.run", "self.neighbourhood.run",
         "self.foreign.run", "self.circuits.keep",
     },
-    "transport/dial/neighbourhood.py": {"self.lan.run"},
+    "transport/lan/linking.py": {"self.lan.run"},
     "transport/dial/ports.py": {"", "self._run_udp"},
     "transport/nat/reach/service.py": {
         "self._watch_addresses", "self._watch_port", "self._watch_links", "self._volunteer.run",

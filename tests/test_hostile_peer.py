@@ -217,7 +217,7 @@ class Foe:
 
 
 async def endpoint(nursery: trio.Nursery, identity: Identity) -> Endpoint:
-    made = Endpoint(HOST, identity, admission=OpenSwarm(), libp2p=False)
+    made = Endpoint(HOST, identity, admission=OpenSwarm())
     await nursery.start(made.run, LOOPBACK, 0)
     return made
 

@@ -29,6 +29,15 @@ MAY_IMPORT = {
 }
 # The only part of the simulator that knows what it simulates.
 STARTS_DAEMONS = "netsim/daemons/"
+# The rooms of `transport/`: each may import those before it, and the modules at the top of
+# `transport/`. So no room up to `dial` knows a strategy, which plugs into it.
+ROOMS = (
+    "host", "lane", "handshake", "link", "dial",
+    "udp", "lan", "relay", "libp2p", "nat", "browser",
+    "strategies",
+)  # fmt: skip
+# The modules at the top may use only the types of this room.
+TOP_IMPORTS = {"host"}
 WHY_DOWN = (
     "imports point one way, so that a package can be read, tested and replaced "
     "without those above it (docs/architecture.md)"
@@ -145,6 +154,25 @@ def upward_imports(path: str, tree: ast.Module) -> list[str]:
     ]
 
 
+def room_of(module: str) -> str:
+    """Return the room of `transport/` in which a module lies, or an empty string at its top."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (ROOT / "transport" / parts[1]).is_dir() else ""
+
+
+def imports_against_rooms(path: str, tree: ast.Module) -> list[str]:
+    """Return imports within `transport/` that its order of rooms forbids, for types too."""
+    if not path.startswith("transport/"):
+        return []
+    mine = room_of(path.removesuffix(".py").replace("/", "."))
+    allowed = {"", mine, *(ROOMS[: ROOMS.index(mine)] if mine else TOP_IMPORTS)}
+    return [
+        f"{path}:{line}: transport/{mine} may not import {module}: {WHY_DOWN}"
+        for line, module in imported(path, tree)
+        if module.startswith("transport.") and room_of(module) not in allowed
+    ]
+
+
 def world_touches(path: str, tree: ast.Module) -> list[str]:
     if path in BEYOND_THE_SEAM or path.startswith(("cli/", *AROUND_THE_SIMULATION)):
         return []
@@ -247,7 +275,8 @@ def decodings(path: str, tree: ast.Module) -> list[str]:
 
 Rule = Callable[[str, ast.Module], list[str]]
 RULES: list[Rule] = [
-    upward_imports, world_touches, executions, unbounded_reads, torch_imports, decodings,
+    upward_imports, imports_against_rooms, world_touches, executions, unbounded_reads,
+    torch_imports, decodings,
 ]  # fmt: skip
 
 
@@ -314,6 +343,32 @@ def test_every_body_of_a_test_is_run() -> None:
     assert not broken, "\n" + "\n".join(broken)
     inside = "def test_it():\n    async def body(): pass\n"
     assert unrun("", ast.parse(inside)) and not unrun("", ast.parse(inside + "    run(body)"))
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("transport/dial/endpoint.py", "from ..relay.book import RelayBook"),
+        ("transport/dial/endpoint.py", "from .. import libp2p"),
+        ("transport/dial/endpoint.py", "def f():\n    import shoal.transport.browser.clear"),
+        ("transport/link/link.py", "from ..dial.endpoint import Endpoint"),
+        ("transport/relay/client.py", "from ..nat.knowledge import Knowledge"),
+        ("transport/nat/punch/needs.py", "from ...strategies.dialer import Dialer"),
+        (
+            "transport/dial/endpoint.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..nat import vouching",
+        ),
+        ("transport/guard.py", "from .link.link import Link"),
+    ],
+)
+def test_the_order_of_rooms_can_fail(path: str, code: str) -> None:
+    assert imports_against_rooms(path, ast.parse(code))
+    assert not imports_against_rooms("transport/strategies/dialer.py", ast.parse(code))
+
+
+def test_every_room_of_transport_has_a_place() -> None:
+    rooms = {each.parent.name for each in (ROOT / "transport").glob("*/__init__.py")}
+    assert rooms == set(ROOMS)
 
 
 def test_the_simulator_s_own_rules_can_fail() -> None:

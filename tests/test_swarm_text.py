@@ -114,7 +114,7 @@ class Node:
     def __post_init__(self) -> None:
         host = RealHost()
         identity = Identity.generate(host)
-        self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(host, identity, admission=OpenSwarm())
         self.membership = Membership(host, self.endpoint, identity)
         self.state = State(
             host, self.endpoint, identity, self.folder / "state", trouble=_no_trouble

@@ -38,11 +38,11 @@ ALL_ARRIVALS_BURST: Final = 1024
 ALL_ARRIVALS_PER_S: Final = 20.0
 NETWORKS_FOUR: Final = ((24, 1), (16, 8))
 NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
-"""Sizes of the networks that count as one source (`place.networks`): prefix length in bits, which
-are whole bytes, and multiple of the smallest network's bound."""
+"""Sizes of the networks that count as one source (`networks.networks`): prefix length in bits,
+which are whole bytes, and multiple of the smallest network's bound."""
 TARGETS_FOUR: Final = ((32, 1), (24, 16))
 TARGETS_SIX: Final = ((64, 1), (56, 2), (48, 4))
-"""Sizes of the networks that count as one target (`place.targets`), likewise."""
+"""Sizes of the networks that count as one target (`networks.targets`), likewise."""
 LARGEST_SHARE: Final = 1 / 2
 """Largest part of a bound over all sources that one larger network may use."""
 KEPT_SHARE: Final = 1 / 4
@@ -221,9 +221,11 @@ NETWORK_S: Final = 2.0
 SLEPT_S: Final = 5.0
 """A wall clock that is ahead of its expected time by this much, in seconds, means that this machine
 slept."""
+AIM_WINDOW_S: Final = 600.0
+"""Seconds in which failed dials to one target count."""
 AIM_MISSES: Final = 120
-"""Failed dials in ten minutes to one target (`place.targets`) where a peer has answered this node,
-a count."""
+"""Failed dials in ten minutes to one target (`networks.targets`) where a peer has answered this
+node, a count."""
 AIM_STRANGE: Final = 6
 """Failed TCP dials in ten minutes to a target where no peer has answered, a count."""
 AIM_STRANGE_UDP: Final = (1, 120.0)

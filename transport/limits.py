@@ -1,13 +1,12 @@
 """Limits on the resources that one peer, and all peers together, can use."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
-from math import floor, inf
+from math import floor
 from typing import NamedTuple
 
 from . import defaults
 from .networks import THIS_MACHINE, Network, networks
-from .rates import Bucket, Rate
+from .rates import Rate, SourceRates, bound_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Limits:
 class Sources:
     """Counter by source network, with a bound for each network size.
 
-    An address counts against every network that contains it (`place.networks`).
+    An address counts against every network that contains it (`networks.networks`).
     """
 
     def __init__(self, each: int, most: int) -> None:
@@ -107,80 +106,12 @@ class Sources:
     def _bound(self, share: int) -> float:
         bound = self._bounds.get(share)
         if bound is None:
-            bound = self._bounds[share] = _bound(self._each, share, self._most)
+            bound = self._bounds[share] = bound_of(self._each, share, self._most)
         return bound
 
     def __len__(self) -> int:
         """Return the number of networks with a count."""
         return len(self._counts)
-
-
-class SourceRates:
-    """Rate limiter by source network, with a rate for each network size and one for all sources.
-
-    A source spends from every network that contains it (`place.networks`). Memory is bounded: a
-    new network replaces the one that was used least recently, as in `Rates`.
-    """
-
-    def __init__(
-        self,
-        each: Rate,
-        total: Rate | None = None,
-        *,
-        kept: float = 0.0,
-        keys: int = defaults.RATE_KEYS,
-    ) -> None:
-        """`each` is the rate of the smallest networks.
-
-        The last `kept` tokens of `total` are reserved for sources that are `new`.
-        """
-        self._each = each
-        self._most = total or Rate(inf, inf)
-        self._total = None if total is None else Bucket(total, 0.0)
-        self._kept = kept
-        self._keys = keys
-        self._rates: dict[int, Rate] = {}
-        self._buckets: OrderedDict[Network, Bucket] = OrderedDict()
-
-    def take(self, ip: str, now: float, *, new: bool = False) -> bool:
-        """Return whether one more from this source is within all rates, and count it if so."""
-        buckets = [self._bucket(each, now) for each in networks(ip)]
-        while len(self._buckets) > self._keys:
-            self._buckets.popitem(last=False)
-        for bucket in buckets:
-            if not bucket.has(now):
-                return False
-        if self._total is not None:
-            if not self._total.has(now, 1 if new else 1 + self._kept):
-                return False
-            self._total.take(now)
-        for bucket in buckets:
-            bucket.take(now)
-        return True
-
-    def _bucket(self, source: Network, now: float) -> Bucket:
-        bucket = self._buckets.get(source)
-        if bucket is None:
-            bucket = self._buckets[source] = Bucket(self._rate(source.share), now)
-        else:
-            self._buckets.move_to_end(source)
-        return bucket
-
-    def _rate(self, share: int) -> Rate:
-        rate = self._rates.get(share)
-        if rate is None:
-            each, most = self._each, self._most
-            burst = _bound(each.burst, share, most.burst)
-            rate = self._rates[share] = Rate(burst, _bound(each.per_s, share, most.per_s))
-        return rate
-
-    def __len__(self) -> int:
-        """Return the number of networks with a bucket."""
-        return len(self._buckets)
-
-
-def _bound(each: float, share: int, most: float) -> float:
-    return max(each, min(each * share, most * defaults.LARGEST_SHARE))
 
 
 class Entry(NamedTuple):

@@ -17,13 +17,13 @@ import trio
 from worlds.town import climb
 
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Dialer, Strategies
 
 PORT = 4001
 
@@ -32,13 +32,13 @@ class Side:
     def __init__(self, seed: int, relay: int) -> None:
         self.identity = Identity.from_seed(bytes([seed]) * 32)
         self.host = RealHost()
-        self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm())
         self.book: dict[str, list[Address]] = {}
         self.further = (("0.0.0.0", 443),) if relay == 443 else ()
         self.dialer = Dialer(
             self.host,
             self.endpoint,
-            strategies=Strategies(lan=False),
+            strategies=Strategies(lan=False, libp2p=False),
             relaying=RelayLimits(volunteer=bool(relay)),
             key=self.identity.seed,
             book=lambda peer: self.book.get(peer, ()),

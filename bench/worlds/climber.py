@@ -4,6 +4,7 @@ Measurements of connecting run hundreds of these, which are much cheaper than wh
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import trio
@@ -12,7 +13,6 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import Admission, OpenSwarm
 from shoal.transport.identity import Identity, PeerId
@@ -20,6 +20,7 @@ from shoal.transport.limits import Limits
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.link import Link
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class TransportNode:
         *,
         listen: str = "0.0.0.0",
         port: int = 4001,
-        strategies: Strategies | None = None,
+        strategies: Strategies = ALL_STRATEGIES,
         relaying: RelayLimits | None = None,
         web_port: bool = True,
         further: tuple[tuple[str, int], ...] = (),
@@ -56,9 +57,8 @@ class TransportNode:
         self.dialer: Dialer
         self._listen = listen
         self._port = port
-        self._strategies = strategies
+        self._strategies = replace(strategies, libp2p=False, web_port=web_port)
         self._relaying = relaying
-        self._web_port = web_port
         self._further = further
         self._book = book
         self._admission = admission
@@ -83,7 +83,6 @@ class TransportNode:
                 self.identity,
                 admission=self._admission or OpenSwarm(),
                 limits=self._limits,
-                libp2p=False,
             )
             self.endpoint.handle("echo", self._echo)
             self.endpoint.on_link(self.links.append)
@@ -93,14 +92,16 @@ class TransportNode:
                 self.endpoint,
                 strategies=self._strategies,
                 relaying=self._relaying,
-                web_port=self._web_port,
                 key=self.identity.seed,
                 book=self._book,
-                foreign=self._foreign,
             )
             await nursery.start(
                 lambda task_status: self.dialer.run(
-                    self._listen, self._port, further=self._further, task_status=task_status
+                    self._listen,
+                    self._port,
+                    further=self._further,
+                    libp2p_relays=self._foreign,
+                    task_status=task_status,
                 )
             )
             task_status.started(self)

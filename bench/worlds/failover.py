@@ -14,12 +14,12 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.link.stream import Stream
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Strategies
 
 from .climber import TransportNode
 

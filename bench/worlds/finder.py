@@ -20,7 +20,6 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import Admission, OpenSwarm
@@ -28,6 +27,7 @@ from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.link import Link
 from shoal.transport.networks import is_public
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 
 T = TypeVar("T")
 _TIMEOUT = 5.0  # seconds for a dial
@@ -48,7 +48,7 @@ class Finder:
         *,
         bootstrap: Sequence[Address] = (),
         climbs: bool = False,
-        strategies: Strategies | None = None,
+        strategies: Strategies = ALL_STRATEGIES,
         relaying: RelayLimits | None = None,
         port: int = 4001,
         lasts: bool = False,
@@ -86,7 +86,7 @@ class Finder:
             host = SimulatedHost(computer, PROFILES["desktop"], nursery, self._lives)
             self._lives += 1
             admission = self._admission or OpenSwarm()
-            self.endpoint = Endpoint(host, self.identity, admission=admission, libp2p=False)
+            self.endpoint = Endpoint(host, self.identity, admission=admission)
             if self._climbs:
                 await self._climb(host, nursery)
             else:

@@ -11,12 +11,12 @@ from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
 from shoal.transport.defaults import HTTPS_PORT
-from shoal.transport.dial.dialer import Dialer
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import PeerId
 from shoal.transport.link.link import Link
 from shoal.transport.nat.punch.outcome import Outcome
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Dialer
 
 from .climber import TransportNode
 

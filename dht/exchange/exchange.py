@@ -330,9 +330,10 @@ async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes 
                 reply = await link.call("model.manifest", header, timeout=MANIFEST_TIMEOUT)
             except (CallRefused, LinkClosed):
                 return None
-            size = reply.header.get("size", 0)
-            if type(size) is not int or not length < size <= MANIFEST_LIMIT:
+            told = reply.header.get("size", 0)
+            if type(told) is not int or not length < told <= MANIFEST_LIMIT:
                 return b""
+            size = told
             if len(reply.payload) != min(MANIFEST_PIECE, size - length):
                 return b""
             pieces.append(bytes(reply.payload))

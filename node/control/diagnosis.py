@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from ...transport.bytestream import PathKind
 from ...transport.defaults import HTTPS_PORT
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.host.seam import Interface
 from ...transport.link.link import Link
@@ -21,6 +20,7 @@ from ...transport.nat.punch.outcome import Result
 from ...transport.nat.reach.findings import Finding, PortMap, Situation, Strategy, findings
 from ...transport.nat.reach.reachability import Answer
 from ...transport.networks import path_kind_to
+from ...transport.strategies.dialer import Dialer
 from ..health import Condition
 
 _PUNCHED: Final = {

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...transport.bytestream import PathKind
-from ...transport.dial.dialer import Dialer, Strategies
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.link.status import PathStatus
 from ...transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
 from ...transport.relay.defaults import RelayLimits
+from ...transport.strategies.dialer import Dialer, Strategies
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
 """A sample by peer: the peer's incarnation, bytes in, bytes out."""

@@ -35,12 +35,12 @@ from ...tasks.inference.stage import Stage
 from ...tasks.placement.probe import probe
 from ...tasks.serving.serving import NO_TORCH, Device, RestartingEngine, Serving, ServingSettings
 from ...transport.address import Address
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.host.seam import Host
 from ...transport.identity import IDENTITY_FILE, Identity, PeerId, load_or_create_identity
 from ...transport.lane.shaper import Shaper
 from ...transport.link.link import Link
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..control.blobs import BlobOperations
 from ..control.diagnosis import Diagnosis
@@ -185,12 +185,10 @@ class Node:
         self.dialer = Dialer(
             host,
             self.endpoint,
-            strategies=config.strategies,
+            strategies=replace(config.strategies, web_port=config.port_443 is None),
             relaying=relaying_of(config),
-            web_port=config.port_443 is None,
             key=identity.seed,
             book=lambda peer: self.directory.where(peer) or self.discovery.dht.where(peer),
-            foreign=config.libp2p_relays,
         )
         self.state = State(
             host,

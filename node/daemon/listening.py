@@ -9,10 +9,10 @@ from ...state.defaults import ADDRESSES
 from ...state.directory import Directory
 from ...transport.address import Address
 from ...transport.defaults import HTTPS_PORT
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import AddressInUse
 from ...transport.host.seam import Host
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..errors import NodeError
 from ..folder import disk_errors, remember_port, remembered_port
@@ -72,7 +72,10 @@ class Listening:
         further = tuple((place, HTTPS_PORT) for place in places if self._config.port_443)
 
         async def run(*, task_status: TaskStatus[int]) -> None:
-            await self._dialer.run(listen, port, further=further, task_status=task_status)
+            relays = self._config.libp2p_relays
+            await self._dialer.run(
+                listen, port, further=further, libp2p_relays=relays, task_status=task_status
+            )
 
         bound: int = await nursery.start(run)
         return bound

@@ -15,11 +15,11 @@ from ...dht.records.record import BlobBody, PeerBody, longest_runs
 from ...dht.service import Dht
 from ...state.membership.reach import dialable
 from ...transport.address import Address
-from ...transport.dial.dialer import Dialer
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.networks import Nearness, nearness_at
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 
 ALONE = (

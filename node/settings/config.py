@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...transport.address import Address
-from ...transport.dial.dialer import ALL_STRATEGIES, Strategies
+from ...transport.strategies.dialer import ALL_STRATEGIES, Strategies
 from .. import defaults
 from ..invite import Invitation
 

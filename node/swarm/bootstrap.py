@@ -9,12 +9,12 @@ import trio
 from ...state.group.admission import REVOKED
 from ...transport.address import Address
 from ...transport.defaults import HTTPS_PORT
-from ...transport.dial.dialer import Dialer
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import DialFailed, TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId, public_key_of
 from ...transport.link.link import Link
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..errors import NodeError, OtherSwarm
 from ..health import Health

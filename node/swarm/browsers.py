@@ -7,6 +7,7 @@ from trio import TaskStatus
 
 from ...transport.browser.clear import BrowserSession
 from ...transport.browser.gate import Gate
+from ...transport.bytestream import PathKind
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import AddressInUse, DialFailed
 from ...transport.host.seam import Host
@@ -30,7 +31,8 @@ async def serve_browsers(
 
         async def join(session: BrowserSession) -> None:
             with suppress(DialFailed):  # the hello was not acceptable
-                await endpoint.join_proven(session)
+                name = f"browser {session.peer}"
+                await endpoint.join_secured(session.secure(), PathKind.BROWSER, name)
 
         def deliver(session: BrowserSession) -> None:
             endpoint.guard.start(nursery, f"browser {session.peer}", join, session)

@@ -12,10 +12,10 @@ from ...dht.service import Dht, DhtSettings
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...transport.address import Address
-from ...transport.dial.dialer import Dialer
 from ...transport.host.seam import Host
 from ...transport.identity import Identity, PeerId
 from ...transport.link.link import Link
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..folder import disk_error
 from ..health import Health

@@ -9,8 +9,8 @@ from shoal.cli import foreground
 from shoal.cli.main import invoke
 from shoal.node.settings.config import NodeConfig
 from shoal.node.settings.settings import remember
-from shoal.transport.dial.dialer import ALL_STRATEGIES, Strategies
 from shoal.transport.host.real import RealHost
+from shoal.transport.strategies.dialer import ALL_STRATEGIES, Strategies
 
 PEER = "12D3KooWCP6VZQiJUdnH7Wz6YoTWUQgVgC95rqWidK7U325vkzsS"
 

@@ -46,7 +46,7 @@ async def fetch(data: Path, address: str, root: str) -> str:
     library = Library(host, data)
     library.store = TellingStore(host, data / "chunks")
     await library.open()
-    endpoint = Endpoint(host, Identity.generate(host), admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, Identity.generate(host), admission=OpenSwarm())
     exchange = Exchange(host, endpoint, library)
     async with trio.open_nursery() as nursery:
         await nursery.start(endpoint.run, "127.0.0.1", 0)

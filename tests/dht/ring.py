@@ -37,9 +37,7 @@ class Node:
         self.host = RealHost()
         self.identity = Identity.from_seed(seed.to_bytes(32))
         self.peer = self.identity.peer
-        self.endpoint = Endpoint(
-            self.host, self.identity, admission=admission or OpenSwarm(), libp2p=False
-        )
+        self.endpoint = Endpoint(self.host, self.identity, admission=admission or OpenSwarm())
         self.dht = Dht(
             self.host,
             self.endpoint,

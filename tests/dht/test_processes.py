@@ -145,7 +145,7 @@ class Seed:
 
     def __init__(self, host: FakeHost, library: Library) -> None:
         identity = Identity.generate(RealHost())
-        self.endpoint = Endpoint(host, identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(host, identity, admission=OpenSwarm())
         self.library = library
         self.exchange = CountingExchange(host, self.endpoint, library)
         self.peer: PeerId = identity.peer

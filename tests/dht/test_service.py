@@ -17,11 +17,12 @@ from shoal.dht.service import Dht
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
-from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.link import Link
 from tests.dht.ring import Node, name, ring
+from tests.transport.swarmkey import SwarmKey
 
 Open = Callable[..., Awaitable[list[Node]]]
 
@@ -265,7 +266,7 @@ async def test_its_own_contact_is_up_to_date() -> None:
 
     dht = Dht(
         host,
-        Endpoint(host, identity, admission=OpenSwarm(), libp2p=False),
+        Endpoint(host, identity, admission=OpenSwarm()),
         identity,
         connect=refuse,
         addresses=lambda: found,

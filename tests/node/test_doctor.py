@@ -6,7 +6,7 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
+from shoal.transport.strategies.dialer import Strategies
 
 
 async def simulated_nodes(world: World, *nats: str, **settings: Any) -> list[DaemonHandle]:

@@ -68,7 +68,6 @@ def make_node(
     *,
     admission: Admission | None = None,
     limits: Limits | None = None,
-    libp2p: bool = False,
     host: RealHost | None = None,
     shaper: Shaper | None = None,
 ) -> Node:
@@ -78,7 +77,6 @@ def make_node(
         Identity.from_seed(bytes([seed]) * 32),
         admission=admission or OpenSwarm(),
         limits=limits,
-        libp2p=libp2p,
         shaper=shaper,
     )
     node = Node(endpoint)

@@ -9,8 +9,8 @@ from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town, is_direct
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
+from shoal.transport.strategies.dialer import Strategies
 
 NO_UDP = frozenset((TCP, port) for port in range(65536))
 NO_TCP = frozenset((UDP, port) for port in range(65536))

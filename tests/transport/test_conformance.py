@@ -27,6 +27,7 @@ from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
+from shoal.transport.libp2p.accepting import answer_libp2p
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.relay.book import RelayBook
@@ -46,10 +47,11 @@ def echo(call: Call) -> Reply:
 @asynccontextmanager
 async def endpoint() -> AsyncIterator[Endpoint]:
     """Run one of our endpoints, which relays for strangers and lets them call `echo`."""
-    ours = Endpoint(RealHost(), OURS, admission=OpenSwarm())
+    host = RealHost()
+    ours = Endpoint(host, OURS, admission=OpenSwarm())
     ours.handle("echo", echo)
-    ours.publish("echo")
-    ours.relay_for_libp2p(RelayBook(RelayLimits(volunteer=True), trio.current_time()))
+    book = RelayBook(RelayLimits(volunteer=True), trio.current_time())
+    answer_libp2p(host, ours, book, published=["echo"])
     async with trio.open_nursery() as nursery:
         await nursery.start(ours.run, LOOPBACK, 0)
         yield ours

@@ -15,12 +15,12 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import LinkClosed
 from shoal.transport.lane.connection import Connection
 from shoal.transport.limits import Limits
 from shoal.transport.link.link import Link
 from shoal.transport.link.paths import LinkPaths
+from shoal.transport.strategies.dialer import Strategies
 
 RELAYED = Strategies(lan=False, punch_tcp=False, punch_udp=False)
 PUNCHED = Strategies(lan=False)

@@ -11,17 +11,17 @@ from shoal.transport.address import Address
 from shoal.transport.defaults import ACCEPT_PAUSE_S, REFUSALS_BURST, REFUSALS_PER_S
 from shoal.transport.dial.accepting import Accepting
 from shoal.transport.errors import DialFailed
-from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.limits import (
     Arrivals,
     Crowd,
     Entry,
     HalfOpen,
     Limits,
-    SourceRates,
     Sources,
 )
-from shoal.transport.rates import Rate
+from shoal.transport.rates import Rate, SourceRates
+from tests.transport.swarmkey import SwarmKey
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.circuits import Circuits
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity
+from shoal.transport.strategies.circuits import Circuits
 
 PEER, RELAY = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
 ADDRESS = Address.parse(f"/ip4/9.9.9.9/tcp/4001/p2p/{RELAY}")
@@ -45,8 +45,7 @@ async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock:
         cast(Any, SimpleNamespace(dial=dial)),
         cast(Any, None),
         cast(Any, knowledge),
-        link_relay=link_relay,
-        improve=lambda link, at_once: None,
+        cast(Any, SimpleNamespace(link_relay=link_relay, improve=lambda link, at_once: None)),
     )
     async with trio.open_nursery() as nursery:
         circuits.nursery = nursery

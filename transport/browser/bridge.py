@@ -10,7 +10,8 @@ when a gate starts, because importing trio-asyncio replaces functions of asyncio
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import trio
 import trio_asyncio
@@ -37,14 +38,14 @@ _ALERT: Final = 21  # DTLS content type
 class Bridge:
     """An asyncio loop inside the trio run, and the certificate of this side's DTLS."""
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.certificate = RTCCertificate.generateCertificate()
         self.fingerprint = _sha256_of(self.certificate)
         self.faults = 0  # tasks of aiortc that ended with an exception, which closes their channels
         loop.set_exception_handler(self._on_fault)
 
-    def _on_fault(self, loop: Any, context: dict[str, Any]) -> None:
+    def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Count an exception of one channel; trio-asyncio would end the whole program."""
         self.faults += 1
 
@@ -56,27 +57,34 @@ async def open_bridge() -> AsyncIterator[Bridge]:
         yield Bridge(loop)
 
 
-def _sha256_of(certificate: Any) -> bytes:
+def _sha256_of(certificate: RTCCertificate) -> bytes:
     found = {item.algorithm: item.value for item in certificate.getFingerprints()}
     return bytes.fromhex(found["sha-256"].replace(":", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class FarEnd:
+    """Parameters of the other end: the SHA-256 of its DTLS certificate, and its SCTP port."""
+
+    fingerprint: bytes
+    sctp_port: int
 
 
 class Carrier:
     """One data channel. Pass received datagrams to `take`; `send` is called with those to send.
 
     `server` is the DTLS role. `pipe` carries bytes once `opened` is set; `settled` is called when
-    the browser has proven in the DTLS handshake that it has the certificate with `fingerprint`
-    (SHA-256, 32 bytes). `breach` is the browser's violation of the protocol, if one closed the
+    the browser has proven in the DTLS handshake that it has the certificate of the `far` end.
+    `breach` is the browser's violation of the protocol, if one closed the
     channel.
     """
 
     def __init__(
         self,
         bridge: Bridge,
+        far: FarEnd,
         *,
         server: bool,
-        fingerprint: bytes,
-        sctp_port: int,
         send: Callable[[bytes], None],
         settled: Callable[[], None],
         screen: Screen | None = None,
@@ -92,8 +100,7 @@ class Carrier:
             on_close=self.over.set,
         )
         self._bridge = bridge
-        self._fingerprint = fingerprint
-        self._sctp_port = sctp_port
+        self._far = far
         self._settled = settled
         self._wire = _Wire(send, server=server)
         self._screen = screen or Screen()
@@ -153,7 +160,7 @@ class Carrier:
     async def _connect(self) -> None:
         self._dtls = RTCDtlsTransport(self._wire, [self._bridge.certificate])
         self._dtls.on("statechange", self._on_dtls)
-        text = fingerprint_text(self._fingerprint)
+        text = fingerprint_text(self._far.fingerprint)
         await self._dtls.start(RTCDtlsParameters([RTCDtlsFingerprint("sha-256", text)]))
         if self._dtls.state != "connected":
             self._lost()
@@ -168,7 +175,7 @@ class Carrier:
         self._channel.on("message", self._on_message)
         self._channel.on("bufferedamountlow", self._pump)
         self._channel.on("close", self._on_close)
-        await self._sctp.start(RTCSctpCapabilities(defaults.MESSAGE_BYTES), self._sctp_port)
+        await self._sctp.start(RTCSctpCapabilities(defaults.MESSAGE_BYTES), self._far.sctp_port)
 
     async def _stop(self) -> None:
         if self._sctp is not None:
@@ -285,13 +292,19 @@ class _Wire:
         self._send_now(data)
 
 
+class Receives(Protocol):
+    """aiortc's SCTP, as its transport needs it."""
+
+    async def _handle_data(self, data: bytes) -> None: ...
+
+
 class _Screened:
     """A replacement for the DTLS transport of aiortc's SCTP: the real one behind a filter."""
 
-    def __init__(self, dtls: Any, admits: Callable[[bytes], bool]) -> None:
+    def __init__(self, dtls: RTCDtlsTransport, admits: Callable[[bytes], bool]) -> None:
         self._dtls = dtls
         self._admits = admits
-        self._receiver: Any = None
+        self._receiver: Receives | None = None
 
     @property
     def state(self) -> str:
@@ -301,11 +314,11 @@ class _Screened:
     def _role(self) -> str:
         return str(self._dtls._role)
 
-    def _register_data_receiver(self, receiver: Any) -> None:
+    def _register_data_receiver(self, receiver: Receives) -> None:
         self._receiver = receiver
         self._dtls._register_data_receiver(self)
 
-    def _unregister_data_receiver(self, receiver: Any) -> None:
+    def _unregister_data_receiver(self, receiver: Receives) -> None:
         self._receiver = None
         self._dtls._unregister_data_receiver(self)
 

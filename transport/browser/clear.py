@@ -10,7 +10,9 @@ from typing import Final
 
 from ..bytestream import ByteStream
 from ..errors import TransportError
+from ..handshake.secured import SecureStream
 from ..identity import PeerId
+from ..lane.frame import Bytes
 
 _MOST_EXPORTED: Final = 32
 
@@ -23,6 +25,10 @@ class BrowserSession:
     peer: PeerId
     exporter: bytes
 
+    def secure(self) -> SecureStream:
+        """Return the secured stream that a link can use as a path."""
+        return SecureStream(self.pipe, Clear(self))
+
 
 class Clear:
     """Replacement for `tls.Tls` that passes bytes through, because DTLS encrypts them already."""
@@ -34,15 +40,15 @@ class Clear:
         self.peer = session.peer
         self.closed = False  # there is no close message as in TLS: the path ends with the pipe
         self._exporter = session.exporter
-        self._in: list[bytes] = []
+        self._in: list[Bytes] = []
         self._out: list[bytes | memoryview] = []
 
-    def feed(self, ciphertext: bytes) -> None:
+    def feed(self, ciphertext: Bytes) -> None:
         """Accept bytes from the peer; `read` returns them."""
         if ciphertext:
             self._in.append(ciphertext)
 
-    def read(self) -> bytes:
+    def read(self) -> Bytes:
         """Return all bytes that have arrived, b"" if none."""
         found, self._in = self._in, []
         return found[0] if len(found) == 1 else b"".join(found)

@@ -60,7 +60,7 @@ class BrowserLimits:
     request_s: float = 5.0
     """Timeout for reading a request, and the same again for sending the response, in seconds."""
     joins_per_minute: float = 12.0
-    """Offers answered per minute per /24 or /64 (`limits.SourceRates`); half as many at once."""
+    """Offers answered per minute per /24 or /64 (`rates.SourceRates`); half as many at once."""
     joining: int = 16
     """Largest number of browsers that got an answer but have not proven their peer ids yet."""
     browsers: int = 64

@@ -49,14 +49,25 @@ class GateStatus:
     refused: int
 
 
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """How browsers reach a gate, beyond its own address."""
+
+    hosts: Collection[str] = ()
+    """Further values of the Host header to accept (`shoal.example.org`)."""
+    origins: Collection[str] = ()
+    """Other sites whose pages may join (`https://example.org`)."""
+    proxies: Collection[str] = ()
+    """IP addresses of reverse proxies whose X-Forwarded-For is trusted."""
+    places: Callable[[], list[Place]] = list
+    """Returns the addresses by which the UDP port can be reached from outside (port mappings), the
+    best first."""
+
+
 class Gate:
     """A server for browsers on an IP address and a port, TCP and UDP.
 
     `deliver` is called with every proven session, must not block, and owns the pipe from then on.
-    `hosts` are further values of the Host header to accept (`shoal.example.org`), `origins` other
-    sites whose pages may join (`https://example.org`). `places` returns the addresses by which the
-    UDP port can be reached from outside (port mappings), the best first. `proxies` are the IP
-    addresses of reverse proxies whose X-Forwarded-For is trusted.
     """
 
     def __init__(
@@ -65,10 +76,7 @@ class Gate:
         identity: Identity,
         deliver: Callable[[BrowserSession], None],
         *,
-        hosts: Collection[str] = (),
-        origins: Collection[str] = (),
-        proxies: Collection[str] = (),
-        places: Callable[[], list[Place]] = list,
+        exposure: Exposure | None = None,
         limits: BrowserLimits | None = None,
         guard: Guard | None = None,
     ) -> None:
@@ -78,10 +86,7 @@ class Gate:
         self._guard = guard or Guard()
         self._identity = identity
         self._deliver = deliver
-        self._names = hosts
-        self._origins = origins
-        self._proxies = frozenset(proxies)
-        self._places = places
+        self._exposure = exposure or Exposure()
         self._limits = limits or BrowserLimits()
         self._refused = 0
         self._visits: Visits | None = None
@@ -117,7 +122,7 @@ class Gate:
         """
         try:
             from .bridge import open_bridge
-            from .visits import Visits
+            from .visits import Media, Visits
         except ImportError as error:
             raise HostError(
                 f"browsers need a package that is not installed (`{error.name}`)",
@@ -134,12 +139,11 @@ class Gate:
                         self._host,
                         self._identity,
                         self._deliver,
-                        bridge=bridge,
-                        datagrams=datagrams,
+                        Media(bridge, datagrams),
                         limits=self._limits,
                         guard=self._guard,
                     )
-                    site = Site(pages, self._hosts(listen), self._origins)
+                    site = Site(pages, self._hosts(listen), self._exposure.origins)
                     await self._serve(listener, site, self._visits, task_status)
             finally:
                 datagrams.close()
@@ -163,7 +167,8 @@ class Gate:
         if not ip.is_unspecified:
             local = {f"[{ip}]" if ip.version == 6 else str(ip)}
             local |= {"localhost"} if ip.is_loopback else set()
-        return {name.lower() for name in self._names} | {f"{name}:{self.port}" for name in local}
+        further = {name.lower() for name in self._exposure.hosts}
+        return further | {f"{name}:{self.port}" for name in local}
 
     async def _serve(
         self,
@@ -214,14 +219,14 @@ class Gate:
 
     def client(self, request: Request, source: str) -> str:
         """Return the browser's IP address: the last of X-Forwarded-For behind a trusted proxy."""
-        if source not in self._proxies:
+        if source not in self._exposure.proxies:
             return source
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         return plain_ip(said) or source
 
     def candidates(self, local: str) -> list[Place]:
         """Return addresses of the UDP port for a browser, first the one that it used for HTTP."""
-        return [(local, self.udp_port), *self._places()]
+        return [(local, self.udp_port), *self._exposure.places()]
 
 
 @dataclass(frozen=True, slots=True)

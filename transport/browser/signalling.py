@@ -7,7 +7,6 @@ field.
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
-from typing import Any
 
 from . import defaults
 from .sdp import BadOffer, Offer, parse_offer
@@ -30,7 +29,7 @@ def parse_join(body: bytes) -> JoinRequest:
     if len(body) > defaults.BODY_BYTES:
         raise BadRequest("the document is too long")
     try:
-        found: Any = json.loads(body)
+        found: object = json.loads(body)
     except (ValueError, RecursionError):
         raise BadRequest("the document is not JSON") from None
     if not isinstance(found, dict) or found.get("v") != defaults.VERSION:

@@ -12,10 +12,10 @@ from ..guard import Guard
 from ..host.datagrams import Datagrams, Place
 from ..host.seam import Host
 from ..identity import Identity, PeerId, public_key_of
-from ..limits import Crowd, SourceRates
-from ..rates import Rate
+from ..limits import Crowd
+from ..rates import Rate, SourceRates
 from . import defaults
-from .bridge import Bridge, Carrier
+from .bridge import Bridge, Carrier, FarEnd
 from .channel import ChannelByteStream
 from .clear import BrowserSession
 from .defaults import BrowserLimits
@@ -49,6 +49,14 @@ class Counts:
     breaches: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Media:
+    """What carries the channels of all browsers: DTLS and SCTP, and the UDP port."""
+
+    bridge: Bridge
+    datagrams: Datagrams
+
+
 class Visits:
     """All browsers on one UDP port. `deliver` is called with each proven session."""
 
@@ -57,9 +65,8 @@ class Visits:
         host: Host,
         identity: Identity,
         deliver: Callable[[BrowserSession], None],
+        media: Media,
         *,
-        bridge: Bridge,
-        datagrams: Datagrams,
         limits: BrowserLimits,
         guard: Guard,
     ) -> None:
@@ -68,8 +75,8 @@ class Visits:
         self._guard = guard
         self._identity = identity
         self._deliver = deliver
-        self._bridge = bridge
-        self._datagrams = datagrams
+        self._bridge = media.bridge
+        self._datagrams = media.datagrams
         self._limits = limits
         self._agent = LiteAgent(limits.packets_per_second, host.now())
         rate = limits.joins_per_minute
@@ -141,9 +148,8 @@ class Visits:
 
         carrier = Carrier(
             self._bridge,
+            FarEnd(wanted.offer.fingerprint, wanted.offer.sctp_port),
             server=True,
-            fingerprint=wanted.offer.fingerprint,
-            sctp_port=wanted.offer.sctp_port,
             send=send,
             settled=settled,
         )

@@ -1,10 +1,12 @@
 """Listener's side of a link: turns an accepted connection or an incoming byte stream into a link.
 
 The first byte of a connection tells its protocol: 0x16 begins a TLS record, so a lane. 0x13 is the
-length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1).
+length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1). Strategies
+register an `Acceptor` for each other byte.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -12,25 +14,35 @@ import trio
 from .. import defaults
 from ..bytestream import ByteStream, PathKind, TcpByteStream
 from ..errors import DialFailed, TransportError
-from ..guard import Guard
 from ..handshake.certificate import Certificate
 from ..handshake.meeting import Connected, Door, Refused
 from ..handshake.secured import PathLost, SecureStream
 from ..handshake.tls import Tls
-from ..host.seam import Host
 from ..identity import PeerId
-from ..libp2p import Libp2pResponder
-from ..limits import Arrivals, Entry, HalfOpen, Limits
+from ..limits import Arrivals, Entry, HalfOpen
 from ..link.link import Link
 from ..link.links import Links
+from ..link.shared import Shared
 from ..networks import path_kind_to
 from ..rates import Bucket, Rate
 
 LANE_BYTE: Final = b"\x16"
-MULTISTREAM_BYTE: Final = b"\x13"
 _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, TransportError)
 
-Greeter = Callable[[bytes, trio.SocketStream], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class Acceptor:
+    """Server of connections that begin with a certain byte. It closes each."""
+
+    name: str
+    """The protocol."""
+    serve: Callable[[trio.SocketStream, bytes], Awaitable[None]]
+    """Serves an accepted connection, of which the given bytes were read already."""
+    serve_circuit: Callable[[ByteStream, bytes], Awaitable[object]] | None = None
+    """Serves a circuit in the same way. None if the protocol does not come through circuits."""
+    lasting: bool = False
+    """Whether it may serve for longer than a handshake. It then has bounds of its own; otherwise
+    its connections count as half open."""
 
 
 class Accepting:
@@ -38,30 +50,23 @@ class Accepting:
 
     def __init__(
         self,
-        host: Host,
-        guard: Guard,
+        shared: Shared,
         certificate: Certificate,
         door: Door,
         links: Links,
-        limits: Limits,
-        *,
-        libp2p: Callable[[], Libp2pResponder | None],
-        punched: Callable[[PeerId, str], bool],
     ) -> None:
-        """`libp2p` returns the responder for libp2p programs, or None. `punched` says whether a
-        peer at an IP address came through a hole that this node punched."""
-        self.firsts: dict[int, Greeter] = {}
-        """Other handlers of connections, by the first byte that they take."""
-        self.half_open = HalfOpen(limits)
-        self._host = host
-        self._guard = guard
+        self.acceptors: dict[int, Acceptor] = {}
+        """Servers of other protocols, by the first byte of their connections."""
+        self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
+        """Whether a peer at an IP address came through a hole that this node punched."""
+        self.half_open = HalfOpen(shared.limits)
+        self._host = shared.host
+        self._guard = shared.guard
+        self._limits = shared.limits
         self._certificate = certificate
         self._door = door
         self._links = links
-        self._limits = limits
-        self._libp2p = libp2p
-        self._punched = punched
-        self._arrivals = Arrivals(limits)
+        self._arrivals = Arrivals(shared.limits)
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         """Accept connections until cancelled. Links run in `nursery`."""
@@ -99,29 +104,33 @@ class Accepting:
     async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
         """Turn an accepted connection into a link or a libp2p conversation, or close it."""
         connected: Connected | None = None
+        lasting: Acceptor | None = None
         first = b""
         try:
             with trio.move_on_after(self._limits.handshake_s):
                 first = await stream.receive_some(defaults.SMALL_READ_BYTES)
                 if first[:1] == LANE_BYTE:
                     connected = await self._greet_lane(TcpByteStream(stream), first)
-                elif first and first[0] in self.firsts:
-                    await self.firsts[first[0]](first, stream)
+                elif first and (acceptor := self.acceptors.get(first[0])) is not None:
+                    if acceptor.lasting:
+                        lasting = acceptor
+                    else:
+                        await acceptor.serve(stream, first)
         except _GONE:
             pass
         finally:
             self.half_open.leave(entry)
-            if connected is None and first[:1] != MULTISTREAM_BYTE:
+            if connected is None and lasting is None:
                 stream.socket.close()
         if connected is not None:
             path_kind = path_kind_to(connected.secured.address[0])
-            if path_kind is PathKind.DIRECT and self._punched(
+            if path_kind is PathKind.DIRECT and self.punched(
                 connected.peer, connected.secured.address[0]
             ):
                 path_kind = PathKind.PUNCHED
             self._links.take_up(connected, path_kind, nursery)
-        elif first[:1] == MULTISTREAM_BYTE:
-            await self._serve_libp2p(stream, first)
+        elif lasting is not None:
+            await lasting.serve(stream, first)
 
     async def _greet_lane(self, pipe: ByteStream, first: bytes) -> Connected | None:
         secured = SecureStream(pipe, Tls(self._certificate, server=True, expect=None), first)
@@ -154,10 +163,3 @@ class Accepting:
             secured.close()
             raise
         raise DialFailed.unreachable(name, "its hello was not acceptable")
-
-    async def _serve_libp2p(self, stream: trio.SocketStream, first: bytes) -> None:
-        libp2p = self._libp2p()
-        if libp2p is None:
-            stream.socket.close()
-        else:
-            await libp2p.serve(stream, first)

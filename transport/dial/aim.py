@@ -2,22 +2,20 @@
 
 An author can put a stranger's address into its record. Every peer that wants a link to the author
 then dials that address, again and again while it looks for a path. So each node bounds its failed
-dials by target (`punch.budget`): few where no peer has answered this node, more where one has. A
-dial that reaches the expected peer costs nothing. See docs/adr/0026.
+dials by target (`rates.TargetBudget`): few where no peer has answered this node, more where one
+has. A dial that reaches the expected peer costs nothing. See docs/adr/0026.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from .. import defaults
 from ..address import Address
 from ..bytestream import PathKind
 from ..errors import DialFailed
-from ..nat.punch.budget import Budget
-from ..nat.punch.defaults import PunchLimits
 from ..networks import may_dial_port, path_kind_to, plain_ip, targets
+from ..rates import TargetBudget
 
 
 class Aim:
@@ -37,15 +35,13 @@ class Aim:
         strange_udp: int = defaults.AIM_STRANGE_UDP[0],
         memory: int = defaults.AIM_TARGETS,
     ) -> None:
-        limits = replace(PunchLimits(), targets=memory)
-        udp = replace(limits, target_datagrams=strange_udp, window_s=defaults.AIM_STRANGE_UDP[1])
         self._now = now
-        self._window_s = limits.window_s
-        self._known = Budget(replace(limits, target_datagrams=misses))
-        self._strange = Budget(replace(limits, target_datagrams=strange))
-        self._strange_udp = Budget(udp)
+        window_s = defaults.AIM_WINDOW_S
+        self._known = TargetBudget(misses, window_s, memory)
+        self._strange = TargetBudget(strange, window_s, memory)
+        self._strange_udp = TargetBudget(strange_udp, defaults.AIM_STRANGE_UDP[1], memory)
         self._near_tried: OrderedDict[str, float] = OrderedDict()
-        self._under_way: Counter[tuple[Budget, str]] = Counter()
+        self._under_way: Counter[tuple[TargetBudget, str]] = Counter()
         self._answered: OrderedDict[str, None] = OrderedDict()
         self._given: set[tuple[str, int]] = set()
 
@@ -93,16 +89,16 @@ class Aim:
             budget, cost = self._strange_udp if udp else self._strange, 1
         yield from self._count(budget, ip, cost, address)
 
-    def _count(self, budget: Budget, ip: str, cost: int, address: Address) -> Iterator[None]:
+    def _count(self, budget: TargetBudget, ip: str, cost: int, address: Address) -> Iterator[None]:
         key = budget, targets(ip)[0].name
-        if budget.datagrams_left(ip, self._now()) - self._under_way[key] < cost:
+        if budget.left(ip, self._now()) - self._under_way[key] < cost:
             raise DialFailed("too-often", f"too many recent dials to `{address}` failed")
         self._under_way[key] += cost
         try:
             yield
         except BaseException:
             for _ in range(cost):
-                budget.datagram(ip, self._now())
+                budget.take(ip, self._now())
             raise
         else:
             self.answered(ip)
@@ -117,7 +113,7 @@ class Aim:
         A stranger's records must not make this node scan its own network.
         """
         now, tried = self._now(), self._near_tried
-        while tried and next(iter(tried.values())) + self._window_s <= now:
+        while tried and next(iter(tried.values())) + defaults.AIM_WINDOW_S <= now:
             tried.popitem(last=False)
         if ip not in tried and len(tried) >= defaults.AIM_NEAR:
             return False

@@ -23,7 +23,7 @@ from .endpoint import Endpoint
 
 
 class Allows(Protocol):
-    """The strategies that are allowed (`ladder.Strategies`)."""
+    """The strategies that are allowed (`strategies.dialer.Strategies`)."""
 
     @property
     def direct(self) -> bool: ...

@@ -1,7 +1,8 @@
 """All connection attempts of a node, and searches for a new path of a link that has lost all. Each
 peer has at most one attempt at a time, which all tasks that want the link share."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
@@ -10,7 +11,6 @@ from ..address import Address
 from ..host.seam import Host
 from ..identity import PeerId
 from ..link.link import Link
-from ..relay.vouch import is_relayed
 from .attempt import Attempt, ConnectionAttempt
 from .endpoint import Endpoint
 from .rescue import pace, times
@@ -20,29 +20,35 @@ AddressBook = Callable[[PeerId], Sequence[Address]]
 """Returns the addresses at which a peer says it can be reached, as far as they are trusted."""
 
 
+class AttemptPlan(Protocol):
+    """The strategies, as connection attempts need them."""
+
+    book: AddressBook
+
+    def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
+        """Return what to try, and when. With `own`, through this node's own relays as well."""
+        ...
+
+    async def attempt(self, attempt: Attempt) -> Link:
+        """Dial one address by its strategy. Raises DialFailed."""
+        ...
+
+
 class ConnectionAttempts:
     """Runner of connection attempts. `nursery` is set while the node serves; without it every
     attempt ends at once.
-
-    `book` returns a peer's addresses. `attempts(peer, addresses, own)` returns what to try, and
-    with `own` through this node's own relays too. `dial` makes one attempt or raises DialFailed.
     """
 
     def __init__(
         self,
         host: Host,
         endpoint: Endpoint,
-        *,
-        book: AddressBook,
-        attempts: Callable[[PeerId, Sequence[Address], bool], list[Attempt]],
-        dial: Callable[[Attempt], Awaitable[Link]],
+        plan: AttemptPlan,
     ) -> None:
         self.nursery: trio.Nursery | None = None
         self._host = host
         self._endpoint = endpoint
-        self._book = book
-        self._attempts = attempts
-        self._dial = dial
+        self._plan = plan
         self._climbs: dict[PeerId, ConnectionAttempt] = {}
         self._searches: dict[PeerId, Rounds[None]] = {}  # by peer whose link has no path
 
@@ -62,10 +68,10 @@ class ConnectionAttempts:
     async def _run(
         self, climb: ConnectionAttempt, addresses: Sequence[Address], timeout: float
     ) -> None:
-        attempts = self._attempts(climb.peer, addresses, True)
+        attempts = self._plan.attempts(climb.peer, addresses, True)
         try:
             with trio.move_on_after(timeout):
-                await climb.run(attempts, self._dial)
+                await climb.run(attempts, self._plan.attempt)
         finally:
             climb.finish()
             if self._climbs.get(climb.peer) is climb:
@@ -74,12 +80,14 @@ class ConnectionAttempts:
     async def fetch(self, peer: PeerId) -> None:
         """Try to make a direct link to a peer that another node wants to reach through this one. A
         relayed path may come first, but not by a relay that would search for the peer in turn."""
-        attempts = self._attempts(peer, self._book(peer), False)
+        attempts = self._plan.attempts(peer, self._plan.book(peer), False)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ConnectionAttempt(peer, self._endpoint).run, attempts, self._dial)
+            nursery.start_soon(
+                ConnectionAttempt(peer, self._endpoint).run, attempts, self._plan.attempt
+            )
             while nursery.child_tasks or self._endpoint.link(peer) is not None:
                 link = self._endpoint.link(peer)
-                if link is not None and link.connected and not is_relayed(link):
+                if link is not None and link.connected and link.status.seen:
                     break
                 await trio.sleep(defaults.FETCH_LOOK_S)
             nursery.cancel_scope.cancel()
@@ -101,8 +109,8 @@ class ConnectionAttempts:
 
     async def _look_once(self, peer: PeerId) -> None:
         with trio.move_on_after(defaults.CLIMB_S):
-            attempts = self._attempts(peer, self._book(peer), True)
-            await ConnectionAttempt(peer, self._endpoint).run(attempts, self._dial)
+            attempts = self._plan.attempts(peer, self._plan.book(peer), True)
+            await ConnectionAttempt(peer, self._endpoint).run(attempts, self._plan.attempt)
 
     def found(self, peer: PeerId) -> None:
         """Search for other paths at once if this peer's link has its path back.

@@ -1,19 +1,33 @@
 """Direct paths: dials a peer's addresses over TCP and QUIC."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
 from .. import defaults
 from ..address import Address
-from ..bytestream import PathKind
+from ..bytestream import ByteStream, PathKind
 from ..errors import DialFailed
 from ..host.datagrams import Place
 from ..identity import PeerId
 from ..link.link import Link
 from ..networks import may_dial_port, path_kind_to
-from ..udp.port import UdpPort
 from .endpoint import Endpoint
+
+
+class UdpByteStream(ByteStream, Protocol):
+    """A byte stream over UDP, on which more may be sent once its peer is authenticated."""
+
+    def trust(self) -> None: ...
+
+
+class DialsUdp(Protocol):
+    """A UDP port that dials (`udp.port.UdpPort`)."""
+
+    async def dial(self, place: Place, *, timeout: float) -> UdpByteStream:
+        """Open a byte stream within `timeout` seconds. Raises OSError."""
+        ...
 
 
 class Direct:
@@ -23,7 +37,7 @@ class Direct:
     repeats its datagrams to a host that does not answer.
     """
 
-    def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
+    def __init__(self, endpoint: Endpoint, udp: DialsUdp | None) -> None:
         self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
         """Returns whether other members see a peer at an IP address (`Vouching.is_seen`)."""
         self._endpoint = endpoint

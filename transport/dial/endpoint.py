@@ -13,27 +13,25 @@ import trio
 
 from .. import defaults
 from ..address import Address
-from ..browser.clear import BrowserSession, Clear
 from ..bytestream import ByteStream, PathKind
 from ..errors import MISHAP, DialFailed, HostError
 from ..guard import Guard, mishap_of
 from ..handshake.certificate import Certificate
 from ..handshake.hello import Admission
 from ..handshake.meeting import Connected, Door
-from ..handshake.secured import SecureStream
-from ..handshake.securing import first_bytes, secure
+from ..handshake.secured import SecureStream, first_bytes, secure
 from ..host.seam import Host
 from ..identity import Identity, PeerId
 from ..lane.shaper import Shaper
-from ..libp2p import Libp2pResponder
 from ..limits import Limits
 from ..link.calls import Handler
 from ..link.link import Link
 from ..link.links import Links
 from ..link.serving import StreamHandler
+from ..link.shared import Shared
 from ..networks import path_kind_to
-from ..relay.book import RelayBook
-from .accepting import MULTISTREAM_BYTE, Accepting, Greeter
+from ..rates import MemoryBudget
+from .accepting import Accepting, Acceptor
 from .aim import Aim
 from .introducing import Introducing
 from .rescue import Finder, Rescue
@@ -56,7 +54,6 @@ class Endpoint:
         *,
         admission: Admission,
         limits: Limits | None = None,
-        libp2p: bool = True,
         shaper: Shaper | None = None,
     ) -> None:
         self.peer = identity.peer
@@ -67,37 +64,20 @@ class Endpoint:
         self.port = 0
         self.listening: list[tuple[str, int]] = []
         """IP addresses and ports on which this node listens."""
-        self._host = host
-        self._limits = limits or Limits()
-        self._certificate = Certificate.generate(identity, host)
-        self._door = Door(identity.peer, self.incarnation, admission, self._limits, self.guard)
+        self.identity = identity
         self.aim = Aim(host.now)
         """Limits dials to addresses that peers named."""
         self.shaper = shaper
-        self.rescue = Rescue(host, self.reach, self._limits.handshake_s)
-        self._links = Links(
-            host, identity.peer, self.incarnation, self._limits, self.rescue, self.guard, shaper
-        )
-        self._accepting = Accepting(
-            host,
-            self.guard,
-            self._certificate,
-            self._door,
-            self._links,
-            self._limits,
-            libp2p=lambda: self.libp2p,
-            punched=lambda peer, ip: self.punched(peer, ip),
-        )
+        limits = limits or Limits()
+        self.rescue = Rescue(host, self.reach, limits.handshake_s)
+        self._host = host
+        self._certificate = Certificate.generate(identity, host)
+        self._door = Door(identity.peer, self.incarnation, admission, limits, self.guard)
+        shared = Shared(host, limits, MemoryBudget(limits.total_bytes), self.guard, shaper=shaper)
+        self._links = Links(identity.peer, self.incarnation, shared, self.rescue)
+        self._accepting = Accepting(shared, self._certificate, self._door, self._links)
         self._introducing = Introducing(identity.peer, self._door, self._links)
         self._nursery: trio.Nursery | None = None
-        self.identity = identity
-        self._published: set[str] = set()
-        self.libp2p: Libp2pResponder | None = None
-        """The responder for libp2p programs, or None."""
-        if libp2p:
-            self.relay_for_libp2p(None)
-        self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
-        """Whether a TCP connection from a peer at an IP address came through a hole we punched."""
         self._admission_news = trio.lowlevel.ParkingLot()
         self.on_path(self._has_answered)
 
@@ -122,38 +102,35 @@ class Endpoint:
         """Answer calls and posts of that name. A plain function runs inline and must not block."""
         self._links.handlers.add(method, handler)
 
-    def publish(self, method: str) -> None:
-        """Let libp2p programs, which are all strangers, call this method too. Its handler must be
-        registered by then, and must be cheap."""
-        self._published.add(method)
-
-    def relay_for_libp2p(self, book: RelayBook | None) -> None:
-        """Answer libp2p programs from now on, and relay between them within the limits of `book`.
-        Call it before `run`."""
-        self.libp2p = Libp2pResponder(
-            self._host,
-            self.identity,
-            addresses=self._own_addresses,
-            published=self._open_to_strangers,
-            relay=book,
-        )
-
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
         """Serve streams of that name, each in a task of its own."""
         self._links.handlers.streams[method] = handler
 
-    def handle_first_byte(self, byte: int, greeter: Greeter) -> None:
-        """Pass accepted connections that begin with `byte` to `greeter(first bytes, stream)`, which
-        closes the stream. It runs within the bounds of half-open connections."""
-        self._accepting.firsts[byte] = greeter
+    def handler(self, method: str) -> Handler | None:
+        """Return the handler of calls and posts of that name, or None."""
+        found = self._links.handlers.calls.get(method)
+        return found[0] if found is not None else None
+
+    def accept(self, byte: int, acceptor: Acceptor) -> None:
+        """Pass incoming connections that begin with `byte`, and are no lane, to `acceptor`."""
+        self._accepting.acceptors[byte] = acceptor
+
+    @property
+    def punched(self) -> Callable[[PeerId, str], bool]:
+        """Whether a TCP connection from a peer at an IP address came through a hole we punched."""
+        return self._accepting.punched
+
+    @punched.setter
+    def punched(self, punched: Callable[[PeerId, str], bool]) -> None:
+        self._accepting.punched = punched
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)` for every link that comes up, whichever side dialled."""
-        self._links.up.append(callback)
+        self._links.listeners.up.append(callback)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
         """Register `callback(link, code)`, called once for every link that has ended for good."""
-        self._links.lost.append(callback)
+        self._links.listeners.lost.append(callback)
 
     def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
         """Register `callback(peer, code, words)` for peers that refuse to let this node in."""
@@ -162,7 +139,7 @@ class Endpoint:
     def on_link_kept(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)` for links that a component of this node wants for longer than a
         few questions, whichever side dialled."""
-        self._links.kept.append(callback)
+        self._links.listeners.kept.append(callback)
 
     @contextmanager
     def briefly(self, peer: PeerId) -> Iterator[None]:
@@ -178,21 +155,21 @@ class Endpoint:
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)` for links without a path whose peer has been silent for
         `Limits.quiet_s`. Nothing new should be sent to it until the link is back or lost."""
-        self._links.quiet.append(callback)
+        self._links.listeners.quiet.append(callback)
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)` for quiet links that have a path again."""
-        self._links.back.append(callback)
+        self._links.listeners.back.append(callback)
 
     def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
         """Register `callback(link, doubtful)`: true when a link has lost its path, or may have, so
         that a path is searched for; false when the search has ended and the link goes on."""
-        self._links.doubt.append(callback)
+        self._links.listeners.doubt.append(callback)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
         """Register `holder(peer)`, which returns whether a component needs the link to that peer.
         Such a link is kept without a path for as long as if it had open calls (`Limits.hold_s`)."""
-        self._links.holders.append(holder)
+        self._links.listeners.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
         """Keep links from resting (`Link.rest`) while `watcher(peer)` returns true.
@@ -200,7 +177,7 @@ class Endpoint:
         That is for components that wait for a peer with nothing open, and must notice its silence
         without delay.
         """
-        self._links.watchers.append(watcher)
+        self._links.listeners.watchers.append(watcher)
 
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
         """Register `callback(connected)` for every hello that says where the peer sees this
@@ -209,7 +186,7 @@ class Endpoint:
 
     def on_path(self, callback: "Callable[[Link, PathKind, str], None]") -> None:
         """Register `callback(link, way, medium)` for every path that a link gets."""
-        self._links.path.append(callback)
+        self._links.listeners.path.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
         """Return the live link to a peer, or None."""
@@ -385,43 +362,32 @@ class Endpoint:
         nursery: trio.Nursery,
     ) -> Link:
         first = b""
-        if server and pipe.medium == "circuit":  # libp2p programs use circuits as well
+        if server and pipe.medium == "circuit":  # other programs use circuits as well
             first = await first_bytes(pipe, name)
-            if first[:1] == MULTISTREAM_BYTE and self.libp2p is not None:
-                serve = partial(self.libp2p.serve_byte_stream, pipe, first, relayed=True)
+            acceptor = self._accepting.acceptors.get(first[0]) if first else None
+            if acceptor is not None and acceptor.serve_circuit is not None:
                 # The conversation may last longer than the caller of `join` waits.
+                serve = partial(acceptor.serve_circuit, pipe, first)
                 self.guard.start(nursery, name, serve, end=pipe.close)
-                raise DialFailed("libp2p", f"`{name}` was a libp2p program")
+                raise DialFailed(acceptor.name, f"`{name}` was a {acceptor.name} program")
         secured = await secure(pipe, self._certificate, expect, name, server=server, first=first)
         if secured.tls.server:
             return await self._accepting.join(secured, path_kind, name, nursery)
         return await self._introducing.join(secured, path_kind, pipe.remote[1], name, nursery)
 
-    async def join_proven(self, session: BrowserSession) -> Link:
-        """Make a link from a browser's channel, whose other end is already authenticated. This
-        side is the listener. Raises DialFailed."""
+    async def join_secured(self, secured: SecureStream, path_kind: PathKind, name: str) -> Link:
+        """Make a link from a secured stream whose other end is already authenticated. This side is
+        the listener. Raises DialFailed, after closing the stream."""
         if self._nursery is None:
-            session.pipe.close()
+            secured.close()
             raise DialFailed("not-running", "the endpoint is not running")
-        secured = SecureStream(session.pipe, Clear(session))
-        name = f"browser {session.peer}"
         with self.guard.around(name, secured.close, instead=mishap_of(name)):
-            return await self._accepting.join(secured, PathKind.BROWSER, name, self._nursery)
+            return await self._accepting.join(secured, path_kind, name, self._nursery)
 
     def _hang_up(self, peer: str) -> None:
         link = self._links.link(PeerId(peer))
         if link is not None:
             link.close(MISHAP)
-
-    # For libp2p programs.
-
-    def _open_to_strangers(self) -> dict[str, Handler]:
-        calls = self._links.handlers.calls
-        return {method: calls[method][0] for method in self._published if method in calls}
-
-    def _own_addresses(self) -> list[Address]:
-        found = self._host.interfaces()
-        return [Address(item.address, self.port, self.peer) for item in found]
 
     def _has_answered(self, link: Link, path_kind: PathKind, medium: str) -> None:
         if path_kind is not PathKind.RELAYED:

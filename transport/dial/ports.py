@@ -1,11 +1,11 @@
 """A node's listening ports: TCP and UDP with the same number, if both are available."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import trio
 
 from ..errors import AddressInUse, HostError
-from ..udp.port import UdpPort
 from .endpoint import Endpoint
 
 _TRIES: Final = 8
@@ -14,11 +14,23 @@ Places = tuple[tuple[str, int], ...]
 """IP addresses and ports."""
 
 
+class ServesUdp(Protocol):
+    """A UDP port (`udp.port.UdpPort`)."""
+
+    port: int
+
+    async def run(
+        self, listen: Sequence[str], port: int, *, task_status: trio.TaskStatus[int]
+    ) -> None:
+        """Serve the port on IP addresses until cancelled. Raises AddressInUse, HostError."""
+        ...
+
+
 class Ports:
     """Opener of the listening ports of the endpoint and of UDP. `without_udp` says why there is no
     UDP port although there should be."""
 
-    def __init__(self, endpoint: Endpoint, udp: UdpPort | None) -> None:
+    def __init__(self, endpoint: Endpoint, udp: ServesUdp | None) -> None:
         self.without_udp = ""
         self._endpoint = endpoint
         self._udp = udp
@@ -72,7 +84,7 @@ class Ports:
 
     async def _run_udp(
         self,
-        udp: UdpPort,
+        udp: ServesUdp,
         scope: trio.CancelScope,
         addresses: list[str],
         port: int,

@@ -9,7 +9,6 @@ import datetime
 import hashlib
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.utils import CryptographyDeprecationWarning
+from OpenSSL import SSL
 
 from ..defaults import CERTIFICATE_BYTES
 from ..errors import TransportError
@@ -58,7 +58,7 @@ class Certificate:
 
     x509: x509.Certificate
     key: Ed25519PrivateKey = field(repr=False)
-    contexts: dict[bool, Any] = field(default_factory=dict, repr=False, compare=False)
+    contexts: dict[bool, SSL.Context] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def tie(self) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgpack
 
@@ -109,7 +109,7 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
     return version if version >= max(ours[0], theirs[0]) else None
 
 
-def _unpack(data: bytes | memoryview) -> dict[str, Any]:
+def _unpack(data: bytes | memoryview) -> dict[str, object]:
     try:
         fields = decode(data, limit=defaults.HELLO_BYTES)
     except Undecodable:
@@ -119,7 +119,7 @@ def _unpack(data: bytes | memoryview) -> dict[str, Any]:
     return fields
 
 
-def _numbers(fields: Mapping[str, Any], key: str, count: int, limit: int) -> list[int]:
+def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> list[int]:
     values = fields.get(key)
     if not isinstance(values, list) or len(values) != count:
         raise Fault("bad-hello")
@@ -319,28 +319,6 @@ class OpenSwarm(_BySecret):
 
     def used(self, secret: Secret) -> None:
         if self._invitations is not None:
-            self._invitations.used(secret.ident)
-
-
-class SwarmKey(_BySecret):
-    """Admission of peers that prove the key (16 bytes or more) or an invitation of this node."""
-
-    open = False
-
-    def __init__(self, key: bytes, invitations: Invitations | None = None) -> None:
-        if len(key) < 16:
-            raise ValueError("a swarm key needs at least 16 bytes")
-        self.swarm = sha256(b"shoal/swarm/1\0" + key).digest()[:16]
-        self.secret = Secret(SWARM, b"", key)
-        self._invitations = invitations
-
-    def find(self, kind: str, ident: bytes) -> Secret | None:
-        if kind == SWARM:
-            return self.secret if not ident else None
-        return invited(self._invitations, kind, ident)
-
-    def used(self, secret: Secret) -> None:
-        if secret.kind == INVITATION and self._invitations is not None:
             self._invitations.used(secret.ident)
 
 

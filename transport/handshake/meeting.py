@@ -18,7 +18,6 @@ from ..lane.events import Windows
 from ..lane.frame import Fault
 from ..lane.lane import Lane
 from ..limits import Limits
-from ..link.status import Identities
 from .hello import (
     EXPORTER_BYTES,
     EXPORTER_LABEL,
@@ -42,6 +41,19 @@ class Refused(Exception):
         super().__init__(code)
         self.code = code
         self.words = words or code
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """The identities at both ends of a link: the peer, both incarnations, and how it was made."""
+
+    peer: PeerId
+    incarnation: bytes
+    peer_incarnation: bytes
+    dialled: bool
+    admitted: Admitted
+    port: int = 0  # the port on which the peer listens, or at which it was dialled
+    udp_port: int = 0  # the peer's UDP port; 0 if it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from .. import defaults
-from ..browser.clear import Clear
 from ..bytestream import ByteStream, TcpByteStream
-from ..errors import TransportError
+from ..errors import DialFailed, TransportError
+from ..identity import PeerId
 from ..lane.frame import Bytes
+from .certificate import Certificate
 from .tls import Tls
 
 
@@ -30,9 +31,45 @@ class PathLost(Exception):
     """The connection broke. The link above decides what that means."""
 
 
+class Security(Protocol):
+    """The methods of `Tls`. A browser's byte stream is encrypted already and has another
+    implementation (`browser/clear.py`)."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The authenticated peer."""
+        ...
+
+    @property
+    def server(self) -> bool:
+        """Whether this side is the server."""
+        ...
+
+    @property
+    def established(self) -> bool:
+        """Whether both ends are authenticated."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the peer has ended its direction."""
+        ...
+
+    def feed(self, ciphertext: Bytes) -> None: ...
+
+    def read(self) -> Bytes: ...
+
+    def write(self, plaintext: Bytes) -> None: ...
+
+    def outgoing(self) -> Bytes: ...
+
+    def release(self) -> None: ...
+
+    def exporter(self, label: bytes, size: int) -> bytes: ...
+
+
 class SecureStream:
-    """A byte stream `pipe` under `tls`. A browser's byte stream is encrypted already and has
-    `Clear` instead.
+    """A byte stream `pipe` under `tls`.
 
     One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
     TLS server, in case the other end began as a client too: two nodes that dial each other at the
@@ -42,12 +79,12 @@ class SecureStream:
     def __init__(
         self,
         pipe: ByteStream,
-        tls: Tls | Clear,
+        tls: Security,
         first: bytes = b"",
         *,
         turn: Callable[[], Tls] | None = None,
     ) -> None:
-        self.tls: Tls | Clear = tls
+        self.tls = tls
         self._turn = None if tls.server else turn
         self.address = pipe.remote
         self.medium = pipe.medium
@@ -252,3 +289,49 @@ class SecureStream:
             await ready()
         except (OSError, trio.ClosedResourceError):
             raise PathLost from None
+
+
+async def first_bytes(pipe: ByteStream, name: str) -> bytes:
+    """Return the first bytes of a byte stream. Raises DialFailed."""
+    try:
+        while True:
+            await pipe.wait_readable()
+            with suppress(BlockingIOError):
+                return pipe.read_ready(defaults.SMALL_READ_BYTES)
+    except (OSError, trio.ClosedResourceError):
+        pipe.close()
+        raise DialFailed.unreachable(name, "it hung up") from None
+    except BaseException:
+        pipe.close()
+        raise
+
+
+async def secure(
+    pipe: ByteStream,
+    certificate: Certificate,
+    expect: PeerId | None,
+    name: str,
+    *,
+    server: bool,
+    first: bytes = b"",
+) -> SecureStream:
+    """Run TLS over a byte stream, and check that the other end is the expected peer. Raises
+    DialFailed, after closing the byte stream."""
+    secured = SecureStream(
+        pipe,
+        Tls(certificate, server=server, expect=expect),
+        first,
+        turn=lambda: Tls(certificate, server=True, expect=expect),
+    )
+    try:
+        await secured.handshake()
+    except PathLost:
+        secured.close()
+        raise DialFailed.unreachable(name, "it hung up during the handshake") from None
+    except TransportError as error:
+        secured.close()
+        raise DialFailed(error.code, f"`{name}`: {error.message}") from None
+    except BaseException:
+        secured.close()
+        raise
+    return secured

@@ -8,7 +8,6 @@ self-signed client certificate.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from OpenSSL import SSL, crypto
 
@@ -188,7 +187,7 @@ class Tls:
         return material
 
     @staticmethod
-    def _waiting(bio: Any) -> bool:
+    def _waiting(bio: object) -> bool:
         return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
 
     def _take(self, size: int) -> Bytes:
@@ -261,7 +260,7 @@ class Tls:
             raise TransportError("bad-certificate", "the peer sent more than one certificate")
 
 
-def _pointer(data: Bytes) -> Any:
+def _pointer(data: Bytes) -> object:
     """Return the argument for OpenSSL: bytes are passed as they are, at half the cost of a view."""
     return data if isinstance(data, bytes) else ffi.from_buffer(data)
 

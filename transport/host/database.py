@@ -11,7 +11,7 @@ a second process with the same folder is detected.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,6 @@ class Database:
         with self._translated():
             self._connection.execute(statement, values)
             return self._connection.changes()
-
-    def run_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
-        """Execute a statement once with each row of values."""
-        with self._translated():
-            self._connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -1,7 +1,6 @@
 """Events that a lane's core reports to its shell, and small values that both use."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..defaults import REORDERED_IDS
 from .frame import Bytes, Fault, Priority
@@ -15,7 +14,7 @@ class Called:
 
     ident: int
     method: str
-    header: dict[str, Any]
+    header: dict[str, object]
     payload: Bytes
     priority: Priority
     post: bool
@@ -26,7 +25,7 @@ class Answered:
     """A call of this node has its reply, or its refusal if `code` is set."""
 
     call: OutCall
-    header: dict[str, Any] = field(default_factory=dict)
+    header: dict[str, object] = field(default_factory=dict)
     payload: Bytes = b""
     priority: Priority = Priority.CONTROL
     code: str | None = None
@@ -46,7 +45,7 @@ class Opened:
 
     stream: LaneStream
     method: str
-    header: dict[str, Any]
+    header: dict[str, object]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack
 
@@ -155,7 +155,7 @@ def encode(kind: int, *, head: bytes = b"", ident: int = 0, offset: int = 0) -> 
     return PREFIX.pack(len(head), kind, 0, len(head), 0, ident, offset) + head
 
 
-def encode_request(method: str, header: Mapping[str, Any]) -> bytes:
+def encode_request(method: str, header: Mapping[str, object]) -> bytes:
     """Encode the head of CALL, POST and OPEN: the method's length and name, then the header map.
 
     Raises ValueError for a method or a header over its limit.
@@ -177,7 +177,7 @@ def _encode_method(method: str) -> bytes:
     return b"%c%b" % (len(name), name)
 
 
-def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
+def decode_request(head: Bytes) -> tuple[str, dict[str, object]]:
     """Return method and header. Raises Fault (`bad-head`)."""
     size = head[0] if head else 0
     if not 0 < size <= METHOD_BYTES or size >= len(head):
@@ -190,7 +190,7 @@ def decode_request(head: Bytes) -> tuple[str, dict[str, Any]]:
     return method, decode_header(head[end:]) if end < len(head) else {}
 
 
-def encode_header(header: Mapping[str, Any]) -> bytes:
+def encode_header(header: Mapping[str, object]) -> bytes:
     """Encode a header as a msgpack map; an empty one as no bytes. Raises ValueError if too
     large."""
     if not header:
@@ -201,7 +201,7 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
     return packed
 
 
-def decode_header(data: Bytes) -> dict[str, Any]:
+def decode_header(data: Bytes) -> dict[str, object]:
     """Decode a map with string keys, of at most FRAME_HEAD_BYTES. Raises Fault (`bad-head`).
 
     Extension types and timestamps are refused.

@@ -9,7 +9,7 @@ recognizes duplicates by call ids and stream offsets.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ..defaults import PATIENCE, SMALL_PAYLOAD_BYTES
 from ..host.blank import blank
@@ -126,7 +126,7 @@ class Lane:
     # Requests by the shell.
 
     def call(
-        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
+        self, method: str, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> OutCall:
         """Queue a call. An `Answered` event ends it. Raises ValueError if the head is too large."""
         call = OutCall(priority)
@@ -135,7 +135,7 @@ class Lane:
         return call
 
     def post(
-        self, method: str, header: Mapping[str, Any], payload: Bytes, priority: Priority
+        self, method: str, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> None:
         """Queue a call without a reply. Raises ValueError if the head is too large."""
         head = wire.encode_request(method, header)
@@ -151,7 +151,7 @@ class Lane:
             self.outbox.withdraw(call)
 
     def reply(
-        self, ident: int, header: Mapping[str, Any], payload: Bytes, priority: Priority
+        self, ident: int, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> None:
         """Reply to a call of the peer."""
         head = wire.encode_header(header)
@@ -166,7 +166,9 @@ class Lane:
         head = wire.encode_code(code, message)
         self.outbox.push(Entry(wire.REFUSAL, int(priority), ident, 0, head, b""))
 
-    def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> LaneStream | None:
+    def open(
+        self, method: str, header: Mapping[str, object], priority: Priority
+    ) -> LaneStream | None:
         """Open a stream. Return None if the peer does not allow another one."""
         if self._mine >= self._remote.streams:
             return None

@@ -28,15 +28,14 @@ def _is_awaited(item: "Message | Entry") -> bool:
 
 
 class OutCall:
-    """A call of this node until its reply comes. `context` and `deadline` belong to the shell."""
+    """A call of this node until its reply comes. `deadline` belongs to the shell."""
 
-    __slots__ = ("answered", "context", "deadline", "ident", "priority")
+    __slots__ = ("answered", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
         self.ident = 0  # assigned when its first frame leaves
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
-        self.context: Any = None
         self.deadline = inf
 
 

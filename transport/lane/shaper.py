@@ -19,6 +19,7 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
+from ..rates import Bucket, Rate
 from .frame import Priority
 
 BURST_S: Final = 0.025
@@ -84,26 +85,9 @@ class Caps:
     down: Cap = Cap()
 
 
-class _Bucket:
-    """Tokens in bytes, refilled at `rate` up to `burst`. Overspending makes them negative."""
-
-    __slots__ = ("_at", "burst", "rate", "tokens")
-
-    def __init__(self, rate: float, now: float, least: float = PACKET_BYTES) -> None:
-        self.rate = rate
-        self.burst = max(rate * BURST_S, least)
-        self.tokens = self.burst
-        self._at = now
-
-    def fill(self, now: float) -> float:
-        if now > self._at:
-            self.tokens = min(self.burst, self.tokens + (now - self._at) * self.rate)
-            self._at = now
-        return self.tokens
-
-    def when(self, tokens: float, now: float) -> float:
-        """Return when there will be this many tokens, if none are spent."""
-        return now + max(0.0, tokens - self.fill(now)) / self.rate
+def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> Bucket:
+    """Return a full bucket of bytes. `rate` is in bytes per second, `least` its smallest size."""
+    return Bucket(Rate(max(rate * BURST_S, least), rate), now)
 
 
 class _Waiting:
@@ -143,10 +127,10 @@ class _Class:
         ceiling = cap.ceilings[flow]
         rates = [rate for rate in (cap.node, ceiling) if rate is not None]
         self.quantum = max(PACKET_BYTES, min(rates) * QUANTUM_S) if rates else inf
-        self.ceiling = None if ceiling is None else _Bucket(ceiling, now)
-        self.share: _Bucket | None = None
+        self.ceiling = None if ceiling is None else _bucket(ceiling, now)
+        self.share: Bucket | None = None
         if cap.node is not None:
-            self.share = _Bucket(cap.node * SHARES[flow], now, self.quantum)
+            self.share = _bucket(cap.node * SHARES[flow], now, self.quantum)
         self.waiting = _Waiting()
         self.hungry = -inf  # when it was last refused because the node's tokens were used up
 
@@ -155,16 +139,16 @@ class _Side:
     """One direction of a node."""
 
     def __init__(self, cap: Cap, now: float) -> None:
-        self.node = None if cap.node is None else _Bucket(cap.node, now)
+        self.node = None if cap.node is None else _bucket(cap.node, now)
         self.classes = tuple(_Class(flow, cap, now) for flow in Flow)
 
     def tokens(self, flow: Flow, now: float) -> float:
         """Return how many tokens the class may spend, over all its writers."""
         mine = self.classes[flow]
-        tokens = inf if mine.ceiling is None else mine.ceiling.fill(now)
+        tokens = inf if mine.ceiling is None else mine.ceiling.level(now)
         if self.node is not None and mine.share is not None:
-            lent = self.node.fill(now) if self._may_borrow(flow, now) else 0.0
-            tokens = min(tokens, max(mine.share.fill(now), lent))
+            lent = self.node.level(now) if self._may_borrow(flow, now) else 0.0
+            tokens = min(tokens, max(mine.share.level(now), lent))
         return tokens
 
     def _may_borrow(self, flow: Flow, now: float) -> bool:
@@ -173,30 +157,28 @@ class _Side:
     def spend(self, flow: Flow, size: int, now: float) -> None:
         mine = self.classes[flow]
         if mine.ceiling is not None:
-            mine.ceiling.fill(now)
-            mine.ceiling.tokens -= size
+            mine.ceiling.spend(now, size)
         if self.node is not None and mine.share is not None:
-            mine.share.fill(now)
-            if self.node.fill(now) < size:  # what was borrowed is not charged to the share
-                mine.share.tokens -= size
-            self.node.tokens -= size
+            if not self.node.has(now, size):  # what was borrowed is not charged to the share
+                mine.share.spend(now, size)
+            self.node.spend(now, size)
 
     def refuse(self, flow: Flow, now: float) -> None:
         """Note that the class wants more. Lower classes may then not borrow, unless its own ceiling
         was the reason."""
         mine = self.classes[flow]
-        if mine.ceiling is None or mine.ceiling.tokens >= mine.quantum:
+        if mine.ceiling is None or mine.ceiling.has(now, mine.quantum):
             mine.hungry = now
 
     def when(self, flow: Flow, tokens: float, now: float) -> float:
         """Return when the class may spend this many tokens, if no other class spends any."""
         mine = self.classes[flow]
-        at = now if mine.ceiling is None else mine.ceiling.when(tokens, now)
+        at = now if mine.ceiling is None else mine.ceiling.when(now, tokens)
         if self.node is not None and mine.share is not None:
-            borrowed = self.node.when(tokens, now)
+            borrowed = self.node.when(now, tokens)
             if not self._may_borrow(flow, now):
                 borrowed = max(borrowed, max(c.hungry for c in self.classes[:flow]) + HUNGRY_S)
-            at = max(at, min(mine.share.when(tokens, now), borrowed))
+            at = max(at, min(mine.share.when(now, tokens), borrowed))
         return at
 
 

@@ -6,7 +6,7 @@ counts the link's credit. This class knows only its own stream.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..defaults import FRAME_PAYLOAD_BYTES
 from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
@@ -21,6 +21,14 @@ class Entry(NamedTuple):
     offset: int
     head: bytes
     payload: Bytes
+
+
+class Context(Protocol):
+    """The shell's part of a stream, with the tasks that wait for it."""
+
+    def wake(self) -> None: ...
+
+    def wake_sender(self) -> None: ...
 
 
 class LaneStream:
@@ -41,7 +49,7 @@ class LaneStream:
         self.priority = priority
         self.mine = mine
         self.on_done = on_done
-        self.context: Any = None  # belongs to the shell
+        self.context: Context | None = None
         self.open_head: bytes | None = None  # the OPEN that has not left yet
         self.scheduled = False  # whether it is in its priority's rotation
         self.queued = 0  # bytes from the caller that have not left

@@ -18,8 +18,8 @@ from ..guard import Guard
 from ..host.seam import Host
 from ..identity import Identity, PeerId, parse_peer_id
 from ..lane.frame import Fault
-from ..link.budget import Budget
 from ..networks import parse_ip
+from ..rates import MemoryBudget
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
@@ -65,7 +65,7 @@ class CircuitClient:
         self._base = protocols
         self._port = port
         self._limits = limits or Libp2pLimits()
-        self._budget = Budget(self._limits.total_bytes)
+        self._budget = MemoryBudget(self._limits.total_bytes)
         self._relays: dict[PeerId, _Relay] = {}
         self._dialling: dict[PeerId, trio.Event] = {}
         self._on_circuit: OnCircuit | None = None

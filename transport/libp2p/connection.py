@@ -9,7 +9,7 @@ import trio
 from ..bytestream import ByteStream
 from ..host.seam import Host
 from ..lane.frame import Fault
-from ..link.budget import Budget
+from ..rates import MemoryBudget
 from . import defaults
 from .limits import Libp2pLimits
 from .multistream import Choice, Offer
@@ -39,7 +39,7 @@ class Connection:
         host: Host,
         limits: Libp2pLimits,
         protocols: Protocols,
-        budget: Budget,
+        budget: MemoryBudget,
         paces: Sequence[Pace] = (),
         relayed: bool = False,
     ) -> None:

@@ -13,7 +13,7 @@ from ..address import Address
 from ..host.seam import Host
 from ..identity import Identity
 from ..lane.frame import Fault
-from ..relay.book import Circuit, RelayBook
+from ..relay.book import Asker, Circuit, RelayBook
 from . import circuit as wire
 from . import defaults
 from .circuit import Allowance, HopMessage, StopMessage
@@ -90,13 +90,7 @@ class HopService:
     def _reserve(self, connection: Connection) -> bytes:
         """Answer RESERVE; keep the connection open as long as the reservation."""
         now = self._host.now()
-        granted = self._book.reserve(
-            _NAME + connection.peer,
-            connection.ip,
-            now,
-            member=False,
-            relayed=connection.relayed,
-        )
+        granted = self._book.reserve(_asker(connection), now)
         if isinstance(granted, str):
             return wire.hop_status(_STATUS.get(granted, wire.RESERVATION_REFUSED))
         self._reserved[connection.peer] = connection
@@ -112,14 +106,7 @@ class HopService:
         return Allowance(int(limits.stranger_s), limits.stranger_bytes)
 
     async def _connect(self, connection: Connection, stream: MuxStream, peer: str) -> None:
-        circuit = self._book.open_circuit(
-            _NAME + connection.peer,
-            _NAME + peer,
-            connection.ip,
-            self._host.now(),
-            member=False,
-            relayed=connection.relayed,
-        )
+        circuit = self._book.open_circuit(_asker(connection), _NAME + peer, self._host.now())
         if isinstance(circuit, str):
             await stream.send(wire.hop_status(_STATUS.get(circuit, wire.PERMISSION_DENIED)))
             return
@@ -194,3 +181,8 @@ class HopService:
             if not circuit.spend(len(data), self._host.now()):
                 raise Fault("limit")
             await sink.send(data)
+
+
+def _asker(connection: Connection) -> Asker:
+    """Return a libp2p program as the book knows it; none is a member."""
+    return Asker(_NAME + connection.peer, connection.ip, relayed=connection.relayed)

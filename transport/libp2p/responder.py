@@ -15,8 +15,8 @@ from ..bytestream import ByteStream, TcpByteStream
 from ..host.seam import Host
 from ..identity import Identity
 from ..limits import Crowd
-from ..link.budget import Budget
 from ..link.calls import Handler
+from ..rates import MemoryBudget
 from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
@@ -62,7 +62,7 @@ class Libp2pResponder:
             self._limits.connections_per_subnet,
             self._limits.connections_loopback,
         )
-        self._budget = Budget(self._limits.total_bytes)
+        self._budget = MemoryBudget(self._limits.total_bytes)
         self._pace = Pace(self._limits.rate, self._limits.burst_bytes)
         self._calls = CallService(published, self._limits)
         self._hop: HopService | None = None

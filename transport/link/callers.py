@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
 
 import outcome
 import trio
@@ -28,7 +27,7 @@ class Callers:
         """New calls wait while more than `backlog` bytes are queued. `alarm` is told when `expire`
         is due. `gave_up` is called when the peer should learn that a call needs no reply. `ended`
         returns the error with which the link ended, or None."""
-        self.waiting: set[OutCall] = set()
+        self.waiting: dict[OutCall, trio.lowlevel.Task] = {}
         self._lane = lane
         self._backlog = backlog
         self._alarm = alarm
@@ -53,13 +52,12 @@ class Callers:
 
     async def answer(self, call: OutCall, deadline: float) -> Answered | None:
         """Wait for the reply to `call`. Return None at the deadline. Raises LinkClosed."""
-        call.context = trio.lowlevel.current_task()
         call.deadline = deadline
-        self.waiting.add(call)
+        self.waiting[call] = trio.lowlevel.current_task()
         self._alarm(deadline)
 
-        def abort(_: Any) -> trio.lowlevel.Abort:
-            self.waiting.discard(call)
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self.waiting.pop(call, None)
             self._give_up(call)
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -88,7 +86,6 @@ class Callers:
         self._lane.give_up(call)
         self._tell_gave_up()
 
-    def _wake(self, call: OutCall, result: outcome.Outcome[Any]) -> None:
-        if call in self.waiting:
-            self.waiting.discard(call)
-            trio.lowlevel.reschedule(call.context, result)
+    def _wake(self, call: OutCall, result: outcome.Outcome[object]) -> None:
+        if (task := self.waiting.pop(call, None)) is not None:
+            trio.lowlevel.reschedule(task, result)

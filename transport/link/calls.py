@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..identity import PeerId
 from ..lane.frame import Bytes, Priority
@@ -17,7 +16,7 @@ class Call:
     """
 
     peer: PeerId
-    header: dict[str, Any]
+    header: dict[str, object]
     payload: Bytes
 
 
@@ -25,7 +24,7 @@ class Call:
 class Reply:
     """A successful reply to a call. `priority` None means the call's own."""
 
-    header: dict[str, Any] = field(default_factory=dict)
+    header: dict[str, object] = field(default_factory=dict)
     payload: Bytes = b""
     priority: Priority | None = None
 

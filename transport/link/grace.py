@@ -1,14 +1,28 @@
 """Grace period of a link that has lost its path, or may lose it soon: both sides search for a new
 one (docs/spec/lane.md, section 5)."""
 
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
 from .. import defaults
-from ..host.seam import Host
-from ..limits import Limits
 from .paths import LinkPaths
+from .shared import Shared
+
+
+class SearchingLink(Protocol):
+    """A link, as its grace period needs it."""
+
+    @property
+    def at_stake(self) -> bool: ...
+
+    async def rescue(self) -> str | None: ...
+
+    def fell_quiet(self) -> None: ...
+
+    def came_back(self) -> None: ...
+
+    def close(self, code: str) -> None: ...
 
 
 class Grace:
@@ -17,28 +31,15 @@ class Grace:
 
     def __init__(
         self,
-        host: Host,
-        limits: Limits,
+        shared: Shared,
         paths: LinkPaths,
-        *,
-        rescue: Callable[[], Awaitable[str | None]],
-        at_stake: Callable[[], bool],
-        quiet: Callable[[], None],
-        back: Callable[[], None],
-        end: Callable[[str], None],
+        link: SearchingLink,
     ) -> None:
-        """`rescue` searches for a path until cancelled, or returns a code to `end` the link with.
-        `at_stake` says whether a caller would miss the link. `quiet` is called when the peer has
-        been silent for long, and `back` when it is heard again."""
         self.quiet = False
-        self._host = host
-        self._limits = limits
+        self._host = shared.host
+        self._limits = shared.limits
         self._paths = paths
-        self._rescue = rescue
-        self._at_stake = at_stake
-        self._tell_quiet = quiet
-        self._tell_back = back
-        self._end = end
+        self._link = link
         self._scope: trio.CancelScope | None = None
 
     @property
@@ -51,9 +52,9 @@ class Grace:
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._run_out)
-            code = await self._rescue()
+            code = await self._link.rescue()
             if code is not None:
-                self._end(code)
+                self._link.close(code)
             nursery.cancel_scope.cancel()
         self._scope = None
 
@@ -63,7 +64,7 @@ class Grace:
             self._scope.cancel()
         if self.quiet:
             self.quiet = False
-            self._tell_back()
+            self._link.came_back()
 
     async def _run_out(self) -> None:
         """Declare the link quiet, then end it, after silence without a connection. It ends later if
@@ -76,9 +77,9 @@ class Grace:
             silence = now - heard if self._paths.missing else 0.0
             if silence >= limits.quiet_s and not self.quiet:
                 self.quiet = True
-                self._tell_quiet()
-            if silence >= limits.hold_s or (silence >= limits.grace_s and not self._at_stake()):
-                self._end("silent" if self._paths.silent else "unreachable")
+                self._link.fell_quiet()
+            if silence >= limits.hold_s or (silence >= limits.grace_s and not self._link.at_stake):
+                self._link.close("silent" if self._paths.silent else "unreachable")
                 return
             await trio.sleep(defaults.TICK_S)
             late = self._host.now() - now - defaults.TICK_S

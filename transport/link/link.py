@@ -1,49 +1,85 @@
 """The trio shell of a link: calls, posts and streams to one peer over changing paths.
 
-Outgoing frames go through the lane to the path in use (`legs.py`). A frame is written in its
+Outgoing frames go through the lane to the path in use (`paths.py`). A frame is written in its
 caller's context if nothing is being written, otherwise by the writer task. Incoming bytes of any
 path go through the lane and become a reply for a caller (`callers.py`), a call for a handler, or
 bytes of a stream. The link outlives its last path for a grace period (`grace.py`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
 from .. import defaults
 from ..bytestream import PathKind
 from ..errors import MISHAP, CallRefused, LinkClosed
-from ..guard import Guard
+from ..handshake.meeting import Identities
 from ..handshake.secured import PathLost, SecureStream
 from ..host.datagrams import Place
-from ..host.seam import Host
 from ..identity import PeerId
 from ..lane.events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from ..lane.frame import Bytes, Priority
 from ..lane.lane import Lane
 from ..lane.outbox import OutCall
-from ..lane.shaper import Shaper
-from ..limits import Limits
-from .budget import Budget
 from .callers import Callers
 from .calls import Reply
 from .grace import Grace
 from .path import LinkPath
 from .paths import LinkPaths
-from .serving import CallServer, Handlers, stable
-from .status import Identities, LinkStatus
+from .serving import CallServer, stable
+from .shared import Shared
+from .status import LinkStatus
 from .stream import Stream
 from .streams import Streams
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
-Rescue = Callable[["Link"], Awaitable[str | None]]
-"""Tries to get a new path for a link that has lost all (by `Link.attach`, perhaps called elsewhere)
-until it is cancelled. Returns a code if the link must end at once."""
-Told = Callable[["Link"], None]
+class LinkOwner(Protocol):
+    """The owner of a node's links, as one of them needs it (`Links`)."""
+
+    async def rescue(self, link: "Link") -> str | None:
+        """Try to get a new path for a link that has lost all (by `Link.attach`, perhaps called
+        elsewhere) until cancelled. Return a code if the link must end at once."""
+        ...
+
+    def is_held(self, peer: PeerId) -> bool:
+        """Return whether a component needs the link to this peer although nothing is open."""
+        ...
+
+    def is_watched(self, peer: PeerId) -> bool:
+        """Return whether a component waits for the peer, so that its link must not `rest`."""
+        ...
+
+    def expire_by(self, at: float) -> None:
+        """Call `Link.expire` at this time, on the host's clock, or earlier."""
+        ...
+
+    def tick_soon(self, link: "Link") -> None:
+        """Call `Link.tick` earlier than planned, because `Link.due` is earlier now."""
+        ...
+
+    def fell_quiet(self, link: "Link") -> None:
+        """Hear that the peer has been silent for so long that nothing new should be sent to it."""
+        ...
+
+    def came_back(self, link: "Link") -> None:
+        """Hear that the peer of a quiet link has been heard again."""
+        ...
+
+    def doubted(self, link: "Link", doubtful: bool) -> None:
+        """Hear that the search for a path has begun (true) or ended (false)."""
+        ...
+
+    def found_path(self, link: "Link", path_kind: PathKind, medium: str) -> None:
+        """Hear of a new path."""
+        ...
+
+    def kept(self, link: "Link") -> None:
+        """Hear, once for each link, that a component wants to keep it."""
+        ...
 
 
 class Link:
@@ -54,81 +90,42 @@ class Link:
 
     def __init__(
         self,
-        host: Host,
+        shared: Shared,
         lane: Lane,
         identities: Identities,
+        owner: LinkOwner,
         *,
-        limits: Limits,
-        handlers: Handlers,
-        budget: Budget,
-        rescue: Rescue,
-        quiet: Told,
-        back: Told,
-        doubt: Callable[["Link", bool], None],
-        path: Callable[["Link", PathKind, str], None],
-        held: Callable[[PeerId], bool],
-        watched: Callable[[PeerId], bool] = lambda peer: False,
-        alarm: Callable[[float], None],
-        due: Told,
-        shaper: Shaper | None = None,
         brief: bool = False,
-        kept: Told = lambda link: None,
-        guard: Guard | None = None,
     ) -> None:
-        """`quiet` is called when the peer has been silent for so long that nothing new should be
-        sent to it, and `back` when it is heard again. `doubt` is called when the search for a path
-        begins and when it ends, and `path` for every new path. `held` returns whether a
-        component needs the link to this peer although nothing is open, `watched` whether one waits
-        for the peer, so that its link must not `rest`. `alarm` is told when `expire` should be
-        called. `due` is called when `tick` should run earlier than before. `shaper` holds the
-        node's caps. `kept` is called once when a component wants to keep the link."""
         self.identities = identities
         self.brief = brief
         """Whether this side dialled it for a few questions only, and may end it after them."""
         self.peer = identities.peer
         self.code: str | None = None  # why the link ended
-        self._host = host
-        self._guard = guard or Guard()
+        self._host = shared.host
+        self._guard = shared.guard
         self._lane = lane
-        self._limits = limits
-        self._budget = budget
-        self._tell_doubt = doubt
-        self._tell_path = path
-        self._tell_kept = kept
+        self._limits = shared.limits
+        self._budget = shared.budget
+        self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether `doubt` was told of a doubt that still lasts
-        self._held = held
-        self._since = host.now()
+        self._doubted = False  # whether the owner knows of a doubt that still lasts
+        self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()  # wakes `_tend`
-        self._server = CallServer(identities.peer, lane, handlers, limits, self._answers_wait)
-        self._streams = Streams(
-            self.peer, lane, handlers, flush=lambda: self._paths.flush(), ended=self._ended
-        )
-        self._paths = LinkPaths(
-            host,
-            lane,
-            identities,
-            due=lambda: due(self),
-            lost=self._look_again,
-            sent=self._streams.sent,
-            attended=lambda: self.busy or watched(self.peer),
-            shaper=shaper,
-        )
+        handlers = shared.handlers
+        self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
+        self._streams = Streams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
+        self._paths = LinkPaths(shared, lane, self)
         self._callers = Callers(
-            lane, limits.backlog_bytes, alarm=alarm, gave_up=self._wake_writer, ended=self._ended
+            lane,
+            self._limits.backlog_bytes,
+            alarm=owner.expire_by,
+            gave_up=self._wake_writer,
+            ended=self._ended,
         )
-        self._grace = Grace(
-            host,
-            limits,
-            self._paths,
-            rescue=lambda: rescue(self),
-            at_stake=lambda: self._at_stake,
-            quiet=lambda: quiet(self),
-            back=lambda: back(self),
-            end=self.close,
-        )
+        self._grace = Grace(shared, self._paths, self)
 
     # Used by other components.
 
@@ -187,12 +184,12 @@ class Link:
 
     @property
     def udp_place(self) -> Place | None:
-        """Where the peer's UDP port should be (`Legs.udp_place`)."""
+        """Where the peer's UDP port should be (`LinkPaths.udp_place`)."""
         return self._paths.udp_place
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
-        """Where the peer was last seen without a relay (`Legs.places`)."""
+        """Where the peer was last seen without a relay (`LinkPaths.places`)."""
         return self._paths.places
 
     @property
@@ -217,7 +214,7 @@ class Link:
     async def call(
         self,
         method: str,
-        header: Mapping[str, Any] = _EMPTY,
+        header: Mapping[str, object] = _EMPTY,
         payload: Bytes = b"",
         *,
         priority: Priority = Priority.CONTROL,
@@ -244,7 +241,7 @@ class Link:
     def post(
         self,
         method: str,
-        header: Mapping[str, Any] = _EMPTY,
+        header: Mapping[str, object] = _EMPTY,
         payload: Bytes = b"",
         *,
         priority: Priority,
@@ -270,7 +267,11 @@ class Link:
             self._account()
 
     async def open_stream(
-        self, method: str, header: Mapping[str, Any] = _EMPTY, *, priority: Priority = Priority.BULK
+        self,
+        method: str,
+        header: Mapping[str, object] = _EMPTY,
+        *,
+        priority: Priority = Priority.BULK,
     ) -> "Stream":
         """Open a stream to the peer's handler. Raises CallRefused (`busy`, `too-large`),
         LinkClosed. A peer without that handler resets the stream (`unknown-method`)."""
@@ -284,12 +285,12 @@ class Link:
         self.brief = False
         if not self._kept:
             self._kept = True
-            self._tell_kept(self)
+            self._owner.kept(self)
 
     @property
     def needed(self) -> bool:
         """Whether a component uses it, or has used it, for more than the upkeep of the network."""
-        return self._needed or self._held(self.peer)
+        return self._needed or self._owner.is_held(self.peer)
 
     def need(self) -> None:
         """Mark it as used for more than the upkeep of the network."""
@@ -304,7 +305,7 @@ class Link:
     @property
     def busy(self) -> bool:
         """Whether calls or streams of either side are open."""
-        return bool(self._callers.waiting) or self._at_stake
+        return bool(self._callers.waiting) or self.at_stake
 
     def close(self, code: str = "closed", message: str = "") -> None:
         """End the link now. The peer is told the code if a connection still works."""
@@ -344,9 +345,9 @@ class Link:
         path = self._paths.attach(secured, path_kind)
         if not secured.tls.server:  # as a listener wait for bytes: the peer may still drop its dial
             self._grace.found()
-        self._tell_path(self, path_kind, secured.medium)
+        self._owner.found_path(self, path_kind, secured.medium)
         self._nursery.start_soon(self._serve, path, early)
-        self._look_again()
+        self.look_again()
 
     def look(self) -> None:
         """Ping over every path, because the network may have changed."""
@@ -365,7 +366,7 @@ class Link:
         all links: a timer for each would wake it a few times a second."""
         self._paths.tick(now)
         if not self._grace.under_way and self._paths.is_suspect(now):
-            self._look_again()
+            self.look_again()
 
     async def _tend(self) -> None:
         """Run the grace period each time that the last path is lost or in doubt."""
@@ -377,7 +378,7 @@ class Link:
                     nursery.cancel_scope.cancel()
                 if self.alive and self._doubted:
                     self._doubted = False
-                    self._tell_doubt(self, False)
+                    self._owner.doubted(self, False)
             else:
                 self._paths.flush()
                 await self._changed.park()
@@ -395,14 +396,43 @@ class Link:
         elif self._paths.lapsed:
             await trio.sleep(defaults.LAPSED_S)
         self._doubted = True
-        self._tell_doubt(self, True)
+        self._owner.doubted(self, True)
 
-    def _look_again(self) -> None:
+    # Used by its paths and its grace period.
+
+    def look_again(self) -> None:
+        """Check whether the link needs a new path."""
         self._changed.unpark_all()
 
     @property
-    def _at_stake(self) -> bool:
-        return self._server.busy or self._lane.at_stake or self._held(self.peer)
+    def at_stake(self) -> bool:
+        """Whether a caller here or at the peer would miss the link."""
+        return self._server.busy or self._lane.at_stake or self._owner.is_held(self.peer)
+
+    @property
+    def attended(self) -> bool:
+        """Whether a component waits for the peer, so that its silence must be noticed at once."""
+        return self.busy or self._owner.is_watched(self.peer)
+
+    def tick_soon(self) -> None:
+        """Have `tick` called earlier than planned."""
+        self._owner.tick_soon(self)
+
+    def wrote(self) -> None:
+        """Wake the senders of streams, because bytes have left."""
+        self._streams.sent()
+
+    async def rescue(self) -> str | None:
+        """Search for a new path until cancelled, or return the code to end the link with."""
+        return await self._owner.rescue(self)
+
+    def fell_quiet(self) -> None:
+        """Report that the peer has been silent for `Limits.quiet_s`."""
+        self._owner.fell_quiet(self)
+
+    def came_back(self) -> None:
+        """Report that the quiet peer has been heard again."""
+        self._owner.came_back(self)
 
     async def _serve(self, path: LinkPath, early: bytes) -> None:
         """Read and write one connection until it is lost or replaced."""
@@ -431,7 +461,7 @@ class Link:
         self._budget.drop(self)
         self._callers.end()
         self._streams.end()
-        self._look_again()
+        self.look_again()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -500,6 +530,9 @@ class Link:
         if path is not None:
             path.writer.wake()
 
+    def _flush(self) -> None:
+        self._paths.flush()
+
     def _answers_wait(self) -> None:
         self._paths.flush()
         self._account()
@@ -509,7 +542,7 @@ class Link:
     def _ask(
         self,
         method: str,
-        header: Mapping[str, Any],
+        header: Mapping[str, object],
         payload: Bytes,
         priority: Priority,
         now: float | None,

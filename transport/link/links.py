@@ -2,8 +2,8 @@
 state."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
@@ -13,19 +13,30 @@ import trio
 from .. import defaults
 from ..bytestream import PathKind
 from ..errors import MISHAP
-from ..guard import Guard
 from ..handshake.meeting import Connected
-from ..host.seam import Host
 from ..identity import PeerId
-from ..lane.shaper import Shaper
-from ..limits import Limits
 from ..networks import networks
 from .alarm import Alarm
-from .budget import Budget
-from .link import Link, Rescue
-from .serving import Handlers
+from .link import Link
+from .shared import Shared
 
 Told = Callable[[Link], None]
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Callbacks of a node's components about its links. `Endpoint.on_link` and its neighbours say
+    what each is called for."""
+
+    up: list[Told] = field(default_factory=list)
+    lost: list[Callable[[Link, str], None]] = field(default_factory=list)
+    path: list[Callable[[Link, PathKind, str], None]] = field(default_factory=list)
+    quiet: list[Told] = field(default_factory=list)
+    back: list[Told] = field(default_factory=list)
+    doubt: list[Callable[[Link, bool], None]] = field(default_factory=list)
+    kept: list[Told] = field(default_factory=list)
+    holders: list[Callable[[PeerId], bool]] = field(default_factory=list)
+    watchers: list[Callable[[PeerId], bool]] = field(default_factory=list)
 
 
 class Links:
@@ -33,34 +44,23 @@ class Links:
 
     def __init__(
         self,
-        host: Host,
         peer: PeerId,
         incarnation: bytes,
-        limits: Limits,
-        rescue: Rescue,
-        guard: Guard,
-        shaper: Shaper | None = None,
+        shared: Shared,
+        rescue: Callable[[Link], Awaitable[str | None]],
     ) -> None:
-        self.handlers = Handlers()
-        self.up: list[Told] = []
-        self.lost: list[Callable[[Link, str], None]] = []
-        self.path: list[Callable[[Link, PathKind, str], None]] = []
-        self.quiet: list[Told] = []
-        self.back: list[Told] = []
-        self.doubt: list[Callable[[Link, bool], None]] = []
-        self.kept: list[Told] = []
+        """`rescue` is that of `LinkOwner` for all links."""
+        self.handlers = shared.handlers
+        self.listeners = Listeners()
         self.briefly: Counter[PeerId] = Counter()  # peers being dialled for a few questions only
-        self.holders: list[Callable[[PeerId], bool]] = []
-        self.watchers: list[Callable[[PeerId], bool]] = []
         self.news = trio.lowlevel.ParkingLot()  # woken when a link comes up or a dial ends
-        self._host = host
+        self._shared = shared
+        self._host = host = shared.host
         self._peer = peer
         self._incarnation = incarnation
-        self._limits = limits
+        self._limits = shared.limits
         self._rescue = rescue
-        self._guard = guard
-        self._shaper = shaper
-        self._budget = Budget(limits.total_bytes)
+        self._guard = shared.guard
         self._alarm = Alarm(host, self._expire)
         self._ticks = Alarm(host, self._tick)
         # A heap. The third item of each entry is `Link.due`.
@@ -69,14 +69,6 @@ class Links:
         self._began = 0.0
         self._links: dict[PeerId, Link] = {}
         self._proving: dict[PeerId, trio.Event] = {}  # dials that TLS has authenticated
-        # Callbacks that all links share. They are created once, because a closure takes 250 bytes.
-        self._tell_quiet = partial(self._tell, self.quiet)
-        self._tell_back = partial(self._tell, self.back)
-        self._tell_doubt = partial(self._tell, self.doubt)
-        self._tell_path = partial(self._tell, self.path)
-        self._tell_kept = partial(self._tell, self.kept)
-        self._is_held = partial(_is_any, self.holders)
-        self._is_watched = partial(_is_any, self.watchers)
 
     def link(self, peer: PeerId) -> Link | None:
         """Return the live link to a peer, or None."""
@@ -114,9 +106,6 @@ class Links:
                     link.tick(now)
                     self._give_turn(link)
         return turns[0][0] if turns else inf
-
-    def _tick_soon(self, link: Link) -> None:
-        self._ticks.set(self._give_turn(link))
 
     def _give_turn(self, link: Link) -> float:
         """Schedule a link at the first step after it is due, so that links share wake-ups."""
@@ -171,8 +160,8 @@ class Links:
         """End the newest link of the fullest network, if the newcomer's networks are less full.
 
         So one owner with many peer ids or addresses does not keep others out. Fullness is the
-        number of links divided by the network's multiple (`place.networks`). Links that this node
-        dialled stay, and so do relayed ones, because relays limit those.
+        number of links divided by the network's multiple (`networks.networks`). Links that this
+        node dialled stay, and so do relayed ones, because relays limit those.
         """
         links = self.all()
         if len(links) < self._limits.links:  # a link that has ended is still being removed
@@ -237,27 +226,45 @@ class Links:
             same = old.identities.peer_incarnation == connected.hello.incarnation
             old.close("replaced" if same else "peer-restarted")
         link = self._links[connected.peer] = Link(
-            self._host,
+            self._shared,
             connected.lane(self._limits, self._host.now()),
             connected.identities(self._incarnation, port),
-            limits=self._limits,
-            handlers=self.handlers,
-            budget=self._budget,
-            rescue=self._rescue,
-            quiet=self._tell_quiet,
-            back=self._tell_back,
-            doubt=self._tell_doubt,
-            path=self._tell_path,
-            held=self._is_held,
-            watched=self._is_watched,
-            shaper=self._shaper,
-            alarm=self._alarm.set,
+            self,
             brief=connected.dialled and connected.peer in self.briefly,
-            kept=self._tell_kept,
-            due=self._tick_soon,
-            guard=self._guard,
         )
         return link
+
+    # Used by links (`LinkOwner`).
+
+    async def rescue(self, link: Link) -> str | None:
+        return await self._rescue(link)
+
+    def is_held(self, peer: PeerId) -> bool:
+        return any(holder(peer) for holder in self.listeners.holders)
+
+    def is_watched(self, peer: PeerId) -> bool:
+        return any(watcher(peer) for watcher in self.listeners.watchers)
+
+    def expire_by(self, at: float) -> None:
+        self._alarm.set(at)
+
+    def tick_soon(self, link: Link) -> None:
+        self._ticks.set(self._give_turn(link))
+
+    def fell_quiet(self, link: Link) -> None:
+        self._tell(self.listeners.quiet, link)
+
+    def came_back(self, link: Link) -> None:
+        self._tell(self.listeners.back, link)
+
+    def doubted(self, link: Link, doubtful: bool) -> None:
+        self._tell(self.listeners.doubt, link, doubtful)
+
+    def found_path(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        self._tell(self.listeners.path, link, path_kind, medium)
+
+    def kept(self, link: Link) -> None:
+        self._tell(self.listeners.kept, link)
 
     def _tell(self, callbacks: Sequence[Callable[..., None]], link: Link, *told: object) -> None:
         self._guard.tell(link.peer, callbacks, link, *told, end=lambda: link.close(MISHAP))
@@ -275,7 +282,7 @@ class Links:
         def up() -> None:
             task_status.started()
             self.news.unpark_all()
-            self._tell(self.up, link)
+            self._tell(self.listeners.up, link)
 
         def end() -> None:
             link.close(MISHAP)
@@ -287,11 +294,7 @@ class Links:
             if self._links.get(link.peer) is link:
                 del self._links[link.peer]
             self.news.unpark_all()
-            self._tell(self.lost, link, link.code or "closed")
-
-
-def _is_any(needs: Sequence[Callable[[PeerId], bool]], peer: PeerId) -> bool:
-    return any(needed(peer) for needed in needs)
+            self._tell(self.listeners.lost, link, link.code or "closed")
 
 
 class _Proving:

@@ -1,21 +1,37 @@
 """All paths of one link: chooses the one to send by, and drops dead and redundant ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
+from typing import Protocol
 
 from .. import defaults
 from ..bytestream import PathKind
+from ..handshake.meeting import Identities
 from ..handshake.secured import PathLost, SecureStream
 from ..host.datagrams import Place
-from ..host.seam import Host
 from ..lane.lane import Lane
 from ..lane.meter import Meter
 from ..lane.queueing import Yielding
-from ..lane.shaper import Shaper
 from .path import LinkPath, best, is_long, redundant, worst
-from .status import Identities, PathStatus
+from .shared import Shared
+from .status import PathStatus
 from .writer import Writer
+
+
+class CarriedLink(Protocol):
+    """A link, as its paths need it. Its silence is noticed at once while it is `attended`."""
+
+    identities: Identities
+
+    @property
+    def attended(self) -> bool: ...
+
+    def tick_soon(self) -> None: ...
+
+    def look_again(self) -> None: ...
+
+    def wrote(self) -> None: ...
 
 
 class LinkPaths:
@@ -28,38 +44,26 @@ class LinkPaths:
 
     def __init__(
         self,
-        host: Host,
+        shared: Shared,
         lane: Lane,
-        identities: Identities,
-        *,
-        due: Callable[[], None],
-        lost: Callable[[], None],
-        sent: Callable[[], None],
-        attended: Callable[[], bool],
-        shaper: Shaper | None = None,
+        link: CarriedLink,
     ) -> None:
-        """`due` is called when a tick is wanted earlier than before, `lost` when the path in use
-        has ended, `sent` when bytes have left. While `attended` returns true, the link does not
-        rest. `shaper` holds the node's caps."""
         self.used: LinkPath | None = None
         self.address: Place = ("", 0)
         self.due = inf
-        self.heard = host.now()
+        self.heard = shared.host.now()
         self.silent = False  # the last path was dropped because it was silent
         self.broken = False  # the last path was closed by the other end
         self.lapsed = False  # the last path was a circuit whose relay's loan ran out
         self.places: dict[str, tuple[int, int]] = {}
         """TCP and UDP port (0 if unknown) of the peer at each IP address where it was last seen
         without a relay, the latest last."""
-        self._host = host
+        self._host = shared.host
         self._lane = lane
-        self._identities = identities
-        self._tell_due = due
-        self._tell_lost = lost
-        self._tell_sent = sent
-        self._attended = attended
+        self._link = link
+        self._identities = link.identities
         self._rest_s = 0.0
-        self._shaper = shaper
+        self._shaper = shared.shaper
         self._paths: list[LinkPath] = []
         self._new = True  # no path has come yet
         self._hurry = False  # the path in use is silent with frames in flight
@@ -189,7 +193,7 @@ class LinkPaths:
         if path is self.used:
             self.used = None
             self._choose(self._host.now())
-            self._tell_lost()
+            self._link.look_again()
 
     def end(self) -> None:
         """Send the lane's last frame, and drop all paths."""
@@ -244,7 +248,7 @@ class LinkPaths:
 
     def _idle_s(self) -> float:
         """Return the seconds of silence until the path in use is pinged."""
-        if not self._rest_s or self._attended():
+        if not self._rest_s or self._link.attended:
             return self._lane.idle_s
         return max(self._lane.idle_s, self._rest_s)
 
@@ -297,7 +301,7 @@ class LinkPaths:
     def _tick_at(self, at: float) -> None:
         if at < self.due:
             self.due = at
-            self._tell_due()
+            self._link.tick_soon()
 
     def _wrote(self) -> None:
         """Schedule the next tick early enough for the frames that are in flight now."""
@@ -306,7 +310,7 @@ class LinkPaths:
             if at < path.due:
                 path.due = at
                 self._tick_at(at)
-        self._tell_sent()
+        self._link.wrote()
 
     def _ask_others(self, used: LinkPath, now: float) -> None:
         """Ping over the other paths, because the path in use is silent and its failure may affect

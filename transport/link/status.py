@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from ..bytestream import PathKind
 from ..handshake.hello import Admitted
 from ..host.datagrams import Place
-from ..identity import PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +39,17 @@ class LinkStatus:
     admitted: Admitted
     posts_refused: int
 
+    @property
+    def seen(self) -> dict[str, tuple[int, int]]:
+        """The IP addresses at which this node sees the other end of a link.
 
-@dataclass(frozen=True, slots=True)
-class Identities:
-    """The identities at both ends of a link: the peer, both incarnations, and how it was made."""
-
-    peer: PeerId
-    incarnation: bytes
-    peer_incarnation: bytes
-    dialled: bool
-    admitted: Admitted
-    port: int = 0  # the port on which the peer listens, or at which it was dialled
-    udp_port: int = 0  # the peer's UDP port; 0 if it has none
+        The latest comes last; each has its TCP and UDP port. Relayed paths have none.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for path in self.paths:
+            ip, port = path.address
+            if path.path_kind is PathKind.RELAYED or not ip:
+                continue
+            tcp, udp = found.get(ip, (0, 0))
+            found[ip] = (port, udp) if path.medium == "tcp" else (tcp, port)
+        return found

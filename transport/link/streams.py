@@ -1,7 +1,6 @@
 """All streams of one link: those that this side opens, and those that its handlers serve."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import trio
 
@@ -34,7 +33,7 @@ class Streams:
         self._flush = flush
         self._ended = ended
 
-    def open(self, method: str, header: Mapping[str, Any], priority: Priority) -> Stream:
+    def open(self, method: str, header: Mapping[str, object], priority: Priority) -> Stream:
         """Open a stream to the peer. Raises CallRefused (`busy`, `too-large`)."""
         try:
             core = self._lane.open(method, header, priority)

@@ -13,7 +13,6 @@ import trio
 
 from .. import defaults
 from ..dial.endpoint import Endpoint
-from ..dial.families import versions
 from ..errors import CallRefused, LinkClosed
 from ..host.seam import Host
 from ..identity import PeerId
@@ -21,6 +20,7 @@ from ..link.calls import Call, Refusal, Reply
 from ..link.link import Link
 from ..networks import region
 from ..rates import Rate, Rates
+from ..relay.families import versions
 from ..relay.vouch import is_relayed, read_vouched, seen_at
 from .knowledge import Knowledge
 

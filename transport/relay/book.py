@@ -41,6 +41,41 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """A peer that asks for a reservation or a circuit.
+
+    `ip` is the address at which the relay itself sees it. `since` is when it became a member, which
+    decides the precedence among members; None for a stranger. `relayed` means that its link to this
+    node goes through another relay.
+    """
+
+    peer: str
+    ip: str
+    since: float | None = None
+    relayed: bool = False
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a member."""
+        return self.since is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of a circuit. Times are on the caller's clock."""
+
+    opened: float
+    since: float
+    """When its source became a member, if it is one."""
+    deadline: float
+    """When it must end."""
+    most: int | None
+    """Bytes that it may carry; None if only the rate limits it."""
+    stranger: str | None
+    """The source's IP address, if either end is a stranger."""
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Counts of a relay's work.
 
@@ -68,26 +103,18 @@ class Circuit:
         book: "RelayBook",
         source: str,
         target: Reservation,
-        *,
-        opened: float,
-        since: float,
-        deadline: float,
-        most: int | None,
+        terms: Terms,
         share: Share,
-        stranger: str | None,
     ) -> None:
         self.source = source
         self.target = target.peer
-        self.opened = opened
-        self.since = since
-        """When its source became a member, if it is one."""
-        self.deadline = deadline
-        """When it must end, on the caller's clock."""
-        self.most = most
-        """Bytes that it may carry; None if only the rate limits it."""
+        self.opened = terms.opened
+        self.since = terms.since
+        self.deadline = terms.deadline
+        self.most = terms.most
+        self.stranger = terms.stranger
         self.carried = 0
         self.reservation = target
-        self.stranger = stranger  # the source's IP address, if either end is a stranger
         self._book = book
         self._share = share
         self._open = True
@@ -165,9 +192,8 @@ class Circuit:
 class RelayBook:
     """Reservations at this relay, and open circuits.
 
-    `ip` is the address at which the relay itself sees the peer. `relayed` means that the peer's
-    link to this node goes through another relay. Peers are named by any constant text, such as
-    their peer id. `shaper` has the caps of the node, of which relaying is one class.
+    Peers are named by any constant text, such as their peer id. `shaper` has the caps of the node,
+    of which relaying is one class.
     """
 
     def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
@@ -195,37 +221,26 @@ class RelayBook:
         """Whether this node relays now."""
         return self.limits.rate > 0 and (self.limits.volunteer or self.reachable)
 
-    def reserve(
-        self,
-        peer: str,
-        ip: str,
-        now: float,
-        *,
-        member: bool,
-        since: float = 0.0,
-        relayed: bool = False,
-    ) -> Reservation | str:
-        """Grant or renew a reservation; return it, or a code that refuses it.
-
-        `since` is when a member became one, which decides the precedence among members.
-        """
-        if (code := self._unwilling(relayed)) is not None:
+    def reserve(self, asker: Asker, now: float) -> Reservation | str:
+        """Grant or renew a reservation; return it, or a code that refuses it."""
+        if (code := self._unwilling(asker.relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
+        peer, ip = asker.peer, asker.ip
         held = self._reservations.get(peer)
         if held is None or held.ip != ip:
-            code = self._find_place(peer, ip, held, member=member, since=since)
+            code = self._find_place(asker, held)
             if code is not None:
                 return self._refuse(code)
         if held is None:
-            held = self._reservations[peer] = Reservation(peer, ip, now, member)
+            held = self._reservations[peer] = Reservation(peer, ip, now, asker.member)
             self._sources.add(ip)
         elif held.ip != ip:
             self._sources.remove(held.ip)
             held.ip = ip
             self._sources.add(ip)
         held.expires = now + self.limits.reservation_s
-        held.member, held.since = member, since
+        held.member, held.since = asker.member, asker.since or 0.0
         return held
 
     def holds(self, peer: str, now: float) -> bool:
@@ -240,49 +255,36 @@ class RelayBook:
             self._sources.remove(held.ip)
 
     def open_circuit(
-        self,
-        source: str,
-        target: str,
-        ip: str,
-        now: float,
-        *,
-        member: bool,
-        since: float = 0.0,
-        relayed: bool = False,
-        visited: bool = False,
+        self, asker: Asker, target: str, now: float, *, visited: bool = False
     ) -> Circuit | str:
-        """Open a circuit from `source`, seen at `ip`, to a peer with a reservation; else a code.
+        """Open a circuit from `asker` to a peer with a reservation; else return a code.
 
         `visited` means that the target is a linked member that will be asked whether it accepts the
         circuit: between members no reservation is needed.
         """
-        if (code := self._unwilling(relayed)) is not None:
+        if (code := self._unwilling(asker.relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
+        source, since = asker.peer, asker.since or 0.0
         held = self._reservations.get(target)
-        if held is None and visited and member:
+        if held is None and visited and asker.member:
             held = Reservation(target, "", now, member=True)
         if source == target:
             return self._refuse("self")
         if held is None:
             return self._refuse("no-reservation")
-        trusted = member and held.member
-        stranger = None if trusted else ip
+        trusted = asker.member and held.member
+        stranger = None if trusted else asker.ip
         if self.crosses(source, target, now):
             return self._refuse("crossing")
         if not self._make_room(source, target, stranger, since, now):
             return self._refuse("too-many-circuits")
-        circuit = Circuit(
-            self,
-            source,
-            held,
-            opened=now,
-            since=since,
-            deadline=now + (self.limits.member_s if trusted else self.limits.stranger_s),
-            most=None if trusted else self.limits.stranger_bytes,
-            share=self._pacer.join(MEMBER_WEIGHT if trusted else 1),
-            stranger=stranger,
-        )
+        limits = self.limits
+        deadline = now + (limits.member_s if trusted else limits.stranger_s)
+        most = None if trusted else limits.stranger_bytes
+        share = self._pacer.join(MEMBER_WEIGHT if trusted else 1)
+        terms = Terms(now, since, deadline, most, stranger)
+        circuit = Circuit(self, source, held, terms, share)
         self._enter(circuit)
         return circuit
 
@@ -405,34 +407,33 @@ class RelayBook:
         for peer in over:
             self.release(peer)
 
-    def _find_place(
-        self, asker: str, ip: str, held: Reservation | None, *, member: bool, since: float
-    ) -> str | None:
+    def _find_place(self, asker: Asker, held: Reservation | None) -> str | None:
         """Ensure that one more reservation fits, ending an idle one if necessary; else a code."""
-        limits = self.limits
-        crowded = not self._sources.fits(ip, without=held.ip if held is not None else "")
-        if crowded and not (member and self._push_out(asker, ip, since)):
+        crowded = not self._sources.fits(asker.ip, without=held.ip if held is not None else "")
+        if crowded and not self._push_out(asker, asker.ip):
             return "subnet-full"
-        full = held is None and len(self._reservations) >= limits.reservations
-        if full and not (member and self._push_out(asker, None, since)):
+        full = held is None and len(self._reservations) >= self.limits.reservations
+        if full and not self._push_out(asker, None):
             return "full"
         return None
 
-    def _push_out(self, asker: str, ip: str | None, since: float) -> bool:
-        """End a reservation without a circuit, and return whether there was one.
+    def _push_out(self, asker: Asker, ip: str | None) -> bool:
+        """End a reservation without a circuit for a member, and return whether there was one.
 
-        A stranger's ends first, then that of the latest member after `since`. With `ip`, only a
+        A stranger's ends first, then that of the latest member after the asker. With `ip`, only a
         reservation whose end makes that address fit.
         """
+        if asker.since is None:
+            return False
         idle = [
             held
             for held in self._reservations.values()
             if not held.circuits
-            and held.peer != asker
+            and held.peer != asker.peer
             and (ip is None or self._sources.fits(ip, without=held.ip))
         ]
         last = max(idle, key=lambda held: (not held.member, held.since * held.member), default=None)
-        if last is None or (last.member and last.since <= since):
+        if last is None or (last.member and last.since <= asker.since):
             return False
         self.release(last.peer)
         return True

@@ -22,7 +22,7 @@ from ..link.link import Link
 from ..link.serving import IncomingStream
 from ..link.stream import Stream
 from ..rates import Rate, Rates
-from .book import EXPIRED, Circuit, RelayBook
+from .book import EXPIRED, Asker, Circuit, RelayBook
 from .circuit import encode_preface
 from .defaults import (
     FETCH_S,
@@ -128,15 +128,9 @@ class RelayService:
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
-        seen, since = seen_at(link), self.member(call.peer)
-        got = self.book.reserve(
-            call.peer,
-            seen.ip,
-            self._host.now(),
-            member=since is not None,
-            since=since or 0.0,
-            relayed=is_relayed(link),
-        )
+        seen = seen_at(link)
+        asker = Asker(call.peer, seen.ip, self.member(call.peer), is_relayed(link))
+        got = self.book.reserve(asker, self._host.now())
         if isinstance(got, str):
             return Refusal(got, "the reservation was refused")
         limits = self.book.limits
@@ -234,17 +228,9 @@ class RelayService:
         """Open the circuit in the book; return it with both links, or the code that refuses it."""
         if here is None:
             return "no-link"
-        since = self.member(source)
-        circuit = self.book.open_circuit(
-            source,
-            target,
-            seen_at(here).ip,
-            self._host.now(),
-            member=since is not None,
-            since=since or 0.0,
-            relayed=is_relayed(here),
-            visited=there is not None and self.member(target) is not None,
-        )
+        asker = Asker(source, seen_at(here).ip, self.member(source), is_relayed(here))
+        visited = there is not None and self.member(target) is not None
+        circuit = self.book.open_circuit(asker, target, self._host.now(), visited=visited)
         if isinstance(circuit, str):
             return circuit
         if there is None or not there.connected or is_relayed(there):

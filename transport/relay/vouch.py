@@ -7,7 +7,6 @@ address of another host, but none in a network that only this node can reach.
 
 from typing import NamedTuple
 
-from ..bytestream import PathKind
 from ..link.link import Link
 from ..networks import nearness_at, nearness_of, plain_ip
 
@@ -24,27 +23,12 @@ class Vouched(NamedTuple):
     other: str = ""
 
 
-def places_of(link: Link) -> dict[str, tuple[int, int]]:
-    """Return the IP addresses at which this node sees the other end of a link.
-
-    The latest comes last; each has its TCP and UDP port. Relayed paths have none.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    for path in link.status.paths:
-        ip, port = path.address
-        if path.path_kind is PathKind.RELAYED or not ip:
-            continue
-        tcp, udp = found.get(ip, (0, 0))
-        found[ip] = (port, udp) if path.medium == "tcp" else (tcp, port)
-    return found
-
-
 def seen_at(link: Link) -> Vouched:
     """Return where this node itself sees the other end of a link; no address if it is relayed.
 
     The result includes the last address of the other IP version if that path has ended.
     """
-    now = places_of(link)
+    now = link.status.seen
     places = {ip: ports for ip, ports in link.places.items() if ip not in now} | now if now else {}
     four = [ip for ip in places if ":" not in ip]
     six = [ip for ip in places if ":" in ip]
@@ -56,7 +40,7 @@ def seen_at(link: Link) -> Vouched:
 
 def is_relayed(link: Link) -> bool:
     """Whether a link's peer is seen at no address, because it comes through a relay itself."""
-    return not places_of(link)
+    return not link.status.seen
 
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:

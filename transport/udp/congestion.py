@@ -15,6 +15,8 @@ things differ:
   at the same time. Alone, each would take the others' queue for a part of the path.
 
 If more than `LOSS_SHARE` of a round trip's packets are lost, the rate is reduced (BBRv2).
+
+`Pacer` spaces packets at the rate of this control, in bursts worth a wake-up each.
 """
 
 from collections import deque
@@ -314,3 +316,44 @@ class DelayControl(QuicCongestionControl):
         if self.phase is Phase.UP:
             return defaults.UP_GAIN * self._held(self._up_rtt)
         return held + min(self.rate * defaults.SLACK_S, defaults.SLACK_BYTES)
+
+
+class Pacer:
+    """Token bucket of bytes, which replaces aioquic's own pacer."""
+
+    def __init__(self, control: DelayControl, datagram_bytes: int) -> None:
+        self.datagram_bytes = datagram_bytes
+        self._control = control
+        self._bucket = 0.0  # bytes that may leave at once
+        self._filled = 0.0  # when it was last filled
+        self._before = 0.0  # its level before the packets being built
+
+    def begin(self, now: float) -> None:
+        """Refill the bucket before packets are built."""
+        rate = self._control.pacing_rate
+        most = max(
+            min(rate * defaults.BURST_S, defaults.BURST_BYTES),
+            defaults.BURST_PACKETS * self.datagram_bytes,
+        )
+        if now > self._filled:
+            self._bucket = min(self._bucket + (now - self._filled) * rate, most)
+            self._filled = now
+        self._before = self._bucket
+
+    def settle(self, sent: int) -> None:
+        """Charge the bytes that count. Packets with only acknowledgements do not count."""
+        self._bucket = self._before - sent
+
+    def next_send_time(self, now: float) -> float | None:
+        """Return when the next packet may leave; None for at once."""
+        rate = self._control.pacing_rate
+        if self._bucket > 0 or not rate:
+            return None
+        return now + max(defaults.WAKE_S, (1 - self._bucket) / rate)
+
+    def update_after_send(self, now: float) -> None:
+        """Charge a packet whose size is not known yet; `settle` corrects it."""
+        self._bucket -= self.datagram_bytes
+
+    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
+        """Do nothing: the rate is read when it is needed."""

@@ -34,10 +34,9 @@ from ..handshake.certificate import UNREADABLE as BAD_CERTIFICATE
 from ..host.datagrams import Datagrams, Place
 from . import defaults
 from .certificate import Certificate
-from .congestion import DelayControl
+from .congestion import DelayControl, Pacer
 from .defaults import UdpLimits
 from .mtu import PacketSize
-from .pacing import Pacer
 from .ranges import Ranges
 from .window import Extra, Window
 

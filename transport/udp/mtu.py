@@ -1,7 +1,5 @@
 """Search for the packet size of a path, with packets that carry no data (RFC 8899)."""
 
-from typing import Any
-
 from aioquic.quic.packet_builder import QuicDeliveryState
 
 from . import defaults
@@ -13,7 +11,7 @@ class PacketSize:
     def __init__(self) -> None:
         self.bytes = defaults.INITIAL_BYTES
         """Bytes of UDP payload that are known to pass."""
-        self._path: Any = None
+        self._path: object = None
         self._left: list[int] = []  # sizes to try, the next one last
         self._waiting = False
 

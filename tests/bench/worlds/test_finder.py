@@ -12,8 +12,8 @@ from shoal.dht.kademlia.mode import Mode
 from shoal.dht.records.record import NameBody
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Strategies
 
 ROOT = "ab" * 32
 

@@ -2,7 +2,7 @@
 
 from bench.worlds.town import Town, meet
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
+from shoal.transport.strategies.dialer import Strategies
 
 QUIET = Strategies(lan=False, mapping=False)
 

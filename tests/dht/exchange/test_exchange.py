@@ -732,7 +732,7 @@ async def test_unknown_roots_and_chunks_are_refused(
         ("blob.have", "unknown-root"),
         ("model.manifest", "unknown-model"),
     ):
-        header = {"root": "f" * 64, "digest": "f" * 64}
+        header: dict[str, object] = {"root": "f" * 64, "digest": "f" * 64}
         answer: Any = seed.node.handlers[method](Call(PeerId("x"), header, b""))
         assert (await answer).code == code
 

@@ -16,10 +16,10 @@ from shoal.dht.records.key import Key
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import draw, load
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.identity import Identity
 from shoal.transport.link.calls import Call, Reply
+from shoal.transport.strategies.dialer import Strategies
 
 COUNT, LOOKUPS, SEED = 50, 40, 12
 QUIET = Strategies(lan=False, mapping=False, udp=False)

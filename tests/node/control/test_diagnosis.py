@@ -6,7 +6,6 @@ import pytest
 
 from shoal.node.control.diagnosis import Diagnosis, finding_view
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import ALL_STRATEGIES, Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
@@ -21,6 +20,7 @@ from shoal.transport.nat.reach.findings import PortMap, Strategy
 from shoal.transport.nat.reach.reachability import Answer, Dialled
 from shoal.transport.relay.client import Held
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 from tests.transport.nat.reach.test_findings import HOME, PUBLIC
 
 pytestmark = pytest.mark.trio
@@ -40,7 +40,7 @@ def make(
 ) -> tuple[Dialer, Diagnosis]:
     """Return a dialer that does not run, whose state the test sets."""
     host = RealHost()
-    endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, Identity.from_seed(b"d" * 32), admission=OpenSwarm())
     dialer = Dialer(host, endpoint, strategies=strategies, relaying=relaying)
     found = [*LOOPBACKS, CABLE] if interfaces is None else interfaces
     return dialer, Diagnosis(dialer, listen, lambda: found, port_443=port_443)

@@ -6,13 +6,14 @@ import pytest
 
 from shoal.node.control.links import SYMMETRIC, link_view, look, relaying_view, why_relayed
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import ALL_STRATEGIES, Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.nat.punch.outcome import Outcome, Result, StrategyOutcome, failed
+from shoal.transport.relay.book import Asker
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 from tests.transport.fleet import make_node, running
 
 PEER = PeerId("12D3KooWPeer")
@@ -101,13 +102,13 @@ async def test_rates_cover_the_time_between_two_samples() -> None:
 @pytest.mark.trio
 async def test_relaying() -> None:
     host = RealHost()
-    endpoint = Endpoint(host, Identity.from_seed(b"r" * 32), admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, Identity.from_seed(b"r" * 32), admission=OpenSwarm())
     assert relaying_view(Dialer(host, endpoint)) == {
         "on": False, "allowed": True, "rate": 0, "places": 0, "circuits": 0, "strangers": 0,
         "bytes": 0, "refused": {},
     }  # fmt: skip
     limits = RelayLimits(volunteer=True, rate=5_000)
     dialer = Dialer(host, endpoint, relaying=limits)
-    dialer.relaying.book.reserve("peer", "5.5.5.5", 0.0, member=True)
+    dialer.relaying.book.reserve(Asker("peer", "5.5.5.5", 0.0), 0.0)
     view = relaying_view(dialer)
     assert (view["on"], view["rate"], view["places"]) == (True, 5_000, 1)

@@ -24,9 +24,9 @@ from shoal.node.settings.settings import (
     set_key,
     view,
 )
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import ShoalError
 from shoal.transport.host.real import RealHost
+from shoal.transport.strategies.dialer import Strategies
 
 HOST = RealHost()
 SPEC = Path(__file__).resolve().parents[3] / "docs" / "spec" / "settings.md"

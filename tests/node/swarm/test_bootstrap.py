@@ -24,13 +24,13 @@ from shoal.state.group.sealing import box_of
 from shoal.state.membership.membership import Membership
 from shoal.state.service import State
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Dialer
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
 from shoal.transport.handshake.hello import Invited
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.link.link import Link
+from shoal.transport.strategies.dialer import Dialer
 
 HOST = RealHost()
 

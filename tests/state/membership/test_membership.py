@@ -592,7 +592,7 @@ class RealNode:
     def __init__(self) -> None:
         self.host = RealHost()
         self.identity = Identity.generate(self.host)
-        self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(self.host, self.identity, admission=OpenSwarm())
         self.directory = Membership(self.host, self.endpoint, self.identity)
         self.scope = trio.CancelScope()
         self.address: Address | None = None

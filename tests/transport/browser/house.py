@@ -9,6 +9,7 @@ import trio
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import Gate
+from shoal.transport.bytestream import PathKind
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
 from shoal.transport.handshake.hello import Admission
@@ -63,4 +64,4 @@ async def open_node(
 async def greet(endpoint: Endpoint, session: BrowserSession) -> None:
     """The listener's side of a hello."""
     with suppress(DialFailed):
-        await endpoint.join_proven(session)
+        await endpoint.join_secured(session.secure(), PathKind.BROWSER, f"browser {session.peer}")

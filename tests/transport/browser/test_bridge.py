@@ -18,7 +18,7 @@ pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`
 from aiortc.rtcsctptransport import Chunk, ForwardTsnChunk, SackChunk
 
 from shoal.transport.browser import defaults
-from shoal.transport.browser.bridge import Bridge, Carrier, open_bridge
+from shoal.transport.browser.bridge import Bridge, Carrier, FarEnd, open_bridge
 from shoal.transport.browser.screen import Screen
 from tests.transport.pipes import read, write
 
@@ -60,17 +60,15 @@ async def ends(
 
         browser = Carrier(
             bridge,
+            FarEnd(bridge.fingerprint, 5000),
             server=False,
-            fingerprint=bridge.fingerprint,
-            sctp_port=5000,
             send=to_node,
             settled=lambda: settled.append("browser"),
         )
         node = Carrier(
             bridge,
+            FarEnd(fingerprint or bridge.fingerprint, 5000),
             server=True,
-            fingerprint=fingerprint or bridge.fingerprint,
-            sctp_port=5000,
             send=to_browser,
             settled=lambda: settled.append("node"),
             screen=screen,
@@ -233,9 +231,8 @@ async def test_a_handshake_takes_so_many_datagrams_and_no_more() -> None:
     async with open_bridge() as bridge:
         carrier = Carrier(
             bridge,
+            FarEnd(bytes(32), 5000),
             server=True,
-            fingerprint=bytes(32),
-            sctp_port=5000,
             send=lambda data: None,
             settled=lambda: None,
         )
@@ -296,9 +293,8 @@ async def another_pair(pair: Ends) -> tuple[Carrier, Carrier]:
     for server in (False, True):
         carrier = Carrier(
             pair.bridge,
+            FarEnd(pair.bridge.fingerprint, 5000),
             server=server,
-            fingerprint=pair.bridge.fingerprint,
-            sctp_port=5000,
             send=partial(hand_over, server),
             settled=lambda: None,
         )

@@ -12,7 +12,7 @@ from shoal.transport.browser.bridge import open_bridge
 from shoal.transport.browser.clear import BrowserSession, Clear
 from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import DialFailed
-from shoal.transport.handshake.hello import Admission, SwarmKey
+from shoal.transport.handshake.hello import Admission
 from shoal.transport.handshake.secured import SecureStream
 from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
@@ -22,6 +22,7 @@ from shoal.transport.link.serving import IncomingStream
 from tests.transport.browser.house import open_node
 from tests.transport.browser.visitor import BROWSER, Visitor
 from tests.transport.fleet import make_node, running, until
+from tests.transport.swarmkey import SwarmKey
 
 pytestmark = pytest.mark.trio
 

@@ -13,11 +13,12 @@ pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`
 
 from shoal.transport.defaults import GRACE_S
 from shoal.transport.errors import CallRefused
-from shoal.transport.handshake.hello import Admission, SwarmKey, invitation_ident
+from shoal.transport.handshake.hello import Admission, invitation_ident
 from shoal.transport.link.calls import Call, Reply
 from tests.transport.browser.chromium import Chromium, chromium, needs_chromium
 from tests.transport.browser.house import HouseNode, open_node
 from tests.transport.fleet import until
+from tests.transport.swarmkey import SwarmKey
 
 pytestmark = [pytest.mark.trio, pytest.mark.ci, needs_chromium]
 

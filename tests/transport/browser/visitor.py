@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import trio
 
-from shoal.transport.browser.bridge import Bridge, Carrier, open_bridge
+from shoal.transport.browser.bridge import Bridge, Carrier, FarEnd, open_bridge
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
-from shoal.transport.browser.gate import Gate
+from shoal.transport.browser.gate import Exposure, Gate
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, Meeting, listener_of, prove
 from shoal.transport.browser.visits import read_exactly
 from shoal.transport.host.datagrams import Datagrams, Place
@@ -111,9 +111,8 @@ class Visitor:
         datagrams = self.datagrams = await self.host.datagrams(LOOPBACK, 0)
         carrier = self.carrier = Carrier(
             self.bridge,
+            FarEnd(answer.fingerprint, 5000),
             server=False,
-            fingerprint=answer.fingerprint,
-            sctp_port=5000,
             send=lambda data: void(datagrams.send(data, answer.place)),
             settled=lambda: None,
         )
@@ -208,7 +207,8 @@ async def open_house(
     """A gate on loopback until the end of the block."""
     host = RealHost()
     came: list[BrowserSession] = []
-    gate = Gate(host, NODE, came.append, limits=limits, **options)  # type: ignore[arg-type]
+    exposure = Exposure(**options)  # type: ignore[arg-type]
+    gate = Gate(host, NODE, came.append, exposure=exposure, limits=limits)
     async with trio.open_nursery() as nursery:
         await nursery.start(gate.run, LOOPBACK, 0)
         async with open_bridge() as bridge, trio.open_nursery() as visitors:

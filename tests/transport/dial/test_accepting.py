@@ -8,8 +8,10 @@ import trio
 import trio.testing
 
 from shoal.transport import defaults
+from shoal.transport.dial.accepting import Acceptor
 from shoal.transport.host.real import RealHost
 from shoal.transport.lane import frame as wire
+from shoal.transport.libp2p.accepting import MULTISTREAM_BYTE
 from shoal.transport.limits import Limits
 from tests.transport.fleet import (
     LOOPBACK,
@@ -110,15 +112,14 @@ async def test_half_open_connections_are_bounded_and_links_continue() -> None:
 
 
 async def test_libp2p_programs_are_passed_to_the_responder() -> None:
-    node = make_node(1, libp2p=True)
+    node = make_node(1)
     served: list[bytes] = []
 
-    class Responder:
-        async def serve(self, stream: trio.SocketStream, first: bytes) -> None:
-            served.append(first)
-            stream.socket.close()
+    async def serve(stream: trio.SocketStream, first: bytes) -> None:
+        served.append(first)
+        stream.socket.close()
 
-    node.endpoint.libp2p = Responder()  # type: ignore[assignment]
+    node.endpoint.accept(MULTISTREAM_BYTE, Acceptor("libp2p", serve, lasting=True))
     async with running(node):
         stream = await RealHost().connect(LOOPBACK, node.endpoint.port)
         await stream.send_all(b"\x13/multistream/1.0.0\n")

@@ -16,13 +16,13 @@ from shoal.state import defaults
 from shoal.state.membership.record import MemberRecord, seal_record
 from shoal.transport.address import Address
 from shoal.transport.dial.aim import Aim
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Reply
 from shoal.transport.nat.vouching import Vouching
 from shoal.transport.networks import Nearness
+from shoal.transport.strategies.dialer import Strategies
 
 RELAYS = [Identity.from_seed(bytes([200 + n]) * 32).peer for n in range(8)]
 VICTIM, UDP = (

@@ -13,10 +13,10 @@ from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
 from shoal.transport.dial.attempt import Attempt, ConnectionAttempt, order
 from shoal.transport.dial.attempts import ConnectionAttempts
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.strategies.dialer import Strategies
 
 PEER, R1, R2 = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
 FOUR = Address("11.0.0.1", 4001, PEER)
@@ -117,16 +117,6 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
 ) -> None:
     """Its slower attempts continue, but a new dial starts from the beginning."""
     links = Links()
-    climbs = ConnectionAttempts(
-        cast(Any, None),
-        cast(Any, links),
-        book=lambda peer: (),
-        attempts=lambda peer, addresses, own: [
-            Attempt(peer, FOUR, PathKind.RELAYED, 0.0),
-            Attempt(peer, SIX, PathKind.DIRECT, 0.0),
-        ],
-        dial=lambda attempt: dial(attempt),
-    )
 
     async def dial(attempt: Attempt) -> Any:
         if attempt.path_kind is PathKind.DIRECT:
@@ -135,6 +125,14 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
         links.current = SimpleNamespace(connected=True)
         return links.current
 
+    plan = SimpleNamespace(
+        attempts=lambda peer, addresses, own: [
+            Attempt(peer, FOUR, PathKind.RELAYED, 0.0),
+            Attempt(peer, SIX, PathKind.DIRECT, 0.0),
+        ],
+        attempt=dial,
+    )
+    climbs = ConnectionAttempts(cast(Any, None), cast(Any, links), cast(Any, plan))
     async with trio.open_nursery() as climbs.nursery:
         first = climbs.to(PEER, (), 60.0)
         link = await first.first()

@@ -116,10 +116,8 @@ async def test_only_a_path_that_was_looked_for_hurries_the_other_searches(
     endpoint: Any = SimpleNamespace(
         rescue=SimpleNamespace(wake=lambda: woken.append(None)), link=lambda peer: None
     )
-    dial: Any = None
-    climbs = ConnectionAttempts(
-        RealHost(), endpoint, book=lambda peer: (), attempts=lambda *where: [], dial=dial
-    )
+    plan: Any = SimpleNamespace(book=lambda peer: (), attempts=lambda *where: [], attempt=None)
+    climbs = ConnectionAttempts(RealHost(), endpoint, plan)
     lost: Any = SimpleNamespace(peer="lost", needed=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(climbs.find, lost)

@@ -5,8 +5,8 @@ from typing import Any
 
 from bench.worlds.climber import TransportNode
 from shoal.netsim.world import World
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
+from shoal.transport.strategies.dialer import Strategies
 from tests.transport.homes import NO_TCP, Street, strategies, way_of
 
 

@@ -12,7 +12,7 @@ import trio.testing
 from shoal.transport import defaults
 from shoal.transport.address import Address
 from shoal.transport.errors import AddressInUse
-from shoal.transport.handshake.hello import Invited, OpenSwarm, SwarmKey, invitation_ident
+from shoal.transport.handshake.hello import Invited, OpenSwarm, invitation_ident
 from shoal.transport.host.real import RealHost
 from shoal.transport.lane.frame import Priority
 from shoal.transport.limits import Limits
@@ -27,6 +27,7 @@ from tests.transport.fleet import (
     running,
     until,
 )
+from tests.transport.swarmkey import SwarmKey
 
 pytestmark = pytest.mark.trio
 KEY = b"k" * 32

@@ -10,10 +10,10 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.link.calls import Reply
 from shoal.transport.link.link import Link
 from shoal.transport.link.path import best
+from shoal.transport.strategies.dialer import Strategies
 
 FAST = 25e6  # bytes per second
 PAYLOAD = bytes(1 << 18)

@@ -3,7 +3,6 @@
 import pytest
 import trio
 
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import AddressInUse, HostError
 from shoal.transport.handshake.hello import OpenSwarm
@@ -11,6 +10,7 @@ from shoal.transport.host.datagrams import Datagrams
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Group
 from shoal.transport.identity import Identity
+from shoal.transport.strategies.dialer import Dialer, Strategies
 
 pytestmark = pytest.mark.trio
 
@@ -49,7 +49,7 @@ class Taken(RealHost):
 
 @pytest.mark.parametrize(("host", "udp"), [(WithoutIpv6(), True), (Taken(), False)])
 async def test_a_node_starts_even_without_udp(host: RealHost, udp: bool) -> None:
-    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm())
     dialer = Dialer(host, endpoint, strategies=Strategies(lan=False, mapping=False))
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
@@ -62,7 +62,7 @@ async def test_a_node_starts_even_without_udp(host: RealHost, udp: bool) -> None
 
 async def test_udp_follows_if_tcp_has_to_take_another_port() -> None:
     host = Late()
-    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm(), libp2p=False)
+    endpoint = Endpoint(host, Identity.from_seed(b"l" * 32), admission=OpenSwarm())
     dialer = Dialer(host, endpoint)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(

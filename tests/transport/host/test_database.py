@@ -59,7 +59,7 @@ def test_other_users_cannot_read_the_database(tmp_path: Path) -> None:
 def test_rows_come_back_and_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "db") as database:
         database.run("CREATE TABLE t (a INTEGER, b BLOB)")
-        database.run_many("INSERT INTO t VALUES (?, ?)", [(1, b"x"), (2, None)])
+        database.run("INSERT INTO t VALUES (?, ?), (?, ?)", 1, b"x", 2, None)
         with pytest.raises(ZeroDivisionError), database.transaction():
             database.run("DELETE FROM t")
             raise ZeroDivisionError

@@ -149,7 +149,6 @@ class Node:
                 real,
                 Identity.from_seed(bytes([self.seed]) * 32),
                 admission=OpenSwarm(),
-                libp2p=False,
                 shaper=Shaper(self.caps, real.now()) if self.caps else None,
             )
             made.handle("echo", lambda call: Reply(payload=call.payload))

@@ -15,7 +15,7 @@ from shoal.transport.libp2p.multistream import Offer, line
 from shoal.transport.libp2p.noise import Noise
 from shoal.transport.libp2p.session import NOISE, YAMUX, Session
 from shoal.transport.libp2p.yamux import DATA, HEADER, SYN, WINDOW
-from shoal.transport.link.budget import Budget
+from shoal.transport.rates import MemoryBudget
 
 OURS = Identity.from_seed(bytes(range(32)))
 THEIRS = Identity.from_seed(b"t" * 32)
@@ -267,7 +267,7 @@ async def connected(
         host=RealHost(),
         limits=limits,
         protocols=protocols,
-        budget=Budget(1 << 40),
+        budget=MemoryBudget(1 << 40),
     )
     up = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -35,7 +35,7 @@ class Ours:
         self.open += 1
         self.most = max(self.most, self.open)
         try:
-            await trio.sleep(float(call.header["s"]))
+            await trio.sleep(float(str(call.header["s"])))
         finally:
             self.open -= 1
         return Reply({"done": True})

@@ -23,7 +23,7 @@ from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
 from shoal.transport.libp2p.varint import prefixed, uvarint
-from shoal.transport.link.budget import Budget
+from shoal.transport.rates import MemoryBudget
 from tests.transport.fleet import clock, until
 from tests.transport.libp2p.pipes import OURS, InlineHost
 from tests.transport.libp2p.secured import A, B, exchange, secured
@@ -103,7 +103,7 @@ class Relay:
             host=RealHost(),
             limits=limits,
             protocols=lambda: {wire.HOP: self._hop} if self.offers_hop else {},
-            budget=Budget(1 << 30),
+            budget=MemoryBudget(1 << 30),
         )
         self.connections.append(connection)
         await connection.run()

@@ -18,7 +18,7 @@ from shoal.transport.libp2p.connection import Connection
 from shoal.transport.libp2p.muxstream import MuxStream
 from shoal.transport.libp2p.session import Session
 from shoal.transport.libp2p.varint import prefixed
-from shoal.transport.link.budget import Budget
+from shoal.transport.rates import MemoryBudget
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
 from tests.transport.libp2p.pipes import OURS, byte_stream_pair, connected, raw_peer, responder
@@ -365,7 +365,7 @@ async def test_libp2p_runs_through_a_circuit_and_no_further(autojump_clock: Any)
             host=RealHost(),
             limits=limits,
             protocols=dict,
-            budget=Budget(1 << 30),
+            budget=MemoryBudget(1 << 30),
         )
         up = trio.Event()
         nursery.start_soon(lambda: behind.serve_byte_stream(far, b"", relayed=True))

@@ -1,5 +1,7 @@
 """Callers that wait for replies over real sockets: deadlines, cuts, cancellation."""
 
+from typing import cast
+
 import pytest
 import trio
 import trio.testing
@@ -44,7 +46,7 @@ async def test_calls_survive_cut_connections_and_happen_once() -> None:
             for number in range(first, first + 10):
                 method = "slow" if number % 2 else "echo"
                 reply = await link.call(method, {"n": number}, bytes(100_000), timeout=20)
-                answers.append(reply.header["n"])
+                answers.append(cast(int, reply.header["n"]))
 
         async with trio.open_nursery() as asking:
             for first in range(0, 100, 10):

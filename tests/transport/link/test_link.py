@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 import pytest
 import trio
@@ -78,7 +79,7 @@ async def test_refusals_and_errors_of_handlers_are_codes() -> None:
     b.endpoint.handle("no", lambda call: Refusal("not-now", "later"))
 
     def careless(call: Call) -> Reply:
-        return Reply({"x": call.header["missing"]["deeper"]})
+        return Reply({"x": cast(Any, call.header["missing"])["deeper"]})
 
     async def careless_task(call: Call) -> Reply:
         await trio.lowlevel.checkpoint()

@@ -6,10 +6,10 @@ import trio
 from bench.worlds.climber import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.defaults import TICK_S
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import DialFailed
 from shoal.transport.limits import Limits
 from shoal.transport.link.links import Links
+from shoal.transport.strategies.dialer import Strategies
 from tests.transport.fleet import make_node
 
 ROOM = 5

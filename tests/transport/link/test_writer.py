@@ -37,7 +37,6 @@ class Node:
                 SimulatedHost(host, PROFILES["desktop"], nursery),
                 Identity.from_seed(bytes([self.seed]) * 32),
                 admission=OpenSwarm(),
-                libp2p=False,
             )
             self.endpoint = made
             made.handle("echo", lambda call: Reply(payload=call.payload))

@@ -9,7 +9,6 @@ import pytest
 from bench.worlds.climber import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.link import Link
 from shoal.transport.nat.knowledge import Knowledge
@@ -24,6 +23,7 @@ from shoal.transport.nat.reach.reachability import (
 )
 from shoal.transport.relay import service
 from shoal.transport.relay.vouch import Vouched, seen_at
+from shoal.transport.strategies.dialer import Strategies
 from tests.transport.homes import Street, until
 
 NO_MULTICAST = Strategies(lan=False)

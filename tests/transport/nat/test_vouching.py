@@ -9,11 +9,11 @@ from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town
 from shoal.netsim.world import World
 from shoal.transport import defaults
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import CallRefused
 from shoal.transport.link.calls import Call, Reply
 from shoal.transport.rates import Rate, Rates
 from shoal.transport.relay.vouch import Vouched
+from shoal.transport.strategies.dialer import Strategies
 
 QUIET = Strategies(lan=False, mapping=False, relay=False)
 

@@ -64,7 +64,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             seam = SimulatedHost(host, PROFILES["desktop"], nursery)
-            self.endpoint = Endpoint(seam, self.identity, admission=OpenSwarm(), libp2p=False)
+            self.endpoint = Endpoint(seam, self.identity, admission=OpenSwarm())
             self.service = RelayService(seam, self.endpoint, self._lends, member=lambda _: 0.0)
             self.client = RelayClient(seam, self.endpoint)
             self.client.on_change(self._on_change)

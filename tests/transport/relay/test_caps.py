@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from shoal.transport.lane.shaper import Cap, Caps, Direction, Flow, Shaper
-from shoal.transport.relay.book import RelayBook
+from shoal.transport.relay.book import Asker, RelayBook
 from shoal.transport.relay.defaults import RelayLimits
 from tests.transport.pipes import receive, write
 from tests.transport.relay.circuits import FAST, relayed
@@ -24,8 +24,8 @@ def virtual_time() -> Iterator[trio.testing.MockClock]:
 def carried(caps: Caps, seconds: float) -> int:
     """Bytes a circuit carries that takes all it is given."""
     book = RelayBook(LENT, 0.0, Shaper(caps, 0.0))
-    book.reserve("b", "192.0.2.1", 0.0, member=True)
-    circuit = book.open_circuit("a", "b", "192.0.2.2", 0.0, member=True)
+    book.reserve(Asker("b", "192.0.2.1", 0.0), 0.0)
+    circuit = book.open_circuit(Asker("a", "192.0.2.2", 0.0), "b", 0.0)
     assert not isinstance(circuit, str)
     now = 0.0
     while now < seconds:
@@ -57,8 +57,8 @@ def test_without_caps_it_does_not() -> None:
 def test_calls_of_the_node_s_own_come_first() -> None:
     shaper = Shaper(Caps(up=Cap(node=CAP)), 0.0)
     book = RelayBook(LENT, 0.0, shaper)
-    book.reserve("b", "192.0.2.1", 0.0, member=True)
-    circuit = book.open_circuit("a", "b", "192.0.2.2", 0.0, member=True)
+    book.reserve(Asker("b", "192.0.2.1", 0.0), 0.0)
+    circuit = book.open_circuit(Asker("a", "192.0.2.2", 0.0), "b", 0.0)
     assert not isinstance(circuit, str)
     for step in range(10_000):
         now = step / 1000

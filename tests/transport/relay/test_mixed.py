@@ -8,13 +8,13 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
-from shoal.transport.handshake.hello import SwarmKey
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.relay.defaults import RATE, WINDOW_BYTES, RelayLimits
+from shoal.transport.strategies.dialer import Strategies
 from tests.transport.relay.internet import until
+from tests.transport.swarmkey import SwarmKey
 
 RELAYED_ONLY = Strategies(punch_tcp=False, punch_udp=False)
 HOME = LinkSpec(PipeSpec(0.01, rate=2.5e6), PipeSpec(0.01, rate=2.5e6))

@@ -8,13 +8,14 @@ import trio
 import trio.testing
 
 from shoal.transport.errors import CallRefused
-from shoal.transport.handshake.hello import OpenSwarm, SwarmKey
+from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority
 from shoal.transport.rates import Rate, Rates
 from shoal.transport.relay import client, standing
 from shoal.transport.relay import service as relay_service
+from shoal.transport.relay.book import Asker
 from shoal.transport.relay.client import RelayClient
 from shoal.transport.relay.defaults import (
     FETCHES_BY_ASKER,
@@ -27,6 +28,7 @@ from shoal.transport.relay.service import RelayService
 from tests.transport.fleet import Node, clock, make_node, running, until
 from tests.transport.pipes import read, receive, write
 from tests.transport.relay.circuits import FAST, relayed, secure
+from tests.transport.swarmkey import SwarmKey
 
 pytestmark = pytest.mark.trio
 
@@ -271,7 +273,7 @@ async def test_a_target_that_is_gone_or_takes_none_unasked(
         await trio_.b.endpoint.dial(trio_.r.address, timeout=5)
         assert await refused(link, header) == "no-reservation"
         book = trio_.service.book
-        book.reserve(trio_.b.endpoint.peer, "127.0.0.1", trio.current_time(), member=True)
+        book.reserve(Asker(trio_.b.endpoint.peer, "127.0.0.1", 0.0), trio.current_time())
         assert await refused(link, header) == "no-reservation"  # says b
         trio_.link(trio_.b).close()
         await until(lambda: not book.figures().reservations)
@@ -447,7 +449,7 @@ async def test_a_target_without_a_client_refuses(virtual_time: object) -> None:
     client = RelayClient(RealHost(), a.endpoint)
     async with running(a, b, r):
         await b.endpoint.dial(r.address, timeout=5)
-        service.book.reserve(b.endpoint.peer, "127.0.0.1", trio.current_time(), member=True)
+        service.book.reserve(Asker(b.endpoint.peer, "127.0.0.1", 0.0), trio.current_time())
         pipe = await client.dial(r.address, b.endpoint.peer, timeout=5)
         with pytest.raises(OSError):
             await receive(pipe)
@@ -486,7 +488,7 @@ async def test_a_relay_counts_newcomers_as_strangers_unless_told_otherwise(
         reply = await link.call("relay.reserve", timeout=5)
         assert reply.header["bytes"] == 128 * 1024
         near = r.endpoint.link(a.endpoint.peer)
-        service.book.reserve("b", "127.0.0.2", trio.current_time(), member=True)
+        service.book.reserve(Asker("b", "127.0.0.2", 0.0), trio.current_time())
         links = near, near
         opened = service._open(a.endpoint.peer, PeerId("b"), *links)
         assert not isinstance(opened, str)

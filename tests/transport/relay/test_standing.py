@@ -1,6 +1,6 @@
 """Membership at a relay of an open swarm."""
 
-from shoal.transport.relay.book import Circuit, RelayBook, Reservation
+from shoal.transport.relay.book import Asker, Circuit, RelayBook, Reservation
 from shoal.transport.relay.defaults import (
     AWAY_S,
     MEMBERS,
@@ -76,14 +76,11 @@ def test_two_old_members_get_a_circuit_beside_a_thousand_identities() -> None:
 
     def reserve(peer: str) -> Reservation | str:
         since = standing.since(peer, now)
-        return book.reserve(peer, where[peer], now, member=since is not None, since=since or 0.0)
+        return book.reserve(Asker(peer, where[peer], since), now)
 
     def connect(source: str, target: str) -> Circuit | str:
         since = standing.since(source, now)
-        member = since is not None
-        return book.open_circuit(
-            source, target, where[source], now, member=member, since=since or 0.0
-        )
+        return book.open_circuit(Asker(source, where[source], since), target, now)
 
     foes = [f"s{number}" for number in range(1000)]
     for foe in foes:

@@ -3,8 +3,7 @@
 import pytest
 
 from shoal.transport.udp import defaults
-from shoal.transport.udp.congestion import DelayControl
-from shoal.transport.udp.pacing import Pacer
+from shoal.transport.udp.congestion import DelayControl, Pacer
 
 SIZE = 1200
 

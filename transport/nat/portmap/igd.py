@@ -1,16 +1,14 @@
-"""Encoding of a UPnP Internet Gateway Device's description and actions. No I/O.
-
-Supports the services WANIPConnection:1, WANIPConnection:2 and WANPPPConnection:1. "UDA" is the UPnP
-Device Architecture.
-"""
+"""Documents of UPnP's Internet Gateway Device: the search for it (SSDP, UPnP Device Architecture
+1.1, section 1.3), its description and its actions (WANIPConnection:1 and :2, WANPPPConnection:1).
+No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from .defaults import LOCATIONS
-from .http import Response, Url, resolve_url
+from .defaults import LOCATIONS, SEARCH_S, SSDP_BYTES
+from .http import Response, Url, parse_url, resolve_url
 from .xmltree import Element, parse
 
 _URN: Final = "urn:schemas-upnp-org:service:"
@@ -130,3 +128,40 @@ def number(text: str, most: int) -> int:
     """Parse a decimal number from the gateway. Return 0 if it is invalid or above `most`."""
     good = text.isascii() and text.isdecimal() and len(text) <= 10
     return int(text) if good and int(text) <= most else 0
+
+
+GROUP: Final = ("239.255.255.250", 1900)
+TARGETS: Final = (
+    "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
+    "urn:schemas-upnp-org:device:InternetGatewayDevice:1",
+    "urn:schemas-upnp-org:service:WANIPConnection:1",
+    "urn:schemas-upnp-org:service:WANPPPConnection:1",
+)
+"""Search targets, the best first."""
+
+
+def encode_search(target: str) -> bytes:
+    """Encode an M-SEARCH for one target."""
+    return (
+        f"M-SEARCH * HTTP/1.1\r\nHOST: {GROUP[0]}:{GROUP[1]}\r\n"
+        f'MAN: "ssdp:discover"\r\nMX: {SEARCH_S}\r\nST: {target}\r\n\r\n'
+    ).encode("ascii")
+
+
+def decode_answer(data: bytes, gateway: str) -> Url | None:
+    """Return the URL of the description of `gateway`; None if `data` is not its search reply.
+
+    Reject a location at another address than the gateway's, because any device on the LAN can
+    reply to a search.
+    """
+    if len(data) > SSDP_BYTES:
+        return None
+    first, *lines = data.decode("latin-1").split("\r\n")
+    if not first.startswith("HTTP/1.1 200") and not first.startswith("HTTP/1.0 200"):
+        return None
+    pairs = (line.partition(":") for line in lines)
+    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if fields.get("st") not in TARGETS:
+        return None
+    url = parse_url(fields.get("location", ""))
+    return url if url is not None and url.address == gateway else None

@@ -11,7 +11,7 @@ import trio
 from ...errors import HostError
 from ...host.datagrams import Datagrams
 from ...host.seam import Group, Host
-from . import igd, ssdp
+from . import igd
 from .defaults import (
     HTTP_S,
     LOCATIONS,
@@ -91,19 +91,16 @@ class IgdClient:
         return "answers"
 
     async def _search(self) -> list[Url]:
-        """Search for the gateway's device descriptions, and return their URLs.
-
-        Ends early once a search has had a reply.
-        """
-        group = Group(ssdp.GROUP[0], self._own)
+        """Return URLs of the gateway's descriptions; stop early when one is found."""
+        group = Group(igd.GROUP[0], self._own)
         socket = await self._host.datagrams(self._own, 0, group=group)
         found: dict[Url, None] = {}
         try:
             for _ in range(SEARCH_TRIES):
-                for target in ssdp.TARGETS:
-                    search = ssdp.encode_search(target)
-                    socket.send(search, ssdp.GROUP)
-                    socket.send(search, (self._gateway, ssdp.GROUP[1]))
+                for target in igd.TARGETS:
+                    search = igd.encode_search(target)
+                    socket.send(search, igd.GROUP)
+                    socket.send(search, (self._gateway, igd.GROUP[1]))
                 with trio.move_on_after(SEARCH_S + 0.5):
                     await self._collect(socket, found)
                 if found:
@@ -126,7 +123,7 @@ class IgdClient:
     async def _hear(self, socket: Datagrams, found: dict[Url, None]) -> None:
         """Receive datagrams once, and add the URLs in the gateway's replies to `found`."""
         for data, source in await socket.receive():
-            url = ssdp.decode_answer(data, self._gateway) if source[0] == self._gateway else None
+            url = igd.decode_answer(data, self._gateway) if source[0] == self._gateway else None
             if url is not None and len(found) < LOCATIONS:
                 found[url] = None
 

@@ -135,14 +135,6 @@ class Mapping:
         """The range from which the outer address can be reached."""
         return scope_of(self.address)
 
-    @property
-    def double_nat(self) -> bool:
-        """Whether the gateway is itself behind a NAT.
-
-        Only hosts behind that other NAT can then use the mapping.
-        """
-        return self.scope is not Scope.PUBLIC
-
     def same_place(self, other: "Mapping | None") -> bool:
         """Return whether `other` has the same address, ports, protocol and gateway."""
         return other is not None and (

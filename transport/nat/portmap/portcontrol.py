@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -23,17 +23,28 @@ from .mapping import (
     scope_of,
 )
 
-Match = Callable[[bytes], Any]
-"""Decodes a datagram into the awaited reply. Returns None if it is another datagram."""
+T = TypeVar("T")
 
 
-class _Waiter:
-    """A request that waits for its reply."""
+class _Waiter(Generic[T]):
+    """A request whose reply has not come. `match` decodes a datagram into the awaited reply; None
+    if it is another datagram."""
 
-    def __init__(self, match: Match) -> None:
-        self.match = match
-        self.answer: Any = None
+    def __init__(self, match: Callable[[bytes], T | None]) -> None:
+        self._match = match
+        self.answer: T | None = None
         self.came = trio.Event()
+
+    def take(self, data: bytes) -> None:
+        """Take a datagram, if it is the awaited reply."""
+        found = self._match(data)
+        if found is not None and not self.came.is_set():
+            self.answer = found
+            self.came.set()
+
+
+class _Takes(Protocol):
+    def take(self, data: bytes) -> None: ...
 
 
 class _Clock:
@@ -73,7 +84,7 @@ class PortControl:
         self._on_news = on_news
         self._socket: Datagrams | None = None
         self._news: Datagrams | None = None
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_Takes] = []
 
     async def open(self, nursery: trio.Nursery) -> None:
         """Open the sockets, and start to receive in `nursery`, until `close` is called.
@@ -134,18 +145,15 @@ class PortControl:
             self._on_news()
             return
         for waiter in self._waiters:
-            found = waiter.match(data)
-            if found is not None and not waiter.came.is_set():
-                waiter.answer = found
-                waiter.came.set()
+            waiter.take(data)
 
     def send(self, data: bytes) -> None:
         """Send a datagram once, without waiting for a reply."""
         if self._socket is not None:
             self._socket.send(data, (self.gateway, natpmp.PORT))
 
-    async def ask(self, data: bytes, match: Match) -> Any:
-        """Send a request up to `TRIES` times. Return the reply as decoded by `match`, or None."""
+    async def ask(self, data: bytes, match: Callable[[bytes], T | None]) -> T | None:
+        """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
         waiter = _Waiter(match)
         self._waiters.append(waiter)
         try:

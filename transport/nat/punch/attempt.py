@@ -1,6 +1,7 @@
 """One side of an attempt at hole punching: UDP checks and TCP dials in up to three rounds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -39,42 +40,38 @@ _WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: Path
 """Path kind of a path to a candidate of this kind."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of one side in an attempt."""
+
+    name: bytes
+    """The attempt's name, the same on both sides."""
+    client: bool
+    """Whether this side is the TLS and QUIC client, and chooses the pair: it has the smaller peer
+    id."""
+    offering: bool
+    """Whether this side makes the offers."""
+    thrifty: bool = False
+    """Whether this side makes no search."""
+
+
 class Attempt:
-    """One side of an attempt with one peer.
+    """One side of an attempt to open a direct path to `peer`."""
 
-    `seen` are the peer's addresses that are known from others. `name` is the name of the attempt.
-    `client` says whether this side is the one with the smaller peer id, which chooses the pair of
-    UDP addresses, and is the client of TLS and QUIC. `offering` says whether this side sends the
-    offers. `thrifty` says that no birthday search is made.
-    """
-
-    def __init__(
-        self,
-        tools: Tools,
-        peer: PeerId,
-        seen: Seen,
-        *,
-        name: bytes,
-        client: bool,
-        offering: bool,
-        thrifty: bool = False,
-    ) -> None:
+    def __init__(self, tools: Tools, peer: PeerId, seen: Seen, part: Part) -> None:
         self.peer = peer
-        self.name = name
-        self.client = client
-        self.offering = offering
-        self.thrifty = thrifty
+        self.part = part
+        self.name = part.name
         self.round = 0
         self.plan = Plan.CHECKS
         self._theirs: Offer | None = None  # the peer's latest offer, or its reply to ours
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
-            name,
-            controlling=client,
-            secret=self.secret,
-            may_probe=self._may_check,
-            spend=self._spend,
+            part.name,
+            self.secret,
+            self,
+            controlling=part.client,
             entropy=tools.host.entropy,
             limits=tools.limits,
         )
@@ -162,7 +159,7 @@ class Attempt:
         self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, PathKind.PUNCHED)
-        self.plan = plan(mine.nat, theirs.nat, search=not self.thrifty)
+        self.plan = plan(mine.nat, theirs.nat, search=not self.part.thrifty)
         if self.plan not in SEARCHES or mine.busy or theirs.busy:
             self._tools.searching.discard(self.name)
         await trio.sleep_until(at)
@@ -179,15 +176,12 @@ class Attempt:
         """Return whether the peer may be at an IP address, so that this side may send there."""
         return may_probe(ip, self._seen)
 
-    def _may_check(self, ip: str) -> bool:
-        """Return whether this side may send UDP checks to an IP address.
+    # What checks may be sent (`Permits`).
 
-        Unlike `may_be_at`, this includes a few addresses that only the peer has named.
-        """
+    def may_check(self, ip: str) -> bool:
         return ip in self._unseen or self.may_be_at(ip)
 
-    def _spend(self, ip: str, now: float) -> bool:
-        """Count one datagram to an IP address, or return False if it must not be sent."""
+    def spend(self, ip: str, now: float) -> bool:
         budget = self._tools.budget
         if ip in self._unseen and ip not in self.checks.proven:
             return budget.unseen(ip, now)
@@ -233,9 +227,8 @@ class Attempt:
                 schedule.open_many(checks, many, theirs.search or main[0], at)
         if mine.fresh or theirs.comb:
             step = schedule.comb_step(theirs.round)
-            place = main[0] if main else None
-            first = self.offering
-            schedule.comb(checks, mine.fresh, theirs.comb, place, at, step, first=first)
+            pairs = schedule.Comb(mine.fresh, theirs.comb, main[0] if main else None)
+            schedule.comb(checks, pairs, at, step, first=self.part.offering)
         schedule.ordinary(checks, remote, at)
 
     def told(self, theirs: Offer) -> None:
@@ -248,11 +241,8 @@ class Attempt:
         self._unseen.difference_update(seen.vouched)
 
     def may_need_search(self, mine: Nat) -> bool:
-        """Return whether the next round may need a birthday search. Each attempt makes at most one.
-
-        `mine` is what is known about this side's NAT.
-        """
-        if self.thrifty or self.searched:
+        """Return whether a search may be due in the next round. Each attempt has one."""
+        if self.part.thrifty or self.searched:
             return False
         if self._theirs is None:
             return mine.hard or mine.strict
@@ -318,7 +308,7 @@ class Attempt:
         """Store the chosen pair. If this side is the client, start the QUIC handshake on it."""
         self._choice = chosen
         self._kept = chosen.socket
-        if self.client and self._nursery is not None:
+        if self.part.client and self._nursery is not None:
             self._nursery.start_soon(self._dial_udp, chosen)
 
     async def _dial_udp(self, chosen: Chosen[Socket]) -> None:
@@ -346,8 +336,8 @@ class Attempt:
         )
 
     def expects(self, place: Place) -> bool:
-        """Return whether a QUIC connection accepted from an address belongs to this attempt."""
-        return not self.client and self._choice is not None and self._choice.place == place
+        """Whether a QUIC connection accepted from there belongs to this attempt."""
+        return not self.part.client and self._choice is not None and self._choice.place == place
 
     def arrived(self, pipe: QuicByteStream) -> None:
         """Record that the peer has opened its QUIC connection on the chosen pair."""
@@ -387,7 +377,7 @@ class Attempt:
     def _deliver(self, pipe: ByteStream, strategy: str, path_kind: PathKind) -> None:
         """Record the success of a strategy, and pass its byte stream to the node."""
         self._work(strategy)
-        self._tools.on_byte_stream(pipe, self.peer, self.client, path_kind)
+        self._tools.on_byte_stream(pipe, self.peer, self.part.client, path_kind)
 
     def _work(self, strategy: str) -> None:
         """Record that a strategy has worked, with the time that it took."""

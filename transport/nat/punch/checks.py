@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from ...host.datagrams import Place
 from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
@@ -73,25 +73,30 @@ class _Pair(Generic[S]):
         return not self.lan, ":" not in self.place[0], self.rtt if self.rtt is not None else inf
 
 
+class Permits(Protocol):
+    """Limits on the datagrams of checks."""
+
+    def may_check(self, ip: str) -> bool:
+        """Return whether an address may be sent to at all."""
+
+    def spend(self, ip: str, now: float) -> bool:
+        """Count one datagram. Return False if it must not be sent."""
+
+
 class Checks(Generic[S]):
     """The connectivity checks of one side in one attempt.
 
-    `name` is the name of the attempt, which is the same on both sides. `secret` is the key with
-    which the peer signs its checks. `theirs` is the key for the checks of this side; it is None
-    until the peer's offer or reply has arrived. `may_probe(ip)` returns whether this side may send
-    to an IP address. `spend(ip, now)` counts each datagram, and returns False if it must not be
-    sent. `chosen` is the pair that both sides will use, or None. Times are seconds on the host's
-    clock.
+    `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
+    once the peer has replied) outgoing ones. `permits` limits what is sent.
     """
 
     def __init__(
         self,
         name: bytes,
+        secret: bytes,
+        permits: Permits,
         *,
         controlling: bool,
-        secret: bytes,
-        may_probe: Callable[[str], bool],
-        spend: Callable[[str, float], bool],
         entropy: Callable[[int], bytes],
         limits: PunchLimits,
     ) -> None:
@@ -105,8 +110,7 @@ class Checks(Generic[S]):
         self.mapped: dict[S, Place] = {}  # at which address the peer last saw each socket
         self.proven: set[str] = set()
         """IP addresses from which the peer has replied to a check."""
-        self._may_probe = may_probe
-        self._spend = spend
+        self._permits = permits
         self._entropy = entropy
         self._limits = limits
         self._pairs: dict[tuple[S, Place], _Pair[S]] = {}
@@ -156,8 +160,7 @@ class Checks(Generic[S]):
         heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
-        """Create a pair. Return None if there are too many, or if `place` must not be sent to."""
-        if len(self._pairs) >= self._limits.pairs or not self._may_probe(place[0]):
+        if len(self._pairs) >= self._limits.pairs or not self._permits.may_check(place[0]):
             return None
         pair = self._pairs[socket, place] = _Pair(socket, place, lan)
         return pair
@@ -226,7 +229,11 @@ class Checks(Generic[S]):
             self._schedule(pair, now + limits.repeat_s[pair.sent - 1])
 
     def _request(self, socket: S, place: Place, now: float, *, use: bool = False) -> None:
-        if self.theirs is None or not self._may_probe(place[0]) or not self._spend(place[0], now):
+        if (
+            self.theirs is None
+            or not self._permits.may_check(place[0])
+            or not self._permits.spend(place[0], now)
+        ):
             return
         transaction = self._entropy(TRANSACTION_BYTES)
         if len(self._pending) >= self._limits.pending:
@@ -287,13 +294,9 @@ class Checks(Generic[S]):
     def _on_request(
         self, message: Message, data: bytes, source: Place, socket: S, now: float
     ) -> None:
-        """Reply to an authentic request of the peer, and check the pair on which it arrived.
-
-        A request gets only one reply, and none if this side may not send to its source. Otherwise
-        an attacker could replay the request with a forged source, and make this node send to a
-        victim.
-        """
-        if not authentic(data, message, self.secret) or not self._may_probe(source[0]):
+        """Reply to an authentic request, once, and only at an address that may be probed. Otherwise
+        an attacker could replay a request and make us send to an address of its choice."""
+        if not authentic(data, message, self.secret) or not self._permits.may_check(source[0]):
             self.refused += 1
             return
         if message.transaction in self._requests:
@@ -305,7 +308,7 @@ class Checks(Generic[S]):
         self.heard += 1
         if self.heard == 1:
             self._forget_shots()
-        if self._spend(source[0], now):
+        if self._permits.spend(source[0], now):
             answer = Message(Kind.SUCCESS, message.transaction, mapped=source)
             self._out.append(Send(socket, encode(answer, self.secret), source))
         pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...bytestream import ByteStream, PathKind
 from ...host.datagrams import Datagrams, Place
@@ -58,7 +58,12 @@ class Channel(Protocol):
     def peer(self) -> PeerId: ...
 
     async def call(
-        self, method: str, header: Mapping[str, Any] = ..., payload: bytes = ..., *, timeout: float
+        self,
+        method: str,
+        header: Mapping[str, object] = ...,
+        payload: bytes = ...,
+        *,
+        timeout: float,
     ) -> Reply: ...
 
 

@@ -5,7 +5,7 @@ docs/spec/punch.md, section 1, describes the fields.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from ...defaults import LOW_PORT
 from ...host.datagrams import Place
@@ -57,10 +57,10 @@ class Offer:
         return [place for place in self.comb if place is not None]
 
 
-def encode(offer: Offer) -> dict[str, Any]:
-    """Encode an offer as the header of the call `punch.offer`, or of its reply."""
+def encode(offer: Offer) -> dict[str, object]:
+    """Return the header of a call, or of its reply."""
     nat = offer.nat
-    header: dict[str, Any] = {
+    header: dict[str, object] = {
         "a": offer.name,
         "r": offer.round,
         "k": offer.secret,
@@ -81,11 +81,8 @@ def encode(offer: Offer) -> dict[str, Any]:
     return header
 
 
-def decode(header: Mapping[str, Any]) -> Offer | None:
-    """Decode a peer's offer, or its reply to one.
-
-    Returns None if a field is missing, has a wrong type or is out of bounds.
-    """
+def decode(header: Mapping[str, object]) -> Offer | None:
+    """Decode a peer's offer or answer. None if anything has a wrong type or is out of bounds."""
     name, number, secret = header.get("a"), header.get("r"), header.get("k")
     if not isinstance(name, bytes) or len(name) != defaults.ATTEMPT_BYTES:
         return None

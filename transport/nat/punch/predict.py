@@ -140,17 +140,6 @@ def sequence(last: int, step: int, count: int = defaults.SEQUENCE) -> list[int]:
     return [low + (last + step * i - low) % size for i in range(1, count + 1)]
 
 
-def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
-    """Return the probability that a birthday search succeeds if no packet is lost.
-
-    The hard side has opened `sockets` sockets, and the easy side tries `probes` of `ports` ports.
-    """
-    missed = 1.0
-    for i in range(min(probes, ports)):
-        missed *= max(0, ports - sockets - i) / (ports - i)
-    return 1.0 - missed
-
-
 _WORD: Final = 4  # bytes of entropy for each port
 
 

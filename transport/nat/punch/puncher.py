@@ -21,16 +21,13 @@ from ...bytestream import ByteStream
 from ...errors import CallRefused, LinkClosed
 from ...guard import Guard
 from ...host.datagrams import Datagrams, Place
-from ...host.seam import Host
 from ...identity import PeerId
 from ...link.calls import Answer, Call, Refusal, Reply
 from ...udp.quic import QuicByteStream
 from ..reach import stun
 from . import defaults
-from .attempt import FUTILE, Attempt
-from .budget import Budget
-from .defaults import PunchLimits
-from .needs import Channel, Knowledge, OnByteStream, Serves, Socket, Tools, Udp
+from .attempt import FUTILE, Attempt, Part
+from .needs import Channel, Knowledge, Serves, Socket, Tools
 from .offer import Offer, decode, encode
 from .outcome import Outcome, Result, failed
 from .predict import Plan
@@ -49,43 +46,30 @@ async def _no_look(peer: PeerId) -> None:
 
 
 class Puncher:
-    """Hole punching of one node. Registers the call `punch.offer` at the endpoint.
-
-    `bind` is the IP address to which extra UDP sockets are bound.
-    """
+    """Service that registers `punch.offer` at the endpoint."""
 
     def __init__(
         self,
-        host: Host,
         endpoint: Serves,
-        udp: Udp | None,
+        tools: Tools,
         knowledge: Knowledge,
-        on_byte_stream: OnByteStream,
         *,
-        limits: PunchLimits | None = None,
-        bind: str = "0.0.0.0",
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
-        """`look(peer)` asks other nodes where they see `peer`, unless `knowledge` already has this.
-
-        `udp` is None if the node has no UDP port. `on_byte_stream` receives the byte streams that
-        attempts open.
-        """
-        self.limits = limits or PunchLimits()
-        self.budget = Budget(self.limits)
+        """`look(peer)` asks other nodes at which address they see a peer, unless it is known."""
+        self.limits = tools.limits
+        self.budget = tools.budget
         self.outcomes: dict[PeerId, Outcome] = {}
-        """The latest outcome with each peer, including attempts that the peer began."""
-        self._host = host
+        """The latest outcome with each peer, including attempts that the peer offered."""
+        self._host = tools.host
         self._guard = guard or Guard()
         self._endpoint = endpoint
         self._knowledge = knowledge
         self._look = look or _no_look
-        self._tools = Tools(
-            host, udp, lambda: endpoint.port, self.budget, self.limits, on_byte_stream, bind
-        )
-        self._observing = Observing(self._tools, udp) if udp is not None else None
-        self._attempts: dict[PeerId, Attempt] = {}  # attempts in which the peer takes part
+        self._tools = tools
+        self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
+        self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
         self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
         self._asked: dict[PeerId, deque[float]] = {}  # times of recent offers by each peer
@@ -192,15 +176,15 @@ class Puncher:
             mine.counting,
             _UNKNOWN_RTT_S if rtt is None else rtt,
             mine.search,
-            attempt.thrifty,
+            attempt.part.thrifty,
             mine.busy,
         )
 
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
-            # The peer waits only a limited time for the reply to its offer.
-            with trio.move_on_after(inf if attempt.offering else self.limits.observe_s):
+            # An offer that is to be answered has a time limit.
+            with trio.move_on_after(inf if attempt.part.offering else self.limits.observe_s):
                 await self._look(attempt.peer)
         attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
@@ -264,7 +248,7 @@ class Puncher:
         """Return the code with which to refuse an offer, or None to accept it."""
         attempt = self._attempts.get(peer)
         if attempt is not None:
-            fits = not attempt.offering and attempt.name == offer.name
+            fits = not attempt.part.offering and attempt.name == offer.name
             if not fits or offer.round != attempt.round + 1 or offer.round > self.limits.rounds:
                 return "busy"
         elif offer.round != 1:
@@ -298,10 +282,7 @@ class Puncher:
             self._tools,
             peer,
             self._knowledge.seen(peer),
-            name=name,
-            client=self._endpoint.peer < peer,
-            offering=offering,
-            thrifty=thrifty,
+            Part(name, self._endpoint.peer < peer, offering, thrifty),
         )
 
     def _take_part(self, attempt: Attempt) -> None:
@@ -388,7 +369,7 @@ class Puncher:
         connection's remote address. Raises the errors of `ByteStream.wait_readable`.
         """
         for attempt in self._all():
-            if attempt.client and attempt.may_be_at(pipe.remote[0]):
+            if attempt.part.client and attempt.may_be_at(pipe.remote[0]):
                 if not await stays_silent(pipe, self.limits):
                     return False
                 attempt.met("tcp")

@@ -4,6 +4,7 @@ No I/O. The terms *hard side*, *easy side* and *birthday search* are explained i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ...host.datagrams import Datagrams, Place
@@ -45,33 +46,28 @@ def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> 
         checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
 
 
-def comb(
-    checks: Checks[Socket],
-    mine: Sequence[Datagrams],
-    theirs: Sequence[Place | None],
-    main: Place | None,
-    at: float,
-    step: float,
-    *,
-    first: bool,
-) -> None:
-    """Schedule checks of the comb: each new socket of this side checks one new socket of the peer.
+@dataclass(frozen=True, slots=True)
+class Comb:
+    """Fresh sockets of both sides, of which each of `mine` is paired with one of `theirs`. A side
+    without fresh sockets uses its port's own, whose address `main` the other side knows."""
 
-    If a packet arrives at a router before the side behind it has sent, the router may spoil the
-    port (docs/spec/punch.md, section 4). The right order depends on the routers, and on the
-    difference between the clocks of the two sides. The comb therefore tries several orders, one for
-    each pair. The pairs begin `step` seconds apart, from the time `at` on. One side goes through
-    the pairs forwards (`first` is True), and the other side backwards. With seven pairs, one side
-    begins six steps earlier in the first pair, and the other side does so in the last pair.
+    mine: Sequence[Datagrams]
+    theirs: Sequence[Place | None]
+    main: Place | None
 
-    `mine` are the sockets of this side, and `theirs` the addresses at which those of the peer are
-    seen. A side that has no new sockets uses the socket of its UDP port; `main` is the address of
-    the peer's port.
+
+def comb(checks: Checks[Socket], pairs: Comb, at: float, step: float, *, first: bool) -> None:
+    """Check pairs of fresh sockets one after the other. The two sides use opposite orders.
+
+    So in the first pair one side is early by six steps, and in the last pair the other side is. A
+    packet that comes too early may spoil a port (docs/spec/punch.md). Unless the clocks
+    are too far apart, no packet comes too early in at least one pair.
     """
+    mine, theirs = pairs.mine, pairs.theirs
     count = max(len(mine), len(theirs))
     for i in range(count):
         socket: Socket = mine[i] if i < len(mine) else None
-        place = theirs[i] if i < len(theirs) else main
+        place = theirs[i] if i < len(theirs) else pairs.main
         if place is not None:
             checks.pair(socket, place, at=at + step * (i if first else count - 1 - i))
 

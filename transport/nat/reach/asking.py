@@ -4,7 +4,7 @@ If the peer demands a payment, the client pays by sending it that many bytes.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -27,7 +27,7 @@ class Peer(Protocol):
     async def call(
         self,
         method: str,
-        header: Mapping[str, Any] = ...,
+        header: Mapping[str, object] = ...,
         payload: Bytes = ...,
         *,
         priority: Priority = ...,

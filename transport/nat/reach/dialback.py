@@ -10,13 +10,11 @@ more bytes than the victim would receive. Rate limiters bound all dial-backs.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...host.datagrams import Place
 from ...identity import PeerId
-from ...limits import SourceRates
 from ...networks import is_public, may_dial_port, plain_ip
-from ...rates import Rate, Rates
+from ...rates import Rate, Rates, SourceRates
 from . import defaults
 
 
@@ -29,14 +27,14 @@ class Wanted:
     nonce: bytes
 
     @property
-    def header(self) -> dict[str, Any]:
-        """The header of the call `reach.dialback` with this request."""
+    def header(self) -> dict[str, object]:
+        """The header of the call that requests this dial-back."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
-def parse_wanted(header: Mapping[str, Any]) -> Wanted | None:
-    """Parse the header of a call `reach.dialback`. Return None if it is malformed."""
+def parse_wanted(header: Mapping[str, object]) -> Wanted | None:
+    """Parse the header of a peer's request for a dial-back. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
     if transport not in ("tcp", "udp") or type(nonce) is not bytes:

@@ -1,7 +1,7 @@
 """Linked peers as helpers of a measurement: their IP addresses, and what they offer to do."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -38,7 +38,7 @@ class Links(Protocol):
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
-    def on_link(self, callback: Callable[[Any], None]) -> None: ...
+    def on_link(self, callback: Callable[[Link], None]) -> None: ...
 
 
 class LinkedPeers:

@@ -30,10 +30,12 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """This node's ports. `udp` is None if it has no UDP port."""
+    """This node's ports, and what its router forwards to them. `udp` is None if it has no UDP
+    port."""
 
     tcp: int
     udp: int | None
+    mapped: Mapped
 
 
 class Measurement:
@@ -49,7 +51,6 @@ class Measurement:
         awaited: Awaited,
         *,
         ports: Ports,
-        mapped: Mapped,
         guard: Guard,
         bought: dict[tuple[str, Place], Dialled],
     ) -> None:
@@ -62,7 +63,7 @@ class Measurement:
         self._linked = linked
         self._awaited = awaited
         self._ports = ports
-        self._mapped = mapped
+        self._mapped = ports.mapped
         self._bought = bought
         self._own = tuple(item.address for item in host.interfaces())
 

@@ -5,7 +5,6 @@ Encodes and parses the reply to `reach.observe` (docs/spec/reach.md), and orders
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...identity import PeerId
 from ...networks import is_public, region
@@ -20,13 +19,13 @@ class Offer:
     dials: bool = False
 
     @property
-    def header(self) -> dict[str, Any]:
-        """The header of the reply to `reach.observe`."""
+    def header(self) -> dict[str, object]:
+        """The header of a reply with this offer."""
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
-def parse_offer(header: Mapping[str, Any]) -> Offer:
-    """Parse a peer's reply to `reach.observe`. Malformed fields count as missing."""
+def parse_offer(header: Mapping[str, object]) -> Offer:
+    """Parse the offer in a peer's reply. Malformed parts offer nothing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:
         ports = []

@@ -14,7 +14,7 @@ from ...host.seam import Host
 from ...identity import PeerId
 from . import defaults, stun
 from .dialback import Awaited
-from .dialler import SeenAt
+from .dialler import Dialler, SeenAt
 from .judging import consensus
 from .linkedpeers import LinkedPeers, Links
 from .looking import Looker, StunPort
@@ -53,9 +53,8 @@ class Reach:
         self._endpoint = endpoint
         self._udp = udp
         self._peers = LinkedPeers(host, endpoint, seen_at, guard)
-        self._volunteer = Volunteer(
-            host, endpoint, udp, self._peers.seen_at, volunteer, self._outside, guard
-        )
+        dialler = Dialler(host, self._peers.seen_at, self._outside) if volunteer else None
+        self._volunteer = Volunteer(host, endpoint, udp, dialler, guard)
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
@@ -275,13 +274,13 @@ class Reach:
         if not self._bought or now >= self._bought_at + defaults.BOUGHT_S:
             self._bought.clear()
             self._bought_at = now
-        ports = Ports(self._endpoint.port, self._udp.port if self._udp is not None else None)
+        udp_port = self._udp.port if self._udp is not None else None
+        ports = Ports(self._endpoint.port, udp_port, self._mapped)
         measurement = Measurement(
             self._host,
             self._peers,
             self._awaited,
             ports=ports,
-            mapped=self._mapped,
             guard=self._guard,
             bought=self._bought,
         )

@@ -1,6 +1,10 @@
-"""Services of this node for the measurements of its peers: Binding responses and dial-backs."""
+"""Services of a node for other nodes' measurements: tells where it sees them, and dials back.
 
-from collections.abc import Callable, Iterable
+A reply to a Binding request must not amplify an attack. It is never larger than its request, goes
+to the address that the request came from, and contains only that address. Replies are rate-limited
+by source and in all.
+"""
+
 from typing import Protocol
 
 import trio
@@ -10,12 +14,12 @@ from ...guard import Guard
 from ...host.datagrams import Datagrams, Place
 from ...host.seam import Host
 from ...link.calls import Call, Handler, Reply
-from . import stun
-from .dialler import Dialler, SeenAt
+from ...rates import Rate, SourceRates
+from . import defaults, stun
+from .dialler import Dialler
 from .looking import StunPort
-from .observer import Responder
 from .offers import Offer
-from .stun import Message
+from .stun import Kind, Message
 
 
 class Handles(Protocol):
@@ -27,7 +31,7 @@ class Handles(Protocol):
 class Volunteer:
     """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
-    If `willing` is False, it only replies to `reach.observe`, with an empty offer.
+    `dialler` makes the dial-backs. Without it this node offers nothing and does nothing.
     """
 
     def __init__(
@@ -35,20 +39,18 @@ class Volunteer:
         host: Host,
         endpoint: Handles,
         udp: StunPort | None,
-        seen_at: SeenAt,
-        willing: bool,
-        outside: Callable[[], Iterable[str]] = tuple,
+        dialler: Dialler | None,
         guard: Guard | None = None,
     ) -> None:
         self._host = host
         self._guard = guard or Guard()
         self._udp = udp
-        self._willing = willing
+        self._willing = dialler is not None
         self._responder = Responder()
         self._second: Datagrams | None = None
         endpoint.handle("reach.observe", self._on_observe)
-        if willing:
-            endpoint.handle("reach.dialback", Dialler(host, seen_at, outside).serve)
+        if dialler is not None:
+            endpoint.handle("reach.dialback", dialler.serve)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer Binding requests on a second UDP port, until cancelled.
@@ -95,3 +97,45 @@ class Volunteer:
         ports = [self._udp.port] if self._udp is not None else []
         ports += [self._second.port] if self._second is not None else []
         return Reply(Offer(tuple(ports), dials=True).header)
+
+
+class Responder:
+    """Responder to Binding requests."""
+
+    def __init__(self, rates: SourceRates | None = None) -> None:
+        self.answered = 0
+        self.refused = 0
+        if rates is None:
+            each = Rate(defaults.ANSWER_BURST, defaults.ANSWERS_PER_S)
+            rates = SourceRates(each, Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S))
+        self._rates = rates
+
+    def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
+        """Return the reply to a datagram that was decoded as `message`, or None.
+
+        Requests with a user name or an integrity attribute are not meant for it: they are checks of
+        hole punching (RFC 8445) on the same port.
+        """
+        if message.kind is not Kind.REQUEST or message.username or message.integrity:
+            return None
+        if not self._fits(data, source) or not self._rates.take(source[0], now):
+            self.refused += 1
+            return None
+        if message.unknown:
+            answer = stun.encode(stun.refuse_unknown(message))
+        else:
+            success = Message(Kind.SUCCESS, message.transaction, mapped=source)
+            answer = stun.encode(success)
+        if _is_larger(answer, data):
+            self.refused += 1
+            return None
+        self.answered += 1
+        return answer
+
+    def _fits(self, data: bytes, source: Place) -> bool:
+        """Whether a request can be answered. Checked first, so that others use up no rate."""
+        return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
+
+
+def _is_larger(answer: bytes, request: bytes) -> bool:
+    return len(answer) > len(request)

@@ -9,8 +9,8 @@ from shoal.netsim.nat import upnp
 from shoal.netsim.nat.igd import Igd
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap.defaults import BODY_BYTES, HTTP_S
+from shoal.transport.nat.portmap.igd import TARGETS
 from shoal.transport.nat.portmap.igdclient import IgdClient
-from shoal.transport.nat.portmap.ssdp import TARGETS
 from tests.transport.nat.portmap.home import PORT, Home
 
 GATEWAY = "192.168.1.1"

@@ -44,4 +44,5 @@ def test_a_renewal_is_the_same_place() -> None:
     mapping = Mapping("203.0.113.5", 4001, 4001, "pcp", 10.0, "192.168.1.1")
     assert mapping.same_place(replace(mapping, expires=20.0))
     assert not mapping.same_place(replace(mapping, udp_port=0)) and not mapping.same_place(None)
-    assert not mapping.double_nat and replace(mapping, address="10.0.0.1").double_nat
+    private = replace(mapping, address="10.0.0.1")
+    assert mapping.scope is Scope.PUBLIC is not private.scope

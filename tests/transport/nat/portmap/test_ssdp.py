@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shoal.netsim.nat.upnp import Device, parse_search, search_answers
 from shoal.transport.nat.portmap.http import Url
-from shoal.transport.nat.portmap.ssdp import TARGETS, decode_answer, encode_search
+from shoal.transport.nat.portmap.igd import TARGETS, decode_answer, encode_search
 
 GATEWAY = "192.168.1.1"
 DEVICE = Device("5a34308c-1a2c-4546-ac5d-000000000001", GATEWAY, 2)

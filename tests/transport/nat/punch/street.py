@@ -20,15 +20,16 @@ from shoal.transport.errors import CallRefused
 from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Handler, Refusal, Reply
+from shoal.transport.nat.punch.budget import Budget
 from shoal.transport.nat.punch.candidates import Seen, Transport, gather
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.needs import Own
+from shoal.transport.nat.punch.needs import Own, Tools
 from shoal.transport.nat.punch.outcome import Outcome
 from shoal.transport.nat.punch.predict import Nat
 from shoal.transport.nat.punch.puncher import Puncher
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.reachability import Behaviour
 from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.volunteer import Responder
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
 
@@ -183,14 +184,10 @@ class Side:
         self.udp = UdpPort(self.host)
         await nursery.start(self.udp.run, ["0.0.0.0", "::"], PORT)
         self.listener = await self.host.listen("0.0.0.0", PORT)
-        self.puncher = Puncher(
-            self.host,
-            self.endpoint,
-            self.udp if self.udp_works else None,
-            self,
-            self._on_byte_stream,
-            limits=limits,
-        )
+        udp, limits = self.udp if self.udp_works else None, limits or PunchLimits()
+        port = self.endpoint.port
+        tools = Tools(self.host, udp, lambda: port, Budget(limits), limits, self._on_byte_stream)
+        self.puncher = Puncher(self.endpoint, tools, self)
         self.udp.on_stun(self._on_stun)
         self.udp.on_byte_stream(self._on_quic)
         await nursery.start(self.puncher.run)

@@ -9,7 +9,7 @@ import trio.testing
 
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.transport.nat.punch import schedule
-from shoal.transport.nat.punch.attempt import Attempt
+from shoal.transport.nat.punch.attempt import Attempt, Part
 from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
 from shoal.transport.nat.punch.defaults import PunchLimits
 from shoal.transport.nat.punch.offer import Offer
@@ -29,9 +29,7 @@ def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
             side.puncher._tools,
             peer,
             side.seen(peer),
-            name=b"12345678",
-            client=True,
-            offering=True,
+            Part(b"12345678", client=True, offering=True),
         )
 
         async def run() -> Any:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import inf
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,15 +19,19 @@ NAME = b"attempt!"
 
 
 def side(client: bool, **changed: Any) -> Checks[str]:
+    permits: dict[str, Any] = {
+        "may_check": lambda ip: ip.startswith("11."),
+        "spend": lambda ip, now: True,
+    }
     settings: dict[str, Any] = {
         "controlling": client,
-        "secret": KEYS[not client],
-        "may_probe": lambda ip: ip.startswith("11."),
-        "spend": lambda ip, now: True,
         "entropy": Random(int(client)).randbytes,
         "limits": PunchLimits(),
     }
-    checks: Checks[str] = Checks(NAME, **settings | changed)
+    for name, value in changed.items():
+        (permits if name in permits else settings)[name] = value
+    allowed: Any = SimpleNamespace(**permits)
+    checks: Checks[str] = Checks(NAME, KEYS[not client], allowed, **settings)
     checks.theirs = KEYS[client]
     return checks
 
@@ -116,7 +121,7 @@ def test_the_peer_may_be_much_too_early() -> None:
 
 
 def test_the_lan_comes_before_ipv6_and_that_before_the_fastest() -> None:
-    checks = side(True, may_probe=lambda ip: True)
+    checks = side(True, may_check=lambda ip: True)
     near, six, fast = ("192.168.1.9", 4001), ("2600::1", 4001), ("11.0.0.2", 4001)
 
     def answer(place: Place, at: float, lan: bool = False) -> None:
@@ -246,7 +251,7 @@ def test_a_request_from_where_the_peer_cannot_be_is_not_answered() -> None:
     checks = side(False)
     take(checks, Send("main", request(KEYS[1]), B), VICTIM, 0.0)
     assert checks.take(0.0) == [] and checks.refused == 1
-    open_ = side(False, may_probe=lambda ip: True)  # the twin without the filter
+    open_ = side(False, may_check=lambda ip: True)  # the twin without the filter
     take(open_, Send("main", request(KEYS[1]), B), VICTIM, 0.0)
     assert {send.to for send in open_.take(0.0)} == {VICTIM}
 

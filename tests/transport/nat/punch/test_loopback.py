@@ -14,8 +14,10 @@ from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Refusal, Reply
+from shoal.transport.nat.punch.budget import Budget
 from shoal.transport.nat.punch.candidates import Seen, Transport, gather
-from shoal.transport.nat.punch.needs import Own
+from shoal.transport.nat.punch.defaults import PunchLimits
+from shoal.transport.nat.punch.needs import Own, Tools
 from shoal.transport.nat.punch.puncher import METHOD, Puncher
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
@@ -41,9 +43,17 @@ class Node:
         self.got: list[tuple[ByteStream, bool]] = []
         self.words: list[bytes] = []
         self.other: Node
-        self.puncher = Puncher(
-            self.host, self.endpoint, self.udp, self, self.on_byte_stream, bind=LOOPBACK
+        limits, endpoint = PunchLimits(), self.endpoint
+        tools = Tools(
+            self.host,
+            self.udp,
+            lambda: endpoint.port,
+            Budget(limits),
+            limits,
+            self.on_byte_stream,
+            bind=LOOPBACK,
         )
+        self.puncher = Puncher(endpoint, tools, self)
         self.udp.on_stun(self.on_stun)
         self.udp.on_byte_stream(self.on_quic)
         self.nursery: trio.Nursery

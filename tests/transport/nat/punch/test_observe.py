@@ -6,8 +6,8 @@ from random import Random
 from shoal.transport.host.datagrams import Place
 from shoal.transport.nat.punch.checks import Send
 from shoal.transport.nat.punch.observe import Asking
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.volunteer import Responder
 
 X, Y = ("11.0.1.1", 4001), ("11.0.2.1", 4001)
 

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
+from shoal.transport.nat.punch import defaults
 from shoal.transport.nat.punch.predict import (
     Nat,
     Plan,
-    meets,
     plan,
     random_ports,
     sequence,
@@ -24,6 +24,14 @@ from tests.transport.nat.punch.street import AD, APD, EI, NATS
 
 EASY, HOME = Nat(EI, EI), Nat(EI, APD)
 DRAWS, COUNTS = Nat(APD, APD), Nat(APD, APD, counts=True)
+
+
+def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
+    """Return the probability that a birthday search succeeds if no packet is lost."""
+    missed = 1.0
+    for i in range(min(probes, ports)):
+        missed *= max(0, ports - sockets - i) / (ports - i)
+    return 1.0 - missed
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,12 +26,12 @@ class FakeSocket:
 
 
 def new() -> Checks[Socket]:
+    permits: Any = SimpleNamespace(may_check=lambda ip: True, spend=lambda ip, now: True)
     checks: Checks[Socket] = Checks(
         b"attempt!",
+        b"a" * 20,
+        permits,
         controlling=True,
-        secret=b"a" * 20,
-        may_probe=lambda ip: True,
-        spend=lambda ip, now: True,
         entropy=Random(1).randbytes,
         limits=PunchLimits(),
     )
@@ -57,7 +59,8 @@ def test_in_some_pair_of_the_comb_no_side_is_early(skew: float) -> None:
         checks = new()
         places: list[Place | None] = [(HARD, 5000 + i) for i in range(7)]
         mine = sockets(7)
-        schedule.comb(checks, mine, places, None, 1.0 + offset, 0.025, first=first)  # type: ignore[arg-type]
+        pairs = schedule.Comb(mine, places, None)  # type: ignore[arg-type]
+        schedule.comb(checks, pairs, 1.0 + offset, 0.025, first=first)
         found: dict[Place, float] = {}
         for at, _, place in sent(checks, 1.5):
             found.setdefault(place, at)
@@ -71,10 +74,11 @@ def test_in_some_pair_of_the_comb_no_side_is_early(skew: float) -> None:
 def test_a_side_without_comb_uses_its_own_port() -> None:
     checks = new()
     places: list[Place | None] = [(HARD, 5000), None, (HARD, 5002)]
-    schedule.comb(checks, [], places, (HARD, 4001), 0.0, 0.02, first=True)
+    schedule.comb(checks, schedule.Comb([], places, (HARD, 4001)), 0.0, 0.02, first=True)
     assert {(s, p) for _, s, p in sent(checks, 0.1)} == {(None, (HARD, 5000)), (None, (HARD, 5002))}
     fresh = sockets(3)
-    schedule.comb(checks, fresh, [], (HARD, 4001), 0.0, 0.02, first=True)  # type: ignore[arg-type]
+    pairs = schedule.Comb(fresh, [], (HARD, 4001))  # type: ignore[arg-type]
+    schedule.comb(checks, pairs, 0.0, 0.02, first=True)
     late = {(s, p) for _, s, p in sent(checks, 0.2) if s is not None}
     assert late == {(socket, (HARD, 4001)) for socket in fresh}
 

@@ -13,10 +13,10 @@ from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import stun
 from shoal.transport.nat.reach.natkind import Observer, Request
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.probing import classify
 from shoal.transport.nat.reach.reachability import UdpKind
 from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.volunteer import Responder
 
 PORTS = (4001, 4002)
 

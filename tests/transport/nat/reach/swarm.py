@@ -73,7 +73,7 @@ class Node:
     async def run(self, nursery: trio.Nursery, *, task_status: trio.TaskStatus[None]) -> None:
         self.host = SimulatedHost(self.computer, PROFILES["desktop"], nursery)
         identity = Identity.from_seed(bytes([self.number]) * 32)
-        self.endpoint = Endpoint(self.host, identity, admission=OpenSwarm(), libp2p=False)
+        self.endpoint = Endpoint(self.host, identity, admission=OpenSwarm())
         self.udp = UdpPort(self.host)
         self.reach = Reach(self.host, Doors(self.endpoint), self.udp, volunteer=self.volunteer)
         self.udp.on_stun(self._on_stun)

@@ -1,7 +1,7 @@
 """The server of dial-backs: no peer can use it against a third one."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -28,7 +28,7 @@ async def test_a_victim_receives_nothing(world: World) -> None:
             for n in range(100):
                 wanted = Wanted("tcp" if n % 2 else "udp", (there, 4001), bytes([n]) * 16)
                 reply = await link.call("reach.dialback", wanted.header, timeout=20)
-                assert reply.header["pay"] >= 30_000
+                assert cast(int, reply.header["pay"]) >= 30_000
                 reply = await link.call(
                     "reach.dialback", wanted.header, bytes(1000 * (n % 30)), timeout=20
                 )
@@ -49,9 +49,9 @@ async def test_a_paying_asker_is_served_a_few_times(world: World) -> None:
             wanted = Wanted("udp", (there, 4001), bytes([n]) * 16)
             reply = await link.call("reach.dialback", wanted.header, timeout=20)
             try:
-                paid = bytes(reply.header["pay"])
+                paid = bytes(cast(int, reply.header["pay"]))
                 reply = await link.call("reach.dialback", wanted.header, paid, timeout=20)
-                sent += reply.header["sent"]
+                sent += cast(int, reply.header["sent"])
             except CallRefused as no:
                 refused.add(no.code)
         assert sent == defaults.FOREIGN_BURST
@@ -120,7 +120,7 @@ async def test_our_own_router_is_not_dialled(world: World, known: bool) -> None:
                 await link.call("reach.dialback", header, timeout=20)
         else:
             reply = await link.call("reach.dialback", header, timeout=20)
-            assert reply.header["pay"] > 0
+            assert cast(int, reply.header["pay"]) > 0
 
 
 async def test_concurrent_dial_backs_are_bounded(world: World) -> None:

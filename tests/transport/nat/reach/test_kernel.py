@@ -17,10 +17,10 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import stun
 from shoal.transport.nat.reach.natkind import Observer, Request
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.probing import classify
 from shoal.transport.nat.reach.reachability import UdpKind
 from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.volunteer import Responder
 from tests.transport.nat.reach.test_natkind import TRUTH
 
 pytestmark = pytest.mark.ci

@@ -10,6 +10,7 @@ from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.nat.reach import asking, defaults, stun
 from shoal.transport.nat.reach.dialback import Awaited
+from shoal.transport.nat.reach.dialler import Dialler
 from shoal.transport.nat.reach.looking import Looker
 from shoal.transport.nat.reach.stun import Kind
 from shoal.transport.nat.reach.volunteer import Volunteer
@@ -44,7 +45,7 @@ async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, Volunteer]
     looker = Looker(host, port)
     served = Port(await host.datagrams(LOOPBACK, 0))
     async with running(asker, server) as nursery:
-        volunteer = Volunteer(host, server.endpoint, served, lambda _: LOOPBACK, True)
+        volunteer = Volunteer(host, server.endpoint, served, Dialler(host, lambda _: LOOPBACK))
         await nursery.start(volunteer.run)
 
         async def hear() -> None:

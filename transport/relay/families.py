@@ -14,12 +14,11 @@ import trio
 from .. import defaults
 from ..address import Address
 from ..bytestream import PathKind
+from ..dial.endpoint import Endpoint
 from ..errors import DialFailed
 from ..host.seam import Host
 from ..identity import PeerId
 from ..networks import path_kind_to
-from ..relay.vouch import places_of
-from .endpoint import Endpoint
 
 
 class Families:
@@ -84,7 +83,7 @@ class Families:
 
     def _seen(self, peer: PeerId) -> set[bool]:
         link = self._endpoint.link(peer)
-        return set() if link is None else {":" in ip for ip in places_of(link)}
+        return set() if link is None else {":" in ip for ip in link.status.seen}
 
 
 def versions(host: Host) -> set[bool]:

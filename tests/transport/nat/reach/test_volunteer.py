@@ -3,11 +3,10 @@
 import pytest
 
 from shoal.transport.host.datagrams import Place
-from shoal.transport.limits import SourceRates
 from shoal.transport.nat.reach import defaults, stun
-from shoal.transport.nat.reach.observer import Responder
 from shoal.transport.nat.reach.stun import Kind, Message, request
-from shoal.transport.rates import Rate
+from shoal.transport.nat.reach.volunteer import Responder
+from shoal.transport.rates import Rate, SourceRates
 
 ID = bytes(12)
 HERE = "11.0.0.9", 4567
@@ -58,7 +57,7 @@ def test_a_reply_is_never_larger_than_its_request() -> None:
 
 
 def test_without_the_check_a_reply_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.transport.nat.reach.observer._is_larger", lambda *_: False)
+    monkeypatch.setattr("shoal.transport.nat.reach.volunteer._is_larger", lambda *_: False)
     monkeypatch.setattr(defaults, "SMALLEST_ANSWER_BYTES", 0)
     data = stun.encode(Message(Kind.REQUEST, ID))
     answer = Responder().answer(data, Message(Kind.REQUEST, ID), HERE, 0.0)

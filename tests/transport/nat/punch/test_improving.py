@@ -8,8 +8,8 @@ from trio.testing import MockClock
 
 from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.improving import Improving
 from shoal.transport.guard import Guard
+from shoal.transport.nat.punch.improving import Improving
 from shoal.transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
 from shoal.transport.nat.punch.predict import Plan
 

@@ -4,8 +4,8 @@ import trio
 
 from shoal.netsim.world import World
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.link.link import Link
+from shoal.transport.strategies.dialer import Strategies
 from tests.transport.homes import Street
 
 

@@ -10,10 +10,10 @@ from bench.worlds.climber import TransportNode
 from bench.worlds.town import Town
 from shoal.netsim.world import World
 from shoal.transport.address import Address
-from shoal.transport.dial.dialer import Strategies
 from shoal.transport.errors import HostError
 from shoal.transport.nat.reach.reachability import Answer, Reachability
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Strategies
 
 RUNGS = Strategies(lan=False)
 WEB = ("0.0.0.0", 443)

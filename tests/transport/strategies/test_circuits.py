@@ -12,7 +12,6 @@ from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.address import Address
 from shoal.transport.bytestream import ByteStream, PathKind
-from shoal.transport.dial.dialer import Dialer, Strategies
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.identity import Identity
@@ -22,6 +21,7 @@ from shoal.transport.libp2p.yamux import PING, SYN
 from shoal.transport.link.calls import Refusal
 from shoal.transport.relay.book import RelayBook
 from shoal.transport.relay.defaults import RelayLimits
+from shoal.transport.strategies.dialer import Dialer, Strategies
 from tests.transport.homes import (
     HOMES,
     NO_TCP,
@@ -115,7 +115,7 @@ async def test_a_foreign_relays_link_becomes_direct_with_common_linked_peers(
 async def test_a_libp2p_program_on_a_circuit_stays_connected(autojump_clock: Any) -> None:
     """It stays for longer than the handshake timeout of a link."""
     endpoint = Endpoint(InlineHost(), OURS, admission=OpenSwarm())
-    off = dict.fromkeys(Strategies.__dataclass_fields__, False)
+    off = dict.fromkeys(Strategies.__dataclass_fields__, False) | {"libp2p": True}
     dialer = Dialer(InlineHost(), endpoint, strategies=Strategies(**off))
 
     class Joins:

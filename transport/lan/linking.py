@@ -8,13 +8,13 @@ import trio
 from .. import defaults
 from ..address import Address
 from ..bytestream import PathKind
+from ..dial.endpoint import Endpoint
 from ..errors import DialFailed
 from ..host.datagrams import Place
 from ..host.seam import Host
 from ..identity import PeerId
-from ..lan.mdns import LanDiscovery
 from ..networks import may_dial_port
-from .endpoint import Endpoint
+from .mdns import LanDiscovery
 
 
 class Neighbourhood:

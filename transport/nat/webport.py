@@ -3,9 +3,9 @@
 import trio
 
 from ..defaults import HTTPS_PORT
+from ..dial.endpoint import Endpoint
 from ..errors import HostError
-from ..nat.whereabouts import Whereabouts
-from .endpoint import Endpoint
+from .whereabouts import Whereabouts
 
 
 class WebPort:

@@ -1,14 +1,16 @@
 """Relayed links: opens circuits to peers through shoal's and libp2p's relays, and takes them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
 from .. import defaults
 from ..address import Address
 from ..bytestream import PathKind
+from ..dial.endpoint import Endpoint
 from ..errors import DialFailed
 from ..identity import PeerId
 from ..libp2p.client import CircuitClient
@@ -18,7 +20,6 @@ from ..nat.knowledge import Knowledge
 from ..relay.circuit import CircuitByteStream
 from ..relay.client import RelayClient
 from ..relay.vouch import Vouched
-from .endpoint import Endpoint
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +31,18 @@ class _Opening:
     waiting: int = 0
     begun: bool = False
     result: Link | DialFailed | None = None
+
+
+class Improves(Protocol):
+    """What circuits need of the dialer."""
+
+    async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
+        """Link a relay by any of its addresses. Raises DialFailed."""
+        ...
+
+    def improve(self, link: Link, at_once: bool) -> None:
+        """Look for a direct path of a relayed link, at once or after some seconds."""
+        ...
 
 
 class Circuits:
@@ -47,18 +60,13 @@ class Circuits:
         relays: RelayClient,
         foreign: CircuitClient,
         knowledge: Knowledge,
-        *,
-        link_relay: Callable[[Address, Sequence[Address]], Awaitable[None]],
-        improve: Callable[[Link, bool], None],
+        links: Improves,
     ) -> None:
-        """`link_relay` links a relay by any of its addresses, or raises DialFailed.
-        `improve(link, at_once)` is called with each relayed link, to make it direct."""
         self._endpoint = endpoint
         self._relays = relays
         self._foreign = foreign
         self._knowledge = knowledge
-        self._link_relay = link_relay
-        self._improve = improve
+        self._links = links
         self.nursery: trio.Nursery | None = None
         self._openings: dict[tuple[PeerId | None, PeerId], _Opening] = {}
         self._turns: dict[PeerId | None, trio.Semaphore] = {}
@@ -108,7 +116,7 @@ class Circuits:
 
     async def _dial(self, relay: Address, peer: PeerId, others: Sequence[Address]) -> Link:
         try:
-            await self._link_relay(relay, others)
+            await self._links.link_relay(relay, others)
             pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
         except DialFailed as error:
             if error.code not in ("tls-failed", "unreachable"):
@@ -127,7 +135,7 @@ class Circuits:
         except trio.TooSlowError:
             raise DialFailed("timeout", f"`{name}` did not answer") from None
         self._knowledge.vouch(peer, pipe.seen, relay.peer)
-        self._improve(link, True)
+        self._links.improve(link, True)
         return link
 
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
@@ -142,7 +150,7 @@ class Circuits:
                 server=False,
                 name=f"{peer} through {relay.peer}",
             )
-            self._improve(link, True)
+            self._links.improve(link, True)
             return link
         raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
 
@@ -163,10 +171,10 @@ class Circuits:
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=source, server=True)
             self._knowledge.vouch(source, seen, relay)
-            self._improve(link, False)
+            self._links.improve(link, False)
 
     async def take_foreign(self, pipe: MuxStream) -> None:
         """Accept a circuit through a libp2p relay, whose word about the source is not trusted."""
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=None, server=True)
-            self._improve(link, False)
+            self._links.improve(link, False)

@@ -6,8 +6,7 @@ first path that works carries the link, and a better one takes over. `PathKind` 
 from best to worst.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,43 +15,48 @@ import trio
 from .. import defaults
 from ..address import Address
 from ..bytestream import ByteStream, PathKind
+from ..dial.accepting import Acceptor
+from ..dial.attempt import Attempt, order
+from ..dial.attempts import AddressBook, ConnectionAttempts
+from ..dial.direct import Direct
+from ..dial.endpoint import Endpoint
+from ..dial.longpaths import LongPaths
+from ..dial.networkchange import Network
+from ..dial.ports import Places, Ports
 from ..errors import DialFailed, HostError
 from ..handshake.meeting import Connected
 from ..host.datagrams import Datagrams, Place
 from ..host.seam import Host
 from ..identity import PeerId
+from ..lan.linking import Neighbourhood
+from ..libp2p.accepting import answer_libp2p
 from ..libp2p.client import CircuitClient
 from ..link.link import Link
 from ..nat.knowledge import Knowledge
 from ..nat.portmap.mapper import PortMapper
 from ..nat.portmap.mapping import Mapping
+from ..nat.punch.budget import Budget
 from ..nat.punch.defaults import PunchLimits
+from ..nat.punch.improving import Improving
+from ..nat.punch.needs import Tools
 from ..nat.punch.outcome import Outcome
 from ..nat.punch.puncher import Puncher
 from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from ..nat.reach.measuring import Mapped
 from ..nat.reach.service import Reach
 from ..nat.vouching import Vouching
+from ..nat.webport import WebPort
 from ..nat.whereabouts import Whereabouts
 from ..networks import path_kind_to
 from ..relay.client import RelayClient
 from ..relay.defaults import RelayLimits
+from ..relay.families import Families
 from ..relay.service import RelayService
-from ..relay.vouch import Vouched, is_relayed, seen_at
+from ..relay.vouch import Vouched, seen_at
 from ..udp.port import UdpPort
 from ..udp.quic import QuicByteStream
-from .attempt import Attempt, order
-from .attempts import AddressBook, ConnectionAttempts
 from .circuits import Circuits
-from .direct import Direct
-from .endpoint import Endpoint
-from .families import Families
-from .improving import Improving
-from .longpaths import LongPaths
-from .neighbourhood import Neighbourhood
-from .networkchange import Network
-from .ports import Places, Ports
-from .webport import WebPort
+from .incoming import Incoming
 
 _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
 
@@ -69,6 +73,8 @@ class Strategies:
     punch_udp: bool = True
     prediction: bool = True  # finding the port of a NAT that picks one for each peer
     relay: bool = True  # using relays; `RelayLimits` says what this node lends as one
+    web_port: bool = True  # listening on TCP 443 as well while this node is reachable
+    libp2p: bool = True  # answering libp2p programs
 
 
 ALL_STRATEGIES: Final = Strategies()
@@ -76,104 +82,86 @@ ALL_STRATEGIES: Final = Strategies()
 
 class Dialer:
     """Dialer of one node. `book` returns peers' addresses. `key` is secret and survives
-    restarts."""
+    restarts. `relaying` says what this node lends as a relay."""
 
     def __init__(
         self,
         host: Host,
         endpoint: Endpoint,
         *,
-        strategies: Strategies | None = None,
+        strategies: Strategies = ALL_STRATEGIES,
         relaying: RelayLimits | None = None,
-        observes: bool = True,
-        web_port: bool = True,
         key: bytes = b"",
         book: AddressBook = lambda peer: (),
-        foreign: Sequence[Address] = (),
     ) -> None:
-        """`web_port`: listen on TCP 443 as well while this node is reachable. `foreign` are libp2p
-        relays at which to hold a reservation."""
+        guard = endpoint.guard
         self.endpoint = endpoint
-        self.strategies = strategies = strategies or Strategies()
+        self.strategies = strategies
         self.book = book
         self._host = host
         self._nursery: trio.Nursery | None = None
         self._on_change: list[Callable[[], None]] = []
-        self.udp = UdpPort(host, guard=endpoint.guard) if strategies.udp else None
+        self._incoming = Incoming(endpoint)
+        self.udp = UdpPort(host, guard=guard) if strategies.udp else None
         self.ports = Ports(endpoint, self.udp)
         self.direct = Direct(endpoint, self.udp)
-        self.reach = Reach(
-            host,
-            endpoint,
-            self.udp,
-            volunteer=observes,
-            seen_at=self._seen_at,
-            guard=endpoint.guard,
-        )
-        self.mapper = PortMapper(host, key=key, guard=endpoint.guard)
+        self.reach = Reach(host, endpoint, self.udp, seen_at=self._seen_at, guard=guard)
+        self.mapper = PortMapper(host, key=key, guard=guard)
         self.relays = RelayClient(host, endpoint, reach=self.direct.reach)
-        self.climbs = ConnectionAttempts(
-            host,
-            endpoint,
-            book=lambda peer: self.book(peer),
-            attempts=self._attempts,
-            dial=self._attempt,
-        )
+        self.climbs = ConnectionAttempts(host, endpoint, self)
         self.relaying = RelayService(
             host, endpoint, relaying or RelayLimits(), fetch=self.climbs.fetch
         )
         self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
-        self.web_port = WebPort(endpoint, self.whereabouts) if web_port else None
+        self.vouching = Vouching(host, endpoint, self.knowledge)
+        self.web_port = WebPort(endpoint, self.whereabouts) if strategies.web_port else None
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
+        self.puncher = self._make_puncher()
+        self.foreign = self._make_foreign()
+        self.circuits = Circuits(endpoint, self.relays, self.foreign, self.knowledge, self)
         self._families = Families(host, endpoint, book)
-        limits = PunchLimits()
+        self._improving = Improving(self.puncher, guard)
+        self._listen_to_parts()
+
+    def _make_puncher(self) -> Puncher:
+        strategies, limits = self.strategies, PunchLimits()
         if not strategies.punch_tcp:
             limits = replace(limits, tcp_tries=0)
         if not strategies.prediction:
             limits = replace(limits, searches=0)
-        self.puncher = Puncher(
-            host,
-            endpoint,
-            self.udp if strategies.punch_udp else None,
-            self.knowledge,
-            self._punched,
-            limits=limits,
-            guard=endpoint.guard,
-            look=lambda peer: self.vouching.ask(peer),
+        udp, endpoint = self.udp if strategies.punch_udp else None, self.endpoint
+        tools = Tools(self._host, udp, lambda: endpoint.port, Budget(limits), limits, self._punched)
+        return Puncher(
+            endpoint, tools, self.knowledge, guard=endpoint.guard, look=self.vouching.ask
         )
-        endpoint.punched = self.puncher.opened
-        if endpoint.libp2p is not None:
-            endpoint.relay_for_libp2p(self.relaying.book)
-        self.foreign = CircuitClient(
+
+    def _make_foreign(self) -> CircuitClient:
+        """Return the client of libp2p relays, and answer libp2p programs if that is on."""
+        host, endpoint, responder = self._host, self.endpoint, None
+        if self.strategies.libp2p:
+            responder = answer_libp2p(host, endpoint, self.relaying.book)
+        return CircuitClient(
             host,
             endpoint.identity,
-            protocols=endpoint.libp2p.protocols if endpoint.libp2p is not None else dict,
+            protocols=responder.protocols if responder is not None else dict,
             port=lambda: endpoint.port,
             guard=endpoint.guard,
         )
-        self._foreign_relays = tuple(foreign)
-        self.foreign.on_circuit(
-            lambda pipe, source, relay: self._take_soon(pipe, self.circuits.take_foreign)
-        )
-        self.foreign.on_change(self._changed)
-        self.vouching = Vouching(host, endpoint, self.knowledge)
+
+    def _listen_to_parts(self) -> None:
+        """Connect the parts by their callbacks."""
+        endpoint, take = self.endpoint, self._incoming.take
         self.direct.is_seen = self.vouching.is_seen
-        self._improving = Improving(self.puncher, endpoint.guard)
-        self.circuits = Circuits(
-            endpoint,
-            self.relays,
-            self.foreign,
-            self.knowledge,
-            link_relay=self._link_relay,
-            improve=self._improve,
-        )
+        endpoint.punched = self.puncher.opened
         endpoint.finder = self.climbs.find
-        endpoint.handle_first_byte(DIALBACK_BYTE[0], self._dialled_back)
+        endpoint.accept(DIALBACK_BYTE[0], Acceptor("dialback", self._dialled_back))
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
+        self.foreign.on_change(self._changed)
+        self.foreign.on_circuit(lambda pipe, source, relay: take(pipe, self.circuits.take_foreign))
         self.relays.on_change(self._relays_changed)
-        self.relays.on_circuit(lambda pipe, *told: self._take_soon(pipe, self.circuits.take, *told))
+        self.relays.on_circuit(lambda pipe, *told: take(pipe, self.circuits.take, *told))
         self.relays.on_seen(self.knowledge.vouch)
         self.mapper.on_change(self._mapped)
         if self.udp is not None:
@@ -271,12 +259,13 @@ class Dialer:
         port: int,
         *,
         further: Places = (),
+        libp2p_relays: Sequence[Address] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Listen and serve until cancelled. Started with the port, the same for TCP and UDP.
 
-        Listening on `0.0.0.0` includes `::` if there is IPv6. Raises AddressInUse and HostError
-        before it has started.
+        Listening on `0.0.0.0` includes `::` if there is IPv6. At each of the `libp2p_relays` a
+        reservation is held. Raises AddressInUse and HostError before it has started.
         """
         failure: HostError | None = None
         async with trio.open_nursery() as nursery:
@@ -286,14 +275,20 @@ class Dialer:
                 failure = error
                 nursery.cancel_scope.cancel()
             else:
-                await self._serve(nursery, listen, number, task_status)
+                await self._serve(nursery, listen, number, libp2p_relays, task_status)
         if failure is not None:
             raise failure
 
     async def _serve(
-        self, nursery: trio.Nursery, listen: str, port: int, task_status: trio.TaskStatus[int]
+        self,
+        nursery: trio.Nursery,
+        listen: str,
+        port: int,
+        libp2p_relays: Sequence[Address],
+        task_status: trio.TaskStatus[int],
     ) -> None:
-        self._nursery = self.climbs.nursery = self.circuits.nursery = nursery
+        self._nursery = self._incoming.nursery = nursery
+        self.climbs.nursery = self.circuits.nursery = nursery
         try:
             await nursery.start(self.puncher.run)
             await nursery.start(self.reach.run)
@@ -305,7 +300,7 @@ class Dialer:
             if self.strategies.relay:
                 nursery.start_soon(self.relays.run)
                 await nursery.start(self.foreign.run)
-                for relay in self._foreign_relays:
+                for relay in libp2p_relays:
                     nursery.start_soon(self.circuits.keep, relay)
             if self.strategies.mapping and not near:
                 nursery.start_soon(self.mapper.run, port, self.udp.port if self.udp else 0)
@@ -314,7 +309,8 @@ class Dialer:
             task_status.started(port)
             await trio.sleep_forever()
         finally:
-            self._nursery = self.climbs.nursery = self.circuits.nursery = None
+            self._nursery = self._incoming.nursery = None
+            self.climbs.nursery = self.circuits.nursery = None
 
     async def _watch_network(self) -> None:
         network = Network(self._host)
@@ -337,12 +333,12 @@ class Dialer:
             self._changed()
             version = await self.reach.changed(version)
 
-    # Connection attempts.
+    # Used by connection attempts and circuits (`AttemptPlan`, `Improves`).
 
-    def _attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
+    def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
         """Return what to try, and when. With `own`, this node's own relays as well."""
         found = self.knowledge.found_at(peer)
-        linked = {link.peer for link in self.endpoint.links() if not is_relayed(link)}
+        linked = {link.peer for link in self.endpoint.links() if link.status.seen}
         ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
         return order(
             self.whereabouts.dialable(addresses, found),
@@ -352,7 +348,7 @@ class Dialer:
             [each for each in ours if each is not None],
         )
 
-    async def _attempt(self, attempt: Attempt) -> Link:
+    async def attempt(self, attempt: Attempt) -> Link:
         """Dial one address by one strategy. Raises DialFailed."""
         address = attempt.address
         if address.relay is not None:
@@ -360,7 +356,7 @@ class Dialer:
             return await self.circuits.dial(address.relay, attempt.peer, others)
         return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
 
-    async def _link_relay(self, relay: Address, others: Sequence[Address]) -> None:
+    async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
         """Make a direct link to a relay, by the given addresses or those in the book, and over both
         IP versions if both ends have both. Raises DialFailed."""
         if relay.peer is None or self._nursery is None:
@@ -375,7 +371,8 @@ class Dialer:
             await self.climbs.to(relay.peer, known, defaults.CLIMB_S).first()
         await self._families.meet(relay, self._nursery)
 
-    def _improve(self, link: Link, at_once: bool) -> None:
+    def improve(self, link: Link, at_once: bool) -> None:
+        """Look for a direct path of a relayed link."""
         if self._nursery is not None:
             self._improving.begin(link, self._nursery, at_once=at_once)
 
@@ -384,45 +381,28 @@ class Dialer:
         now."""
         for link in self.endpoint.links():
             if link.path_kind is PathKind.RELAYED:
-                self._improve(link, self.endpoint.peer < link.peer)
+                self.improve(link, self.endpoint.peer < link.peer)
                 self._improving.look(link)
 
     # Incoming connections and events.
 
-    def _take_soon(
-        self, pipe: ByteStream, take: Callable[..., Awaitable[None]], *told: object
-    ) -> None:
-        if self._nursery is None:
-            pipe.close()
-        else:
-            guard = self.endpoint.guard
-            guard.start(self._nursery, pipe.remote, take, pipe, *told, end=pipe.close)
-
-    async def _join(
-        self, pipe: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool
-    ) -> None:
-        with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
-            await self.endpoint.join(pipe, path_kind, expect=expect, server=server)
-            if isinstance(pipe, QuicByteStream):
-                pipe.trust()
-
     def _punched(self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind) -> None:
         # TCP that both sides opened settles client and server by itself. Otherwise it was dialled.
         server = not client and pipe.medium != "tcp"
-        self._take_soon(pipe, self._join, path_kind, peer, server)
+        self._incoming.take(pipe, self._incoming.join, path_kind, peer, server)
 
     def _udp_came(self, pipe: QuicByteStream) -> None:
         peer = self.puncher.arrived(pipe)
         path_kind = path_kind_to(pipe.remote[0])
         if peer is not None and path_kind is PathKind.DIRECT:
             path_kind = PathKind.PUNCHED
-        self._take_soon(pipe, self._join, path_kind, peer, True)
+        self._incoming.take(pipe, self._incoming.join, path_kind, peer, True)
 
     def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
         if not self.puncher.on_stun(data, source, socket):
             self.reach.on_stun(data, source, socket)
 
-    async def _dialled_back(self, first: bytes, stream: trio.SocketStream) -> None:
+    async def _dialled_back(self, stream: trio.SocketStream, first: bytes) -> None:
         name = stream.socket.getpeername()
         try:
             while len(first) < _DIALBACK_BYTES:

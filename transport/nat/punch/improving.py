@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 import trio
 
-from .. import defaults
-from ..bytestream import PathKind
-from ..guard import Guard
-from ..identity import PeerId
-from ..link.link import Link
-from ..nat.punch.attempt import FUTILE
-from ..nat.punch.predict import Plan
-from ..nat.punch.puncher import Puncher
+from ... import defaults
+from ...bytestream import PathKind
+from ...guard import Guard
+from ...identity import PeerId
+from ...link.link import Link
+from .attempt import FUTILE
+from .predict import Plan
+from .puncher import Puncher
 
 
 class Improving:
