@@ -13,7 +13,6 @@ from ...dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
 from ...dht.exchange.fetch import FetchReport
 from ...dht.names import Meaning, Voucher, spelled
 from ...state.directory import Directory
-from ...tasks.inference.models import holders, manifest_of
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
@@ -75,7 +74,7 @@ class ModelOperations:
         content, library, directory = self._content, self._library, self._directory
         meaning = await self._meant(ask.name)
         known = meaning.root in library.roots()
-        manifest = await manifest_of(meaning.root, library, content.exchange, directory)
+        manifest = await content.sources.manifest(meaning.root)
         if not known:
             await content.quota.pass_through(meaning.root, 0)
         all_meant = await content.names.meanings(ask.name, timeout=defaults.SHOW_TIME)
@@ -134,13 +133,10 @@ class ModelOperations:
         )
 
     def _linked(self, root: str) -> list[PeerId]:
-        return holders(root, self._directory)
+        return self._content.sources.holders(root)
 
     async def _manifest(self, root: str) -> Manifest:
-        exchange, directory = self._content.exchange, self._directory
-        return await manifest_of(
-            root, self._library, exchange, directory, patience=defaults.PULL_PATIENCE
-        )
+        return await self._content.sources.manifest(root, patience=defaults.PULL_PATIENCE)
 
     async def _fetch(self, manifest: Manifest, emit: Emit) -> FetchReport:
         root = manifest.root

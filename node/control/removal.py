@@ -11,7 +11,7 @@ from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
-from ...tasks.inference.models import holders
+from ...tasks.inference.sources import holders
 from ...tasks.serving.serving import Serving
 from ...transport.identity import PeerId
 from .. import defaults

@@ -5,7 +5,7 @@ from functools import partial
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
-from ...tasks.serving.serving import Serving, ServingSettings
+from ...tasks.serving.serving import Device, Serving, ServingSettings
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
@@ -50,38 +50,25 @@ class Compute:
         )
 
     def _new_models(self) -> Models:
-        base, network, content = self._base, self._network, self._content
+        base = self._base
         return Models(
             base.host,
-            base.library,
-            content.exchange,
-            network.directory,
-            restore=content.embedded.restore,
-            find=content.names.resolve,
-            guard=network.endpoint.guard,
-            pass_through=content.quota.pass_through,
+            self._content.sources,
             memory=lambda: base.capacity.memory_bytes - self.serving.loaded_bytes,
         )
 
     def _new_serving(self) -> Serving:
-        base, network, content = self._base, self._network, self._content
+        base, network = self._base, self._network
         config = base.config
         witnesses = Witnesses(
             network.endpoint, network.dialer, base.library, network.state, base.inviter
         )
         return Serving(
             base.host,
-            base.engine,
-            self.stage,
-            base.library,
-            content.exchange,
-            network.directory,
+            Device(self.stage, base.engine, base.no_engine),
+            self._content.sources,
             ServingSettings(base.capacity.memory_bytes, config.model, config.layers, config.dtype),
             backing=partial(backing_of, witnesses),
-            no_engine=base.no_engine,
-            restore=content.embedded.restore,
-            find=content.names.resolve,
-            guard=network.endpoint.guard,
         )
 
     def _is_idle(self) -> bool:

@@ -4,6 +4,7 @@ from ...dht.content.quota import Quota
 from ...dht.exchange.exchange import Exchange
 from ...dht.exchange.proving import Proving
 from ...dht.kv.index import KvIndex
+from ...tasks.inference.sources import Sources
 from ..models.inventory import Holdings
 from ..models.names import names_of
 from ..models.providers import Providers
@@ -43,3 +44,12 @@ class Content:
         )
         self.exchange.quota = self.quota
         self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)
+        self.sources = Sources(
+            base.library,
+            self.exchange,
+            directory,
+            restore=self.embedded.restore,
+            reserve=self.quota.pass_through,
+            names=self.names.resolve,
+            guard=guard,
+        )

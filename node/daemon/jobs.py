@@ -11,10 +11,10 @@ from ...state.group.facts import Role
 from ...state.views.members import JOBS
 from ...tasks.inference.gateway import Gateway
 from ...tasks.jobs.desk import Desk
+from ...tasks.jobs.local import IdleTime, LocalNode, Terms
 from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
-from ...tasks.jobs.shelf import Shelf
-from ...tasks.jobs.turn import IdleTime
+from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import Worker
 from ...tasks.serving.serving import Serving
 from ...tasks.usage.accounting import Accounting
@@ -38,8 +38,8 @@ class Working:
         self._own = own
         self._folder = base.config.folder
         shelf = _shelf(base, content)
-        guard, stage = network.endpoint.guard, network.stage
-        self.desk = Desk(host, state, own, Results(host, self._folder.results), shelf, guard)
+        local, stage = LocalNode(host, state, own, network.endpoint.guard), network.stage
+        self.desk = Desk(local, Results(host, self._folder.results), shelf)
         self._accounting = Accounting(state, own, stage.meter, self._payer)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
         prompts = Prompts(
@@ -51,16 +51,11 @@ class Working:
         )
         self._wanted = base.config.jobs
         self.worker = Worker(
-            host,
-            state,
-            own,
+            local,
+            Terms(turn, self._is_ready, self._is_member),
             {prompts.kind: prompts},
-            turn,
             shelf,
             live=network.directory.members,
-            ready=self._is_ready,
-            asks=self._is_member,
-            guard=guard,
         )
         self._does_jobs = base.works
         self.worker.health = partial(base.health.show, "jobs")
@@ -129,10 +124,8 @@ class Working:
 def _shelf(base: Base, content: Content) -> Shelf:
     return Shelf(
         base.host,
-        base.library,
+        Storage(base.library, content.quota.evict_for, content.holdings.evicted),
         content.exchange,
         base.config.folder.shelf,
-        make_room=content.quota.evict_for,
         linked=content.holdings.linked,
-        withdraw=content.holdings.evicted,
     )

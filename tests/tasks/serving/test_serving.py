@@ -18,12 +18,12 @@ from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.models import Find
+from shoal.tasks.inference.sources import Find, Sources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing, Choice
 from shoal.tasks.placement.holes import needed_bytes
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.serving import RestartingEngine, Serving, ServingSettings
+from shoal.tasks.serving.serving import Device, RestartingEngine, Serving, ServingSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import CONFIG, small_manifest
@@ -64,13 +64,14 @@ class World:
         self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
         self.serving = Serving(
             host,
-            cast(RestartingEngine, self.engine) if engine else None,
-            self.stage,
-            cast(Library, self.library),
-            cast(Exchange, self.exchange),
-            self.directory,
+            Device(self.stage, cast(RestartingEngine, self.engine) if engine else None),
+            Sources(
+                cast(Library, self.library),
+                cast(Exchange, self.exchange),
+                self.directory,
+                names=find,
+            ),
             ServingSettings(**{"memory": 2**30, "layers": (0, 2), **settings}),
-            find=find,
             backing=lambda: self.backing,
         )
 
