@@ -334,7 +334,7 @@ class Dht:
         self._publishing.wake()
 
     async def _watch(self) -> None:
-        """Update the mode and the region that this node stores, and expire records."""
+        """Update the mode and the region of the record store, and drop expired records."""
         while True:
             if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
                 self._joining.look_again()  # the look-up also tells the neighbours the new mode

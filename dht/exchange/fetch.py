@@ -101,10 +101,10 @@ class Fetch:
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
-        self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use, each with its `_watch` task
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # peers in use
         self._failed_requests: Counter[PeerId] = Counter()
         self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
-        self._backoffs: dict[PeerId, float] = {}  # the time before which a replaced peer is not tried again
+        self._backoffs: dict[PeerId, float] = {}  # replaced peer -> when to retry it
         self._news = trio.Event()
         self._nursery: trio.Nursery | None = None  # runs the requests
         self._intake = Intake(host, library.store, self._stored)
@@ -112,7 +112,7 @@ class Fetch:
         self._unreported: list[str] = []  # new chunks that watchers have not been notified of
         self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
         self._full = False  # whether the fetch is waiting for disk space
-        self._reported_full = False  # whether `on_full` was called after the latest stored chunk
+        self._reported_full = False  # `on_full` was called after the latest stored chunk
         self._last_chunk = 0.0  # when the latest chunk was stored; `run` sets the start
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
@@ -264,6 +264,10 @@ class Fetch:
         return False
 
     def _remove(self, peer: PeerId, now: float) -> None:
+        """Stop using a peer, and cancel its requests.
+
+        It is not used again before its pause is over.
+        """
         first, most = REMOVED_PAUSE
         self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1
@@ -369,7 +373,7 @@ class Fetch:
             finally:
                 del self._scopes[peer, digest]
                 if payload is None:
-                    self._transfer.abandoned(peer, digest)  # matters only if the request was cancelled
+                    self._transfer.abandoned(peer, digest)  # matters only if it was cancelled
                     self._news.set()
         if payload is not None:
             self._transfer.received(peer, digest, self._host.now())

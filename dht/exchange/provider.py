@@ -111,6 +111,10 @@ class Provider:
     # Which chunks are here.
 
     async def _serve_have(self, call: Call) -> Answer:
+        """Answer `blob.have` with the ranges of the stored chunks.
+
+        If the peer wants to be notified of new chunks, it is registered.
+        """
         try:
             asked = typed(_AskHave, call.header)
         except Undecodable:

@@ -42,11 +42,11 @@ class Source:
     """State of a peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
-    added: set[str] = field(default_factory=set)  # chunks of `has` that were added after its last offer
-    queue: list[str] = field(default_factory=list)  # chunks to request, the next one last; some may be outdated
+    added: set[str] = field(default_factory=set)  # chunks added after its last offer
+    queue: list[str] = field(default_factory=list)  # to request, next one last; may be outdated
     spared: dict[str, float] = field(default_factory=dict)  # chunk given to another peer -> when
     whole: bool = False  # whether it had all wanted chunks at its last offer
-    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> time it was sent
+    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> time sent
     rate: float | None = None  # None while not measured
     failures: int = 0  # in a row
     rest_until: float = -math.inf  # no request is sent to it before this time
@@ -174,7 +174,11 @@ class Transfer:
         return self._providers(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
-        """Whether the peer may postpone this chunk in favour of peers that also lack it."""
+        """Return whether a peer may refuse this chunk for now if it just gave it to another peer.
+
+        It may if it has all wanted chunks or if no other source has this one, but only once per
+        chunk.
+        """
         source = self.sources[peer]
         return (source.whole or self.is_rare(digest)) and digest not in source.spared
 
@@ -245,9 +249,10 @@ class Transfer:
         return queue.pop(place)
 
     def _is_too_slow(self, source: Source, digest: str) -> bool:
-        """Whether the other sources of a chunk would fetch it and all that is left sooner.
+        """Return whether the other sources would fetch all remaining chunks sooner than this one.
 
-        The fastest source of a chunk is never too slow.
+        That is, sooner than `source` would deliver the chunk `digest`. Only sources that have this
+        chunk count. The fastest of them is never too slow.
         """
         mine = source.seconds(len(source.asked) + 1)
         if self.is_rare(digest) or mine == math.inf:
@@ -302,9 +307,10 @@ class Transfer:
         return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
 
     def received(self, peer: PeerId, digest: str, now: float) -> None:
-        """Count a request as answered before its bytes are verified, so that the next can go out.
+        """Close a request whose bytes have arrived, so that the next one can be sent.
 
-        A peer that never sent correct bytes is not credited before verification.
+        The bytes are not verified yet. The request of a peer that has never sent correct bytes
+        therefore stays open until they are.
         """
         if self.sources[peer].rate is not None:
             self._received(self.sources[peer], digest, now)
