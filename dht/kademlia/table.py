@@ -254,7 +254,10 @@ class Table:
     # Queries.
 
     def nearest(self, place: Key | int, count: int = defaults.K) -> list[Contact]:
-        """Return the contacts nearest to a position, nearest first, without failing ones."""
+        """Return up to `count` contacts nearest to a position, nearest first.
+
+        Contacts whose latest requests have failed are left out.
+        """
         at = place if isinstance(place, int) else point(place)
         alive = (
             entry.contact
@@ -265,9 +268,10 @@ class Table:
         return nsmallest(count, alive, key=lambda contact: contact.point ^ at)
 
     def to_check(self, now: float, quiet: float) -> list[Contact]:
-        """Return contacts to ping: in each bucket where others wait, the one silent for longest.
+        """Return the contacts to ping: in each bucket, the contact that was silent for longest.
 
-        Leaves out contacts heard within the last `quiet` seconds.
+        Only buckets in which contacts wait count. Contacts that answered in the last `quiet`
+        seconds are left out.
         """
         oldest = (
             next(iter(bucket.entries.values()))
@@ -301,7 +305,10 @@ class Table:
         return max(full, default=0)
 
     def _index(self, at: int) -> int:
-        """Return how many leading bits a position shares with this node's key."""
+        """Return the index of the bucket for a position.
+
+        It is the number of leading bits that the position shares with this node's key.
+        """
         return _BITS - (at ^ self._own).bit_length()
 
     def _random_key(self, index: int) -> Key:

@@ -122,7 +122,7 @@ class KvIndex:
     # KV on this node.
 
     def announce(self, chain: Chain, layers: Layers) -> None:
-        """Announce that these layers of all blocks are here and were just used."""
+        """Announce that this node has these layers of a chain's blocks, and has just used them."""
         self._say(self._held.add(chain, layers))
 
     def withdraw(self, chain: Chain) -> None:
@@ -238,7 +238,7 @@ class KvIndex:
         return self._liars.get(peer, 0.0) > self._host.now()
 
     async def _ask(self, peer: PeerId, search: PrefixSearch, layers: Layers) -> None:
-        """Ask a provider until the length of its prefix is known, or it lies."""
+        """Ask a provider how long its prefix is, until this is known or the provider has lied."""
         try:
             link = await self._connect(peer)
             while not search.done:

@@ -125,7 +125,10 @@ class LocalChains:
         return found
 
     def _is_contained(self, tip: bytes, layers: Layers) -> bool:
-        """Whether another chain contains this one, with the same or more layers."""
+        """Return whether another chain contains this one, with at least the same layers.
+
+        That is so if another chain has the last block of this one.
+        """
         block = self._blocks[tip[:SHORT]]
         there = sum(count for here, count in block.layers.items() if _covers(here, layers))
         return there > 1  # the chain itself counts once

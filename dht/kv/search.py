@@ -45,7 +45,7 @@ class PrefixSearch:
         return [self.held + -(-span * n // count) for n in range(1, count + 1)]
 
     def question(self) -> bytes:
-        """Return the payload of the next request: the first `SHORT` bytes of some names."""
+        """Return the payload of the next request: the first `SHORT` bytes of some blocks' names."""
         return b"".join(self._names[block - 1][:SHORT] for block in self._asked())
 
     def answered(self, proofs: bytes) -> bool:
