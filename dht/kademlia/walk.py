@@ -248,7 +248,10 @@ class Walk:
         return parcel.sent + defaults.STORE_LATE <= now
 
     def _drop_late(self, now: float) -> None:
-        """Drop late stores if nothing else is left to do and their records have enough replicas."""
+        """Give up late messages if nothing else is left to do.
+
+        A message is given up only if enough nodes already store its records.
+        """
         if self._waiting or self._active or self._parcels or self._later:
             return
         for query, parcel in list(self._sent.items()):

@@ -35,7 +35,10 @@ class Contact:
     """A peer and up to `CONTACT_ADDRESSES` addresses. Contacts of the same peer are equal."""
 
     def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
-        """Drop addresses beyond the limits; add the peer id to each address that lacks it."""
+        """Create a contact. The peer id is added to each address that lacks it.
+
+        Duplicates, and addresses beyond the limits, are dropped.
+        """
         self.peer = peer
         self.addresses = _fitting(
             each if each.peer is not None else replace(each, peer=peer) for each in addresses

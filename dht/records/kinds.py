@@ -102,7 +102,10 @@ class _Blob(Message, frozen=True):
 
 
 class BlobBody(Struct, frozen=True):
-    """Record of a blob or model whose chunks are held: those in `ranges`, or all."""
+    """Record of a blob or model whose chunks its author has.
+
+    These are the chunks in `ranges`, or all if it is None.
+    """
 
     kind: ClassVar[str] = "blob"
     root: str

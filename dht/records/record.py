@@ -132,10 +132,11 @@ def _unsealed(sealed: bytes) -> tuple[PeerId, bytes]:
 
 
 def time_code(record: Record, wall: float) -> str:
-    """Return `expired` or `far-future` by the receiver's wall clock (seconds since 1970), else "".
+    """Return a code if the times of a record are out of range by the receiver's clock, else "".
 
-    The check is generous, as both clocks may be wrong: how long a record is stored is measured
-    with the monotonic clock.
+    `wall` is the receiver's wall clock in seconds since 1970. The codes are `expired` and
+    `far-future`. The check allows for large errors of both clocks. It does not decide how long a
+    record is stored, which is measured with the monotonic clock.
     """
     made = record.made / 1000
     if made > wall + defaults.CLOCKS_APART:
