@@ -36,7 +36,7 @@ TREES_KEPT = 16  # trees of blobs cached in memory
 # used by the library.
 DISK_SHARE = 0.5
 DISK_MOST = 100 * 2**30  # bytes, the most that this quota may be
-DISK_KEPT = (0.05, 2**30)  # must stay free: a share of the same bytes, and at least so many bytes
+DISK_KEPT = (0.05, 2**30)  # must stay free: a share of the same bytes, and at least this many bytes
 FILES_MOST = 256 * 2**20  # bytes of all models that are stored only to build prompts
 QUOTA_SAVE = 60.0  # seconds between two saves of the times of last use
 PROOF_CHUNKS = 3  # chunks that a peer must send to prove its replica, before ours is evicted
@@ -75,7 +75,7 @@ REMOVED_PAUSE = (15.0, 240.0)  # until a replaced peer is tried again: first, mo
 IN_FLIGHT = 32  # chunks of one fetch requested or not yet stored, each 1 MiB of memory
 WINDOW_START = 2  # requests in flight to a peer not yet measured
 WINDOW_MAX = 8
-WINDOW_SECONDS = 1.0  # so many seconds of a peer's measured rate are requested in advance
+WINDOW_SECONDS = 1.0  # pending requests to a peer cover this many seconds of its measured rate
 COPIES_MAX = 2  # peers that are asked for the same chunk at the end of a fetch
 STEAL_FACTOR = 1.5  # hedge a chunk with a second peer that is at least this many times as fast
 STEAL_AFTER = 0.1  # age of a request before which it is not hedged
@@ -123,7 +123,7 @@ SIZE_LIMIT = 2**60  # bytes of a blob or a model
 BLOCKS_LIMIT = 2**20  # blocks of a chain in a record
 BLOB_RUNS = 128  # most runs of chunks in a record
 SPEED_LIMIT = 1e9  # tokens/s
-SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}  # records of an author under one key
+SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}  # records of an author and key
 SLOTS_OTHER = 4  # the same for kinds that this version does not know
 
 # Nodes in the key space.
@@ -179,10 +179,10 @@ LATE_S = (1.5, 4.0)  # for which a late reply is awaited if no candidate is left
 LATE_FACTOR = 2.0  # between these limits, this many times as long as the slowest reply took
 LINKED_BITS = 2  # by which a linked contact counts as nearer: a new link takes 4 round trips
 SUBNET_ASKED = 2  # queries into one public network, after which other networks come first
-# A region is known after so many replies from it, if so many in a row have named no new node.
+# A region is known after SETTLED_ASKED replies, if SETTLED_QUIET in a row named no new node.
 SETTLED_ASKED = 9
 SETTLED_QUIET = 3
-SETTLED_MOST = 30  # replies that end it anyway; so many nodes suggest that an attacker invents them
+SETTLED_MOST = 30  # replies that end it anyway: probably an attacker invents the nodes
 REGION_THIN = 0.5  # share of the expected nodes that replied, below which the look-up continues
 CLOSED_QUIET = 8  # replies in a row that name no other node of the region, which end it then
 

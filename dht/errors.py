@@ -24,7 +24,7 @@ OTHERS_HINT = (
 
 
 class ModelError(ShoalError):
-    """A problem with a model or a blob. `code` is a short fixed word, `message` is for people."""
+    """Problem with a model or a blob. `code` is a short fixed word, `message` is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -32,7 +32,7 @@ class ModelError(ShoalError):
 
 
 class ChunkMissing(ModelError):
-    """A chunk is not in the chunk store."""
+    """Error for a chunk that is not in the chunk store."""
 
     def __init__(self, digest: str) -> None:
         super().__init__("chunk-missing", f"chunk {digest[:16]} is not on this disk")
@@ -40,9 +40,9 @@ class ChunkMissing(ModelError):
 
 
 class ChunkCorrupt(ModelError):
-    """Bytes do not match the digest of their chunk.
+    """Error for bytes that do not match the digest of their chunk.
 
-    If they came from the disk, the file was removed.
+    If the bytes came from the chunk store, their file has been removed.
     """
 
     def __init__(self, digest: str, where: str) -> None:
@@ -51,9 +51,9 @@ class ChunkCorrupt(ModelError):
 
 
 class DiskFull(ModelError):
-    """The disk has too little space: `needed` bytes are needed, and `free` bytes are free.
+    """Error for `needed` bytes that do not fit on the disk, which has `free` bytes.
 
-    The `reserve`, which always stays free, is not part of `free`. All are in bytes.
+    The `reserve`, which must always stay free, is not part of `free`. All are in bytes.
     """
 
     own = True
@@ -71,7 +71,7 @@ class DiskFull(ModelError):
 
 
 class QuotaFull(DiskFull):
-    """The owner's limit for the library is reached, and nothing more can be evicted.
+    """Error for `needed` bytes that exceed the owner's limit, when nothing more can be evicted.
 
     `limit`, `needed` and `used` are in bytes.
     """
@@ -89,14 +89,11 @@ class QuotaFull(DiskFull):
 
 
 class FetchFailed(ModelError):
-    """The linked peers did not send the requested data in time."""
+    """Error for data that the linked peers did not send in time."""
 
 
 class DhtError(ShoalError):
-    """A problem of the DHT or the KV index.
-
-    `code` is a short fixed word, `message` is for people.
-    """
+    """Problem of the DHT or the KV index. `code` is a short fixed word, `message` is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -104,11 +101,11 @@ class DhtError(ShoalError):
 
 
 class BadRecord(DhtError):
-    """A record is malformed, exceeds a limit, or lacks a valid signature of its author."""
+    """Error for a record that is malformed, exceeds a limit, or lacks its author's signature."""
 
 
 class BadMessage(DhtError):
-    """A DHT message is malformed or exceeds a limit."""
+    """Error for a DHT message that is malformed or exceeds a limit."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-request", message)

@@ -52,7 +52,7 @@ class Gathering:
 
 
 def _rank(found: FoundRecord) -> tuple[int, float]:
-    """Return the sort key of records in one slot: the time it was made, then its freshness."""
+    """Return the sort key of the records in one slot: a later record first, then a fresher copy."""
     return found.record.made, -found.age
 
 

@@ -72,7 +72,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Statement of one voucher that a name means a root, from any source."""
+    """A voucher's statement, from any source, that a name means a root."""
 
     voucher: Voucher
     body: NameBody
@@ -131,7 +131,7 @@ class Names:
         self._told = told
 
     async def resolve(self, text: str, *, timeout: float = defaults.NAME_FIND) -> Meaning:
-        """Return the one model that the text means, with its vouchers.
+        """Return the model that the text means, with its vouchers.
 
         If this node and its members do not know the model, this looks in the DHT for up to
         `timeout` seconds. Raises ModelError: `bad-name` if the text is invalid, `unknown-model` if

@@ -258,7 +258,7 @@ class Dht:
         lasting: bool = True,
         patient: bool = False,
     ) -> None:
-        """Announce a record, and repeat this until it is withdrawn or replaced in its slot.
+        """Announce a record repeatedly, until it is withdrawn or replaced in its slot.
 
         A `lasting` record is announced again after a restart; any other is withdrawn at the next
         start. A `patient` record is announced within some minutes, because members learn the same
@@ -289,7 +289,7 @@ class Dht:
         return await self._publishing.flushed(timeout, kept)
 
     def _keep(self, record: Record) -> None:
-        """Add an own record to this node's record store, if this node stores records for others."""
+        """Add one of this node's own records to its record store, if this node serves."""
         if self._rule.serves:
             self._store.put(
                 record,

@@ -113,9 +113,9 @@ class Blobs:
             self._trees.popitem(last=False)
 
     async def mend(self, root: str) -> None:
-        """Rewrite missing tree nodes if the digests of all chunks are still known.
+        """Rewrite missing tree nodes of a blob. The digests of all its chunks must be cached.
 
-        Raises DiskFull if the disk is full, and the errors of `tree`.
+        Raises DiskFull if the disk is full, and the errors of `tree` if the tree is not cached.
         """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]

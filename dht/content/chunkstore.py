@@ -133,7 +133,7 @@ class ChunkStore:
         return self._write(digest, data)
 
     def add(self, data: bytes | memoryview) -> str:
-        """Store bytes of this node's own durably, and return their digest.
+        """Store bytes that come from this node durably, and return their digest.
 
         Raises DiskFull if the bytes do not fit.
         """
@@ -142,9 +142,10 @@ class ChunkStore:
         return digest
 
     def add_staged(self, data: bytes | memoryview, now: float) -> str:
-        """Stage bytes of this node's own, and return their digest. `settle` makes them durable.
+        """Stage bytes that come from this node, and return their digest.
 
-        `now` is the host's time in seconds. Raises DiskFull if the bytes do not fit.
+        `settle` makes them durable. `now` is the host's time in seconds. Raises DiskFull if the
+        bytes do not fit.
         """
         digest = hashlib.sha256(data).hexdigest()
         self._stage(digest, data, now)

@@ -253,7 +253,7 @@ class Library:
         self.usage.note_kept(root)
 
     async def _save_names(self, names: dict[str, str]) -> None:
-        """Write library.json, then use the new names."""
+        """Write names to library.json, and replace the names in memory by them."""
         data = canonical.dump_json({"names": names}) + b"\n"
         await self._host.offload(write, self._host.files, self._folder / "library.json", data)
         self._names = names
@@ -458,7 +458,11 @@ def slug(folder: Path) -> str:
 
 
 def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return the one root that `text` means among (name, root) pairs, as `Library.resolve` does."""
+    """Return the only root that `text` means among (name, root) pairs.
+
+    Raises ModelError: `unknown-model`, `ambiguous-model`. For the forms of `text`, see
+    `Library.resolve`.
+    """
     pairs = set(known)
     name, at, prefix = text.rpartition("@")
     if at:

@@ -99,7 +99,7 @@ def plain_config(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_values(config: dict[str, object]) -> None:
-    """Check that any reader of the config can represent its values. Raises ModelError `bad-config`.
+    """Raise ModelError `bad-config` if a value cannot be represented by every reader of the config.
 
     JSON also allows `1e999`, lone surrogates (`"\\ud800"`) and integers of any length.
     """

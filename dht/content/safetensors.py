@@ -107,9 +107,10 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
 
 
 def _slice(name: str, value: object, path: Path, start: int) -> Slice:
-    """Convert the entry of one tensor. The data of the file begins at byte `start`.
+    """Check the entry of a tensor, and return the place of its bytes.
 
-    Raises ModelError `bad-header` if the entry is malformed or does not match its shape.
+    The data of the file begins at byte `start`. Raises ModelError `bad-header` if the entry is
+    malformed or does not match its shape.
     """
     try:
         told = typed(_Entry, value)

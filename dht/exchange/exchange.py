@@ -44,11 +44,11 @@ def _unreported(peer: PeerId, digest: str) -> None:
 
 
 class Exchange:
-    """Serves `library` to the peers of `endpoint`, and fetches content into it.
+    """Server and client of content: serves `library` to peers, and fetches content into it.
 
-    Requests of peers are answered as soon as the object is constructed. `on_liar(peer, digest)` is
-    called when a peer has sent bytes that do not match the digest. `swarm` finds providers beyond
-    the linked peers, and announces this node as a provider.
+    Requests of the peers of `endpoint` are answered as soon as the object is constructed.
+    `on_liar(peer, digest)` is called when a peer has sent bytes that do not match the digest.
+    `swarm` finds providers beyond the linked peers, and announces this node as a provider.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class Exchange:
     ) -> T:
         """Run `find` for at most `patience` seconds, while further providers are looked up.
 
-        Raises the error of `find`, or FetchFailed `no-source` if the time is over. `what` names the
-        object in the message.
+        Raises the error of `find`, or FetchFailed `no-source` after the time has passed. `what`
+        names the object in the message.
         """
         source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
         obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)

@@ -264,10 +264,7 @@ class Fetch:
         return False
 
     def _remove(self, peer: PeerId, now: float) -> None:
-        """Stop using a peer, and cancel its requests.
-
-        It is not used again before its pause is over.
-        """
+        """Stop using a peer, cancel its requests, and start the pause before its next use."""
         first, most = REMOVED_PAUSE
         self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1

@@ -27,9 +27,10 @@ class Arrival(NamedTuple):
 
 
 class Intake:
-    """Stages arrivals in `store`, and calls `stored` with each arrival and its error, or None.
+    """Queue of arrivals, which are staged in `store`.
 
-    The caller must limit how many arrivals wait in the queue.
+    `stored` is called with each arrival and its error, or None if it was staged. The caller must
+    limit how many arrivals wait in the queue.
     """
 
     def __init__(

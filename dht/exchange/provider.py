@@ -77,7 +77,7 @@ class _AskChunk(Message, frozen=True):
 
 
 class Provider:
-    """Serves `library` to the peers of `endpoint`. Requests are answered from construction on."""
+    """Server of the content in `library`. Requests of the peers of `endpoint` are answered."""
 
     def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
         self._host = host

@@ -143,7 +143,10 @@ class Transfer:
         return Offer(has, queue, news)
 
     def take(self, peer: PeerId, offer: Offer) -> bool:
-        """Replace the last offer of a peer. Return whether the new one has a chunk that is new."""
+        """Replace the last offer of a peer.
+
+        Return whether the new offer has a chunk that is new.
+        """
         if peer in self._liars:
             return False
         source = self.sources.setdefault(peer, Source())
@@ -249,10 +252,10 @@ class Transfer:
         return queue.pop(place)
 
     def _is_too_slow(self, source: Source, digest: str) -> bool:
-        """Return whether the other sources would fetch all remaining chunks sooner than this one.
+        """Return whether other sources would fetch all remaining chunks before `source` delivers.
 
-        That is, sooner than `source` would deliver the chunk `digest`. Only sources that have this
-        chunk count. The fastest of them is never too slow.
+        The question is asked for one chunk, `digest`, and only sources that have this chunk count.
+        The fastest of them is never too slow.
         """
         mine = source.seconds(len(source.asked) + 1)
         if self.is_rare(digest) or mine == math.inf:
@@ -267,10 +270,10 @@ class Transfer:
         return together > 0 and mine > max(soonest, self.left * CHUNK / together)
 
     def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
-        """Return the chunk to hedge with this peer, or None if there is none.
+        """Return a chunk to hedge with this peer, or None if there is none.
 
-        It is the requested chunk with the longest expected wait, if this peer would deliver it much
-        sooner.
+        The chunk was requested from other peers and has the longest expected wait. This peer must
+        be expected to deliver it at least `STEAL_FACTOR` times as fast.
         """
         own = source.seconds(len(source.asked) + 1)
         worst, found = STEAL_FACTOR * own, None
@@ -299,7 +302,7 @@ class Transfer:
         return expected if 0 < expected < math.inf else elapsed
 
     def timeout(self, peer: PeerId) -> float:
-        """Return the time in seconds that a request to this peer may take."""
+        """Return the time in seconds after which a request to this peer counts as failed."""
         source = self.sources[peer]
         if source.rate is None:
             return min(CHUNK_TIMEOUT * 2.0**source.failures, CHUNK_TIMEOUT_MAX)

@@ -137,7 +137,7 @@ class Asking:
         return link, reply
 
     def _answered(self, contact: Contact, link: Link) -> None:
-        """Record that a contact answered: its network, and its place in the routing table."""
+        """Store the network of a contact that answered, and update the routing table."""
         self._met[contact.peer] = met_at(link.address[0]) or link.address[0]
         self._met.move_to_end(contact.peer)
         while len(self._met) > defaults.MET:
@@ -184,7 +184,7 @@ def _limited(contact: Contact, near: Nearness) -> Contact:
 
 
 def _with(contact: Contact, addresses: Sequence[Address]) -> Contact:
-    """Return the contact with only `addresses`, which must be a subset of its own.
+    """Return the contact reduced to `addresses`, which must be a part of its addresses.
 
     If these are all, the same object is returned, because its properties are cached.
     """

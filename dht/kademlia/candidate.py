@@ -64,12 +64,12 @@ class Candidate:
 
     @property
     def doubt(self) -> int:
-        """Number of dead contacts that its best referrer has named, less an allowance."""
+        """Number of dead contacts that the best referrer has named, less an allowance."""
         return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
 
     @property
     def sure(self) -> bool:
-        """Whether it probably exists.
+        """Whether the candidate probably exists.
 
         It answered, is in this node's own table, or was named by several referrers of which at
         least one is trusted.
@@ -79,11 +79,11 @@ class Candidate:
 
     @property
     def dead(self) -> bool:
-        """Whether its query failed."""
+        """Whether the query to the candidate failed."""
         return self.step is not None and self.step.outcome not in _GOOD
 
     def older(self, seconds: float, now: float) -> bool:
-        """Return whether it was queried at least `seconds` ago."""
+        """Return whether the query to the candidate was sent at least `seconds` ago."""
         return self.step is not None and self.step.asked + seconds <= now
 
     def add_referrer(self, one: "Candidate | None") -> None:

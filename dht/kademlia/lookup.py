@@ -267,7 +267,7 @@ class Lookup:
     def _affordable(self, path: LookupPath) -> bool:
         """Return whether a path may send another query.
 
-        The other paths must be able to send their shares of the queries.
+        The budget must still suffice for the queries that are reserved for the other paths.
         """
         share = self.settings.queries // len(self._paths) if self.settings.shares else 0
         kept = sum(
@@ -286,7 +286,7 @@ class Lookup:
         return None if left else each
 
     def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
-        """Return the sort key of candidates in the region: trust, crowding, cost, then chance.
+        """Return the sort key of candidates in the region: doubt, crowding, cost, then chance.
 
         The cost comes before chance, because a link through a relay costs ten times as much as a
         direct dial.
@@ -296,7 +296,7 @@ class Lookup:
         return self._doubt(each), self._crowd(each), way, each.rank
 
     def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
-        """Return the sort key of candidates outside the region: trust, crowding, then distance.
+        """Return the sort key of candidates outside the region: doubt, crowding, then distance.
 
         Linked candidates count as nearer than they are, because they need no dial.
         """
@@ -329,7 +329,7 @@ class Lookup:
 
     @staticmethod
     def _thin() -> float:
-        """Return the number of replies from the region after which it counts as covered."""
+        """Return the number of replies from the region after which the region counts as covered."""
         return defaults.REGION_NODES * defaults.REGION_THIN
 
     def _settled(self) -> bool:
@@ -416,9 +416,10 @@ class Lookup:
         return one
 
     def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
-        """Add a contact that was named, to the path on which it was named first.
+        """Register a contact that was named on a path.
 
-        `by` is the referrer, or None for a contact of the own table.
+        If it is new, it becomes a candidate of this path. `by` is the referrer, or None for a
+        contact of the own table.
         """
         known = self._known.get(contact.peer)
         if known is not None:
@@ -459,7 +460,7 @@ class Lookup:
             self._elsewhere(one)
 
     def _elsewhere(self, one: Candidate) -> None:
-        """If a candidate was not reachable, queue it again with the addresses from another path."""
+        """Queue an unreachable candidate again, with the addresses that another path has named."""
         tried = one.tried | set(one.contact.addresses)
         for path, account in one.accounts.items():
             if one.lost and not tried.issuperset(account.addresses):

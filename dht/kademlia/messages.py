@@ -210,7 +210,10 @@ def _packed(message: Message) -> bytes:
 
 
 def _read(kind: type[M], payload: bytes, limit: int) -> M:
-    """Decode a message of this type. Raises BadMessage if it is malformed or exceeds a limit."""
+    """Decode a message of the type `kind`, of at most `limit` bytes.
+
+    Raises BadMessage if the message is malformed or too large.
+    """
     try:
         return read(kind, payload, limit=limit)
     except Undecodable as error:

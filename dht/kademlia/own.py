@@ -29,7 +29,10 @@ Slot = tuple[Key, str]
 
 @dataclass(slots=True)
 class Own:
-    """One of this node's own records. A withdrawn one stays until every node has forgotten it."""
+    """A record that this node publishes.
+
+    A withdrawn record stays until every node has forgotten it.
+    """
 
     record: Record
     lasting: bool  # it stays true after this process ends
@@ -134,7 +137,7 @@ class OwnRecords:
             own.patient = True
             own.due = max(now + defaults.SAY_AFTER, own.last + defaults.SAY_PAUSE)
             if old is not None and old.patient and not old.walking:
-                own.due = min(own.due, old.due)  # frequent changes must not postpone it for ever
+                own.due = min(own.due, old.due)  # frequent changes must not postpone it endlessly
         return True
 
     def withdraw(self, key: Key, slot: str, *, now: float, wall: float) -> bool:
@@ -285,7 +288,7 @@ class OwnRecords:
 
     @staticmethod
     def _early(own: Own) -> float:
-        """Return how many seconds before it is due a record may be announced."""
+        """Return how many seconds early a record may be announced."""
         return own.record.ttl * defaults.AGAIN * defaults.AGAIN_SPREAD
 
     def _forget(self, now: float) -> None:

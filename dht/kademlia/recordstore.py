@@ -141,10 +141,10 @@ class RecordStore:
         )
 
     def _again(self, old: _Entry, record: Record, sender: PeerId, network: str, now: float) -> str:
-        """Handle a record that is not later than the stored one.
+        """Process a record that is not later than the stored one.
 
-        Return "" if it is the same, or `older`. If its author has sent it again, the stored record
-        lives longer.
+        Return "" if both are equal, or `older`. If the author of the stored record has sent it
+        again, the stored record lives longer.
         """
         if old.sealed != record.sealed:
             return "older"
@@ -170,9 +170,9 @@ class RecordStore:
         return not network or self._shares[network] + more <= self._subnet_limit
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
-        """Evict what is needed for an entry, and add it. Return "", or `quota` or `full`.
+        """Evict other records if an entry needs space, and add it. Return "", or `quota` or `full`.
 
-        `old` is the record that it replaces in its slot.
+        `old` is the record that it replaces in its slot, or None.
         """
         more = entry.size - (old.size if old is not None else 0)
         by_network = entry.size - (old.size if old and old.network == entry.network else 0)

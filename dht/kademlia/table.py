@@ -307,7 +307,7 @@ class Table:
     def _index(self, at: int) -> int:
         """Return the index of the bucket for a position.
 
-        It is the number of leading bits that the position shares with this node's key.
+        The index is the number of leading bits that the position shares with this node's key.
         """
         return _BITS - (at ^ self._own).bit_length()
 

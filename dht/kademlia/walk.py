@@ -52,7 +52,7 @@ class Published:
 
     @property
     def enough(self) -> bool:
-        """Whether so many nodes store the record that the others can be left out."""
+        """Whether the record has enough replicas, so that the other nodes can be left out."""
         most, share = defaults.STORE_ENOUGH
         return len(self.kept) >= max(min(most, int(share * len(self.sent))), 1)
 
@@ -209,7 +209,7 @@ class Walk:
         return found
 
     def _due(self, now: float) -> None:
-        """Queue the messages whose pause is over. Give up those that are not needed any more."""
+        """Queue the messages whose time has come, and give up those that are no longer needed."""
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:
@@ -219,7 +219,7 @@ class Walk:
                 self._parcels.append(parcel)
 
     def _release(self, now: float) -> None:
-        """Queue the next message of a background walk that needs a dial, if it may be dialled now.
+        """Queue the next held message of a background walk, if its node may be dialled now.
 
         This waits until all earlier messages are answered, because the dial may then be
         unnecessary.
@@ -235,7 +235,7 @@ class Walk:
             self._held.popleft()
 
     def _may_dial(self, now: float) -> bool:
-        """Return whether a dial may begin now, and count it."""
+        """Return whether a dial may begin now. If so, the dial is counted."""
         return self._limiter is None or self._limiter.take(now)
 
     def _can_send_now(self, contact: Contact) -> bool:
@@ -415,7 +415,7 @@ class Walk:
     def store_failed(self, query: StoreQuery, now: float) -> None:
         """Record that a node did not acknowledge a store.
 
-        It is sent again later if it is still needed.
+        A store that is still needed is repeated.
         """
         parcel = self._sent.pop(query, None)
         if parcel is None:

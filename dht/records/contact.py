@@ -56,7 +56,7 @@ class Contact:
 
     @cached_property
     def networks(self) -> frozenset[str]:
-        """Public networks (/24 or /48) of its addresses.
+        """Public networks (/24 or /48) of the contact's addresses.
 
         All DNS names count as one network, because they may resolve to any address. Addresses at a
         relay, in a local network, or on this machine do not count.
@@ -66,7 +66,7 @@ class Contact:
 
     @cached_property
     def direct(self) -> bool:
-        """Whether it has an address that needs no relay."""
+        """Whether the contact has an address that needs no relay."""
         return any(each.relay is None for each in self.addresses)
 
     @cached_property
@@ -116,9 +116,9 @@ def network_of(host: str) -> str:
 def met_at(ip: str) -> str:
     """Return the network of a peer that is linked at the IP address `ip`.
 
-    It is "" in a local network, and "relayed" if `ip` is "" because the link passes a relay. All
-    relayed peers count as one network. Otherwise a peer could escape the limits per network by
-    using many relays.
+    Returns "" for a peer in a local network. If `ip` is "", the link passes a relay, and the
+    network is "relayed". All relayed peers count as one network. Otherwise a peer could escape the
+    limits per network by using many relays.
     """
     return network_of(ip) if ip else "relayed"
 
@@ -143,7 +143,7 @@ def _named(peer: PeerId) -> str:
 
 
 def _understood(texts: Iterable[str], name: str) -> Iterable[Address]:
-    """Parse the addresses of a peer. Those that cannot be parsed are left out."""
+    """Parse the addresses of a peer, and yield those that can be parsed."""
     for text in texts:
         try:
             yield Address.parse(text if text.endswith(name) else text + name)

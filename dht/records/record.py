@@ -65,7 +65,7 @@ class _Head(Message, frozen=True):
 class Record:
     """A record with a valid signature.
 
-    Of the records with the same author, key and slot, the one with the latest `made` is valid.
+    If several have the same author, key and slot, the latest `made` takes precedence.
     """
 
     author: PeerId
