@@ -113,7 +113,7 @@ def _require_space(store: ChunkStore, size: int) -> None:
     try:
         store.require_space(size)
     except DiskFull:
-        # Chunks already stored may belong to this model, from an interrupted import.
+        # An interrupted import may already have stored chunks of this model.
         store.require_space(max(0, size - store.used()))
 
 

@@ -21,7 +21,7 @@ class Announcer:
         self._library = library
         self._content = content
         self._swarm = swarm
-        self._next = 1  # number of held chunks at which the next announcement is due
+        self._next = 1  # number of stored chunks at which the next announcement is due
 
     def is_due(self, held: int) -> bool:
         """Return whether the next announcement is due once `held` chunks are stored."""

@@ -29,7 +29,7 @@ class Step:
     path: int
     hop: int  # 1 for contacts of this node's own table
     asked: float  # when the query was sent
-    answered: float | None = None  # when it was answered or failed
+    answered: float | None = None  # time of the reply or the failure
     outcome: str = ""  # "" pending, "records", "contacts", "nothing", "failed", or an error code
     handed: Mapping[Key, int] = field(default_factory=dict)  # key -> records returned for it
     contacts: int = 0  # new contacts in the reply

@@ -183,7 +183,7 @@ class Joining:
                 if self._survey_after and not self.joined.is_set():
                     self.joined.set()  # the linked peers are known
                     lot = int.from_bytes(self._host.entropy(2)) / 2**16
-                    # A random part keeps many nodes that start together from surveying together.
+                    # The random part prevents nodes that start together from surveying together.
                     await trio.sleep(self._survey_after * (1 + lot))
                 await self._refresh()
                 self.joined.set()

@@ -14,7 +14,7 @@ class Mode(StrEnum):
     """Role of this node in the DHT."""
 
     SERVER = "server"  # publicly reachable
-    FALLBACK = "fallback"  # serves over whatever links it has
+    FALLBACK = "fallback"  # not reachable, but serves because too few servers are known
     CLIENT = "client"  # stores no records of others, and is in no routing table
 
 

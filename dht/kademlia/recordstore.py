@@ -22,7 +22,7 @@ from ..shares import Shares
 from .messages import Aged
 from .table import random_rank
 
-_OVERHEAD = 512  # bytes that an entry takes beside its record
+_OVERHEAD = 512  # bytes of memory that an entry takes in addition to its sealed record
 _Slot = tuple[PeerId, str]
 N = TypeVar("N", bound=str)
 
@@ -300,7 +300,7 @@ class RecordStore:
                 continue
             entry, _ = ending.popitem()
             if entry.until > now:
-                self._end_at(entry)  # its author has extended its life since
+                self._end_at(entry)  # meanwhile, its author has sent it again
             else:
                 self._remove(entry)
         return False

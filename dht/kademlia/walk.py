@@ -140,7 +140,7 @@ class Walk:
         self._radius = radius if settings is None or settings.random_order else 0.0
         self._entropy = entropy
         self._nonce = entropy(16)
-        # One query per path at a time is enough, as many cells are looked up at once.
+        # One pending query per path is enough, because many cells are looked up at once.
         self._settings = replace(settings or LookupSettings(), at_once=1)
         self._own = own
         self._serves = serves
