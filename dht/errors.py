@@ -2,15 +2,15 @@
 
 ModelError                  a model, its folder or its chunks; `code` is a short fixed word
 ├── ChunkMissing            a chunk is not on this disk
-├── ChunkCorrupt            bytes do not match their digest
-├── DiskFull                not enough space; says how much is needed and how much is free
+├── ChunkCorrupt            bytes do not match the digest of their chunk
+├── DiskFull                the disk has too little space; the message says how much is needed
 │   └── QuotaFull           the owner's limit is reached
 └── FetchFailed             the peers did not provide the requested data
 DhtError                    look-up or publication; `code` is a short fixed word
 ├── BadRecord               a record is rejected; the codes are in docs/spec/records.md
 └── BadMessage              a DHT message is malformed or out of bounds
 
-The codes that users may meet are listed in docs/spec/model.md.
+The codes that a user may see are listed in docs/spec/model.md.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ OTHERS_HINT = (
 
 
 class ModelError(ShoalError):
-    """A problem with a model; `code` is a short fixed word, the message is for people."""
+    """Problem with a model or a blob. `code` is a short fixed word, `message` is for people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -32,7 +32,7 @@ class ModelError(ShoalError):
 
 
 class ChunkMissing(ModelError):
-    """A chunk is not in the chunk store."""
+    """Error for a chunk that is not in the chunk store."""
 
     def __init__(self, digest: str) -> None:
         super().__init__("chunk-missing", f"chunk {digest[:16]} is not on this disk")
@@ -40,7 +40,10 @@ class ChunkMissing(ModelError):
 
 
 class ChunkCorrupt(ModelError):
-    """Bytes do not match the requested digest; a stored copy has been removed."""
+    """Error for bytes that do not match the digest of their chunk.
+
+    If the bytes came from the chunk store, their file has been removed.
+    """
 
     def __init__(self, digest: str, where: str) -> None:
         super().__init__("chunk-corrupt", f"chunk {digest[:16]} {where} does not match its digest")
@@ -48,9 +51,9 @@ class ChunkCorrupt(ModelError):
 
 
 class DiskFull(ModelError):
-    """Not enough disk space; `needed`, `free` and `reserve` are bytes.
+    """Error for `needed` bytes that do not fit on the disk, which has `free` bytes.
 
-    `free` counts the usable bytes, without the reserve that always stays free.
+    The `reserve`, which must always stay free, is not part of `free`. All are in bytes.
     """
 
     own = True
@@ -68,7 +71,10 @@ class DiskFull(ModelError):
 
 
 class QuotaFull(DiskFull):
-    """The owner's limit for the library is reached, and nothing can be evicted. All in bytes."""
+    """Error for `needed` bytes that exceed the owner's limit, when nothing more can be evicted.
+
+    `limit`, `needed` and `used` are in bytes.
+    """
 
     def __init__(self, limit: int, needed: int, used: int) -> None:
         ModelError.__init__(
@@ -83,11 +89,11 @@ class QuotaFull(DiskFull):
 
 
 class FetchFailed(ModelError):
-    """The linked peers did not provide the requested data in time."""
+    """Error for data that the linked peers did not send in time."""
 
 
 class DhtError(ShoalError):
-    """A look-up or publication failed; `code` is a short fixed word, the message is for people."""
+    """Problem of the DHT or the KV index. `code` is a short fixed word, `message` is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -95,11 +101,11 @@ class DhtError(ShoalError):
 
 
 class BadRecord(DhtError):
-    """A record is malformed, out of bounds, or not signed by the author that it names."""
+    """Error for a record that is malformed, exceeds a limit, or lacks its author's signature."""
 
 
 class BadMessage(DhtError):
-    """A DHT message is malformed or out of bounds."""
+    """Error for a DHT message that is malformed or exceeds a limit."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-request", message)
@@ -111,7 +117,7 @@ def mebibytes(size: int) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> ModelError:
-    """Return the error for a model file that the operating system refused to read."""
+    """Return the error for a file that the operating system refused to read."""
     return ModelError(
         "unreadable",
         f"cannot read `{path}`: {error.strerror or error}",
@@ -120,7 +126,7 @@ def unreadable(path: Path, error: OSError) -> ModelError:
 
 
 def unwritable(path: Path, error: OSError) -> ModelError:
-    """Return the error for a write that failed for a reason other than a full disk."""
+    """Return the error for a write that failed, but not because the disk is full."""
     return ModelError(
         "unwritable",
         f"cannot write `{path}`: {error.strerror or error}",
@@ -129,7 +135,7 @@ def unwritable(path: Path, error: OSError) -> ModelError:
 
 
 def model_mishap() -> ModelError:
-    """Return the error for a bug of ours met while handling a model (transport/guard.py)."""
+    """Return the error for an internal error that a model has triggered (transport/guard.py)."""
     return ModelError(
         MISHAP,
         "an internal error occurred while handling the model",

@@ -1,4 +1,4 @@
-"""Records found under a key, merged from several sources, with the trace of the look-up."""
+"""Result of finding the records of a key, and the merging of records from several sources."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from .records.key import Key
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Latest record of each author and slot, and the queries sent, in order.
+    """Records found under a key, and the queries (`path`) that the look-up sent, in order.
 
-    Times are the host's monotonic seconds.
+    There is one record for each author and slot, the latest. `began` and `ended` are times of the
+    host's monotonic clock, in seconds.
     """
 
     records: tuple[FoundRecord, ...] = ()
@@ -25,13 +26,16 @@ class Found:
 
 
 class Gathering:
-    """Merges the records of one key from several sources."""
+    """Latest record of each author and slot under one key, merged from several sources."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[PeerId, str], FoundRecord] = {}
 
     def add(self, found: Iterable[FoundRecord]) -> None:
-        """Keep the latest record of each author and slot; on ties the fresher copy."""
+        """Add records. Only the latest record of each author and slot is stored.
+
+        If two are equally late, the one that its author announced more recently is stored.
+        """
         for each in found:
             slot = each.record.author, each.record.slot
             old = self._latest.get(slot)
@@ -39,7 +43,7 @@ class Gathering:
                 self._latest[slot] = each
 
     def authors(self) -> int:
-        """Return the number of authors with a record that is not withdrawn."""
+        """Return the number of authors that have a record that is not withdrawn."""
         return len({each.record.author for each in self.records()})
 
     def records(self) -> list[FoundRecord]:
@@ -48,11 +52,15 @@ class Gathering:
 
 
 def _rank(found: FoundRecord) -> tuple[int, float]:
+    """Return the sort key of the records in one slot: a later record first, then a fresher copy."""
     return found.record.made, -found.age
 
 
 def regions(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Group keys so that each group takes one look-up."""
+    """Group keys so that one look-up covers each group.
+
+    `radius` is the expected distance from a key to the farthest node that stores its records.
+    """
     return [
         group[start : start + defaults.FIND_KEYS]
         for group in cells(keys, radius)

@@ -1,10 +1,11 @@
-"""Resolution of a model's name to a root, with the nodes that vouch for it.
+"""Resolution of a model's name to a root, with the nodes that vouch for the name.
 
-A name is a signed pointer to a root. Any node may sign any name, so a name is worth as much as its
-vouchers are to the user. Names given on this node come first, then those of members, then those
-in the DHT. If one of these sources knows several roots, they are listed as choices, and
-`NAME@HASH` picks one. Only all 64 digits of a hash are proof: eight can be found by trial in
-minutes. Spec: docs/spec/model.md.
+A name is a signed pointer to a root. Any node may sign any name, so a name can be trusted only as
+far as its vouchers. Names given on this node take precedence over those that members vouch for, and
+these over names in the DHT. If the source with precedence knows several roots, they are listed as
+choices, and the user selects one as `NAME@HASH`. Only all 64 digits of a hash identify a model
+securely, because a second root with the same eight first digits can be found by trial in minutes.
+Spec: docs/spec/model.md.
 """
 
 import re
@@ -30,16 +31,16 @@ _BARE: Final = re.compile(rf"[0-9a-f]{{{defaults.PREFIX_MIN},64}}")
 
 
 class Source(IntEnum):
-    """Where a voucher was found; lower values take precedence."""
+    """Where a voucher was found. Lower values take precedence."""
 
-    HERE = 0
-    MEMBERS = 1
-    DHT = 2
+    HERE = 0  # on this node
+    MEMBERS = 1  # in a member record
+    DHT = 2  # in a record of the DHT
 
 
 @dataclass(frozen=True, slots=True)
 class Voucher:
-    """A node that vouches for a name; `age` is in seconds, as of when its record was found."""
+    """A node that vouches for a name. `age` is the age of its statement when found, in seconds."""
 
     peer: PeerId
     source: Source
@@ -50,8 +51,8 @@ class Voucher:
 class Meaning:
     """A root that a name may mean.
 
-    `layers` and `size` (bytes) are what the first voucher says, 0 if unknown. `name` is "" if the
-    user asked for the root itself.
+    `layers` and `size` (bytes) are copied from the statement of the first voucher, and are 0 if
+    unknown. `name` is "" if the user gave a root instead of a name.
     """
 
     name: str
@@ -62,13 +63,16 @@ class Meaning:
 
     @property
     def source(self) -> Source:
-        """The source that takes precedence among the vouchers."""
+        """The source that takes precedence among those of the vouchers.
+
+        The DHT if there are none.
+        """
         return min((each.source for each in self.vouchers), default=Source.DHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Statement of one voucher, from any source."""
+    """A voucher's statement, from any source, that a name means a root."""
 
     voucher: Voucher
     body: NameBody
@@ -76,12 +80,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Parsed `NAME`, `NAME@HASH` or `HASH`: a name, "" for none, and the start of a root."""
+    """Parsed text of a user: `NAME`, `NAME@HASH` or `HASH`.
+
+    `name` is "" if there is none. `prefix` is the beginning of a root, "" if there is none.
+    """
 
     name: str
     prefix: str
 
     def fits(self, name: str, root: str) -> bool:
+        """Return whether the user may have meant the model with this name and root."""
         return (not self.name or name == self.name) and root.startswith(self.prefix)
 
 
@@ -100,10 +108,11 @@ class Records(Protocol):
 
 
 class Names:
-    """Resolves names.
+    """Resolver of names.
 
-    `here` returns the names given on this node, each with its root; `known` every root known
-    here; `told` what this node and its members say.
+    `here` returns the names given on this node, each with its root. `known` returns every root that
+    is known on this node. `told` returns the statements of this node and of its members, each with
+    the peer that makes it.
     """
 
     def __init__(
@@ -122,10 +131,11 @@ class Names:
         self._told = told
 
     async def resolve(self, text: str, *, timeout: float = defaults.NAME_FIND) -> Meaning:
-        """Return the one model that is meant, with its vouchers.
+        """Return the model that the text means, with its vouchers.
 
-        Looks in the DHT for up to `timeout` seconds if this node and its members do not know it.
-        Raises ModelError: `bad-name`, `unknown-model`, `ambiguous-model`.
+        If this node and its members do not know the model, this looks in the DHT for up to
+        `timeout` seconds. Raises ModelError: `bad-name` if the text is invalid, `unknown-model` if
+        no source knows the model, `ambiguous-model` if several models match.
         """
         asked = self._read(text)
         near = chosen(asked, self._meanings(asked, self._near()))
@@ -139,28 +149,41 @@ class Names:
         raise unknown(text, {each.body.name for each in said} | set(self._here()))
 
     def near(self, text: str) -> list[Meaning]:
-        """Return the meanings known to this node and its members. Raises ModelError `bad-name`."""
+        """Return the matching models that this node and its members know, without asking the DHT.
+
+        Raises ModelError `bad-name` if the text is invalid.
+        """
         return self._meanings(self._read(text), self._near())
 
     async def meanings(self, text: str, *, timeout: float = defaults.NAME_FIND) -> list[Meaning]:
-        """Return every meaning, by precedence of source, then by number of vouchers.
+        """Return all models that the text may mean, at most `NAME_MEANINGS`.
 
-        Returns at most `NAME_MEANINGS`. Raises ModelError `bad-name`.
+        They are sorted by the precedence of their source, then by the number of vouchers, most
+        first. The DHT is asked for up to `timeout` seconds. Raises ModelError `bad-name` if the
+        text is invalid.
         """
         asked = self._read(text)
         return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])
 
     def _read(self, text: str) -> Asked:
-        """Parse the text, but take it as a name if it is one here, even if it looks like a hash."""
+        """Parse a text.
+
+        If it is a name given on this node, it is a name even if it looks like a hash.
+        """
         text = naming.normal(text)
         return Asked(text, "") if text in self._here() else read(text)
 
     def _near(self) -> Iterable[Said]:
+        """Yield the statements of this node and of its members."""
         for peer, body in self._told():
             source = Source.HERE if peer == self._own else Source.MEMBERS
             yield Said(Voucher(peer, source, 0.0), body)
 
     async def _far(self, name: str, timeout: float) -> list[Said]:
+        """Find the statements about a name in the DHT, except this node's own.
+
+        Returns [] for no name.
+        """
         if not name:
             return []
         found = await self._records.find(
@@ -177,7 +200,10 @@ class Names:
         ]
 
     def _meanings(self, asked: Asked, said: Iterable[Said]) -> list[Meaning]:
-        """Group the statements that fit by root."""
+        """Group the statements that match by name and root, and return a sorted list of meanings.
+
+        `said` must list the statements of sources with precedence first.
+        """
         of_root: dict[tuple[str, str], dict[PeerId, Said]] = {}
         for name, root in self._here().items():
             if asked.fits(name, root):
@@ -197,6 +223,7 @@ class Names:
         return found[: defaults.NAME_MEANINGS]
 
     def _meaning(self, name: str, root: str, vouched: Mapping[PeerId, Said]) -> Meaning:
+        """Combine the statements about one name and root."""
         vouchers = [each.voucher for each in vouched.values()]
         if self._here().get(name) == root and self._own not in vouched:
             vouchers.append(Voucher(self._own, Source.HERE, 0.0))
@@ -207,7 +234,7 @@ class Names:
 
 
 def read(text: str) -> Asked:
-    """Parse what a user typed. Raises ModelError `bad-name`."""
+    """Parse a name, a hash, or `NAME@HASH`. Raises ModelError `bad-name` if the text is neither."""
     name, at, prefix = text.rpartition("@")
     if at:
         if not _PREFIX.fullmatch(prefix):
@@ -225,7 +252,10 @@ def read(text: str) -> Asked:
 
 
 def chosen(asked: Asked, meanings: list[Meaning]) -> list[Meaning]:
-    """Return the meanings of the source with precedence; a full root leaves a single one."""
+    """Return those meanings whose source takes precedence.
+
+    If the user gave all 64 digits of a root, at most one meaning is returned.
+    """
     if is_digest(asked.prefix):
         return meanings[:1]
     nearest = min((one.source for one in meanings), default=Source.DHT)
@@ -233,13 +263,17 @@ def chosen(asked: Asked, meanings: list[Meaning]) -> list[Meaning]:
 
 
 def _only(text: str, meanings: list[Meaning]) -> Meaning:
+    """Return the only meaning. Raises ModelError `ambiguous-model` if there are several."""
     if len(meanings) > 1:
         raise ambiguous(text, meanings)
     return meanings[0]
 
 
 def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
-    """Format as `NAME@HASH` with enough digits to be unique among `others`, or as digits alone."""
+    """Format a meaning as `NAME@HASH`, or as a hash if it has no name.
+
+    The hash has as many digits as are needed to distinguish the root from those of `others`.
+    """
     roots = [other.root for other in others if other.root != meaning.root]
     digits = defaults.PREFIX_MIN
     while digits < 64 and any(root.startswith(meaning.root[:digits]) for root in roots):
@@ -251,7 +285,7 @@ def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
 
 
 def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
-    """Return the error for several meanings, listing the vouchers of each."""
+    """Return the error for a text that matches several models. It lists the vouchers of each."""
     shown = [
         f"{spelled(one, meanings)} ({_vouched(one.vouchers)})"
         for one in meanings[: defaults.NAME_CHOICES]
@@ -266,6 +300,7 @@ def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
 
 
 def _vouched(vouchers: tuple[Voucher, ...]) -> str:
+    """Format the vouchers of a meaning for a message."""
     if not vouchers:
         return "no vouchers"
     more = f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else ""
@@ -273,13 +308,16 @@ def _vouched(vouchers: tuple[Voucher, ...]) -> str:
 
 
 def unknown(text: str, names: Iterable[str]) -> ModelError:
-    """Return the error for a name that no source knows; `names` are possible corrections."""
+    """Return the error for a name that no source knows.
+
+    The message suggests the most similar one of `names`.
+    """
     hint = "`shoal model list` lists the models of members; a full root hash also works"
     return unknown_model(text, names, f" {KNOWN}", hint=hint)
 
 
 def other_hash(text: str, meanings: list[Meaning]) -> ModelError:
-    """Return the error for a name that is known only with other hashes."""
+    """Return the error for a `NAME@HASH` whose name is known only with other hashes."""
     listed = ", ".join(spelled(one, meanings) for one in meanings[: defaults.NAME_CHOICES])
     return ModelError(
         "unknown-model",

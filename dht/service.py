@@ -1,8 +1,8 @@
-"""`Dht`: finds records of other nodes, and publishes those of this node.
+"""`Dht`: finds records of other nodes, and publishes records of this node.
 
-This is the trio shell around the table, the record store, look-ups and walks, which do no I/O.
-Handlers answer requests as soon as it is constructed; `run` joins, announces and saves. Spec:
-docs/spec/dht.md.
+This module connects the table, the record store, the look-ups and the walks, none of which does
+I/O, to trio. Once a `Dht` is constructed, it answers requests of peers. `run` joins the network,
+announces this node's records, and saves the state. Spec: docs/spec/dht.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,28 +42,30 @@ from .records.record import Body, Record, open_record
 
 @dataclass(frozen=True, slots=True)
 class DhtSettings:
-    """Settings of one node's DHT; tests can switch the defences off."""
+    """Settings of one node's DHT. Tests can switch the defences off."""
 
     folder: Path | None = None
-    """Folder for contacts and own records, to survive a restart; None keeps them in memory."""
+    """Folder where contacts and own records are saved for the next start. None: not saved."""
     lookups: LookupSettings = field(default_factory=LookupSettings)
     subnet_limits: bool = True
-    """Limit the contacts of one public network in the table."""
+    """Whether the number of contacts of one public network in the table is limited."""
     store_bytes: int = defaults.STORE_BYTES
     """Most bytes of records of other authors."""
     dial_pauses: tuple[float, float] | None = None
-    """Seconds between two dials for background work: the first, and the longest. None: no pause."""
+    """Seconds between two dials for background work: at first, and at most. None: no limit."""
 
 
 def _nowhere(peer: PeerId) -> Sequence[Address]:
+    """Return no addresses: the default `book`."""
     return ()
 
 
 class Dht:
     """The DHT of one node.
 
-    `connect` dials a peer for a few requests. `addresses` returns this node's own addresses,
-    `reachable` whether it is publicly reachable, and `book` the known addresses of a linked peer.
+    `connect` dials a peer for a few requests. `addresses` returns this node's own addresses, and
+    `reachable` whether this node is publicly reachable. `book` returns the known addresses of a
+    linked peer. `trouble` is called with disk errors.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class Dht:
         own = node_key(identity.peer)
         self.peer = identity.peer
         self.second_path: Callable[[Key], Iterable[FoundRecord]] = lambda key: ()
-        """Returns records of a key that are known from elsewhere, such as from members."""
+        """Returns records of a key that are known from another source than the DHT, such as from
+        members."""
         self._host = host
         self._addresses = addresses
         self._reachable = reachable
@@ -149,7 +152,7 @@ class Dht:
         timeout: float = defaults.FIND_S_ALL,
         kinds: tuple[str, ...] = (),
     ) -> Found:
-        """Find the records of one key; see `find_many`."""
+        """Find the records under one key, as `find_many` does."""
         found = await self.find_many([key], most=most, enough=enough, timeout=timeout, kinds=kinds)
         return found[key]
 
@@ -162,11 +165,12 @@ class Dht:
         timeout: float = defaults.FIND_S_ALL,
         kinds: tuple[str, ...] = (),
     ) -> dict[Key, Found]:
-        """Find records under each key, and return them with the trace of the look-ups.
+        """Find the records under each key, and return them with the trace of the look-ups.
 
-        Stops when the records of `enough` authors per key are known, no candidate is left, or
-        after `timeout` seconds. Each node is asked for up to `most` records per key. Signatures
-        are verified, claims are not: only the first use shows whether they are true.
+        The look-up of a key ends when records of `enough` authors are known, when there is no other
+        node to ask, or after `timeout` seconds. Each node is asked for up to `most` records per
+        key, and only for those of the given `kinds` (all if empty). The signatures of the records
+        are verified. Whether their statements are true shows only when they are used.
         """
         await trio.lowlevel.checkpoint()
         began = self._host.now()
@@ -198,16 +202,23 @@ class Dht:
         most: int,
         kinds: tuple[str, ...],
     ) -> None:
+        """Run the look-up of a group of keys.
+
+        Adds the records that it finds to `gathered`, and its trace to `steps`.
+        """
         lookup = self._searching.lookup(group, enough=enough, most=most, kinds=kinds)
         try:
             await self._searching.run(lookup)
-        finally:  # keep what has arrived, also after a timeout
+        finally:  # what has arrived counts even if the look-up timed out
             for key in group:
                 steps[key] = lookup.steps
                 gathered[key].add([*lookup.found(key), *lookup.gone(key)])
 
     def _gathered(self, key: Key, kinds: tuple[str, ...]) -> Gathering:
-        """Return what is known locally: own records, the record store, and the second path."""
+        """Return the records that are known on this node, of the given kinds.
+
+        These are its own records, those in its record store, and those of `second_path`.
+        """
         found = Gathering()
         now = self._host.now()
         here = [FoundRecord(own.record, 0.0, self.peer) for own in self._records.at(key)]
@@ -217,18 +228,23 @@ class Dht:
         return found
 
     def _stored(self, key: Key, now: float) -> list[FoundRecord]:
+        """Return the records under a key that this node stores for other authors."""
         (stored,) = self._store.find([key], now, most=defaults.FIND_MOST)
         return [FoundRecord(open_record(each.sealed), each.age, self.peer) for each in stored]
 
     def where(self, peer: PeerId) -> Sequence[Address]:
-        """Return the addresses of a contact of the table, empty if unknown."""
+        """Return the addresses of a peer in the routing table.
+
+        Empty if the table does not have it.
+        """
         contact = self._table.contact(peer)
         return () if contact is None else contact.addresses
 
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
-        """Return a link for a few requests at addresses that records name.
+        """Return a link for a few requests to a peer. `addresses` come from records.
 
-        Failed dials of a public host are rate-limited. Raises DialFailed.
+        If there is no link, the addresses are dialled. Failed dials of a public host are
+        rate-limited. Raises DialFailed if no address answers.
         """
         return await self._links.to(Contact(peer, addresses), by=("records",))
 
@@ -242,11 +258,12 @@ class Dht:
         lasting: bool = True,
         patient: bool = False,
     ) -> None:
-        """Announce a record repeatedly, until it is withdrawn or its slot is published again.
+        """Announce a record repeatedly, until it is withdrawn or replaced in its slot.
 
-        A `lasting` record outlives this process; any other is withdrawn at the next start. A
-        `patient` record is announced within some minutes, as members learn the same from member
-        records. `ttl` is in seconds. Raises BadRecord if other nodes would reject the record.
+        A `lasting` record is announced again after a restart; any other is withdrawn at the next
+        start. A `patient` record is announced within some minutes, because members learn the same
+        fact from member records. `ttl` is in seconds. Raises BadRecord if other nodes would reject
+        the record.
         """
         now, wall = self._host.now(), self._host.wall()
         how = {"lasting": lasting, "patient": patient}
@@ -254,22 +271,25 @@ class Dht:
             self._publishing.wake()
 
     def withdraw(self, body: Body) -> None:
-        """Withdraw the record in the slot of `body`."""
+        """Withdraw the record in the slot of `body`, if there is one."""
         now, wall = self._host.now(), self._host.wall()
         if self._records.withdraw(body.key, body.slot, now=now, wall=wall):
             self._publishing.wake()
 
     def own(self) -> list[Body]:
-        """Return the records that this node publishes at present."""
+        """Return the records that this node is publishing, without withdrawn ones."""
         return [own.record.body for own in self._records if not own.record.gone]
 
     async def flushed(self, timeout: float, *, kept: int | None = None) -> PublishReport:
-        """Wait until each record that is not `patient` was announced to all its nodes, or, with
-        `kept`, until that number of nodes has acknowledged it. Waits at most `timeout` seconds."""
+        """Wait until every new record that is not `patient` has been announced.
+
+        A record has been announced when all its nodes have answered, or, if `kept` is given, when
+        this number of nodes has acknowledged it. Waits for at most `timeout` seconds.
+        """
         return await self._publishing.flushed(timeout, kept)
 
     def _keep(self, record: Record) -> None:
-        """Store an own record on this node too, if it serves."""
+        """Add one of this node's own records to its record store, if this node serves."""
         if self._rule.serves:
             self._store.put(
                 record,
@@ -283,7 +303,10 @@ class Dht:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Join, announce and save until cancelled; reports started once saved state is loaded."""
+        """Join the network, announce records and save the state, until cancelled.
+
+        Calls `task_status.started` once the saved state is loaded.
+        """
         if self._persistence is not None:
             self._joining.remembered = await self._persistence.load()
         async with trio.open_nursery() as nursery:
@@ -305,16 +328,16 @@ class Dht:
         await self._joining.joined.wait()
 
     def network_changed(self) -> None:
-        """Retry what failed, because a new network may reach it."""
+        """Retry failed dials and announcements at once, because this node's network has changed."""
         self._links.clear_backoffs()
         self._records.hurry(self._host.now())
         self._publishing.wake()
 
     async def _watch(self) -> None:
-        """Update the mode and the region that this node stores, and expire records."""
+        """Update the mode and the region of the record store, and drop expired records."""
         while True:
             if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
-                self._joining.look_again()  # which also tells the neighbours the new mode
+                self._joining.look_again()  # the look-up also tells the neighbours the new mode
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             while not self._store.expire(self._host.now()):
                 await trio.lowlevel.checkpoint()
@@ -323,16 +346,16 @@ class Dht:
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:
-        """Count the contacts that are publicly reachable."""
+        """Return the number of contacts that are publicly reachable."""
         return sum(1 for contact in self._table.contacts() if contact.networks)
 
     def _contact(self) -> Contact | None:
-        """Return the contact that other nodes should know; None if this node does not serve."""
+        """Return the contact that other nodes should know. None if this node does not serve."""
         if not self._rule.serves:
             return None
         reachable, found = self._reachable(), list(self._addresses())
         if self._shown[:2] == (reachable, found):
-            return self._shown[2]  # the same object, for its cached properties
+            return self._shown[2]  # the same object, because its properties are cached
         public = [
             each
             for each in found
@@ -340,13 +363,16 @@ class Dht:
         ]
         others = [each for each in found if each not in public]
         if not reachable:
-            public = []  # dials of them would fail
+            public = []  # peers could not dial them
         contact = Contact(self.peer, [*public, *others])
         self._shown = reachable, found, contact
         return contact
 
     async def leave(self, timeout: float) -> None:
-        """Withdraw records that are true only while this node runs, within `timeout` seconds."""
+        """Withdraw the records that are true only while this node runs, and save the state.
+
+        Waits at most `timeout` seconds for nodes to acknowledge the withdrawals.
+        """
         for own in list(self._records):
             if not own.lasting and not own.record.gone:
                 self.withdraw(own.record.body)

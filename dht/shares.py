@@ -1,9 +1,9 @@
-"""Max-min fair shares of a limited resource, such as storage or slots.
+"""Max-min fair shares of a limited resource, such as storage or slots. No I/O.
 
 When the resource is full, the user with the largest share gives up a part (Bertsekas and Gallager,
 "Data Networks", 1992, section 6.5.2). Among n users, a share of at most one n-th is never reduced,
-because the largest share is larger. So a user that appears under g names among h others gets at
-most g/(g + h) of what the others want. Sans-I/O.
+because another share is then larger. If one user appears under g names and there are h others, it
+therefore gets at most g/(g + h) of the resource while the others want more.
 """
 
 from bisect import bisect_left, insort
@@ -11,16 +11,21 @@ from collections.abc import Mapping
 
 
 class Shares:
-    """Amount that each user has, by name; users without any are not stored."""
+    """Amount of the resource that each user has, by name.
+
+    Users with an amount of 0 are not stored.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._order: list[tuple[int, str]] = []
 
     def __getitem__(self, name: str) -> int:
+        """Return the amount that a user has."""
         return self._sizes.get(name, 0)
 
     def __len__(self) -> int:
+        """Return the number of users with an amount other than 0."""
         return len(self._sizes)
 
     def total(self) -> int:
@@ -28,7 +33,7 @@ class Shares:
         return sum(self._sizes.values())
 
     def change(self, name: str, amount: int) -> None:
-        """Add `amount` (which may be negative) to a user's share."""
+        """Add `amount`, which may be negative, to the amount of a user."""
         before = self._sizes.pop(name, 0)
         if before:
             del self._order[bisect_left(self._order, (before, name))]
@@ -37,9 +42,10 @@ class Shares:
             insort(self._order, (before + amount, name))
 
     def largest(self, newcomer: str, changes: Mapping[str, int]) -> str:
-        """Return the user with the largest share after `changes` are added.
+        """Return the user that would have the largest amount after `changes` (name to amount).
 
-        Ties evict the newcomer, so it never displaces a share that is no larger than its own.
+        If several have the same, the newcomer is returned. The newcomer therefore never takes
+        anything from a user that has no more than itself.
         """
         changed = [
             (self[name] + amount, name == newcomer, name) for name, amount in changes.items()

@@ -1,7 +1,8 @@
 """Blobs on this node: import from files, export to files, and the trees that describe them.
 
-An empty file `blobs/<root>` marks a blob whose tree is here; tree nodes and chunks are in the
-chunk store. Writing goes in the order chunks, nodes, marker, so a marker always has a tree.
+An empty file `blobs/<root>` (the marker) says that the tree of this blob is on the disk. The nodes
+of the tree and the chunks are in the chunk store. They are written in the order chunks, nodes,
+marker. A marker therefore always has a tree.
 """
 
 from collections import OrderedDict
@@ -19,7 +20,10 @@ from .tree import Tree
 
 
 class Blobs:
-    """Blobs with markers in `folder` and chunks in `store`. Call `open` first."""
+    """Blobs of this node: markers in `folder`, chunks and tree nodes in `store`.
+
+    Call `open` before any other method.
+    """
 
     def __init__(self, host: Host, folder: Path, store: ChunkStore) -> None:
         self._host = host
@@ -29,7 +33,7 @@ class Blobs:
         self._trees: OrderedDict[str, tuple[Tree, Content]] = OrderedDict()
 
     def open(self) -> set[str]:
-        """Create the folder and read which roots are here; return them. Blocking."""
+        """Create the folder, load the roots of the stored blobs, and return them. Blocking."""
         files = self._host.files
         files.make_folder(self._folder)
         remove_leftovers(files, self._folder)
@@ -41,8 +45,11 @@ class Blobs:
         return frozenset(self._roots)
 
     async def add(self, path: Path, progress: Progress | None = None) -> Tree:
-        """Import a file. Raises DiskFull, or ModelError `no-file`, `unreadable`, `too-large`,
-        `changed`."""
+        """Import a file as a blob, and return its tree.
+
+        Raises DiskFull if the file does not fit on the disk, and ModelError: `no-file` if it does
+        not exist, `unreadable`, `too-large`, or `changed` if it shrinks during the import.
+        """
         files, store = self._host.files, self._store
         size = await self._host.offload(files.size, path)
         if size is None:
@@ -63,6 +70,11 @@ class Blobs:
         return found
 
     def _read(self, path: Path, offset: int, size: int, now: float) -> list[str]:
+        """Read `size` bytes of a file from `offset`, stage their chunks, and return the digests.
+
+        Blocking. `now` is the host's time in seconds. Raises ModelError: `unreadable`, or `changed`
+        if the file has fewer bytes.
+        """
         try:
             data = self._host.files.read_range(path, offset, size)
         except OSError as error:
@@ -74,17 +86,25 @@ class Blobs:
         return [self._store.add_staged(piece, now) for piece in pieces]
 
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
-        """Store a verified tree received from a peer. Raises DiskFull, ModelError."""
+        """Store a tree that was received from a peer and verified. `nodes` maps digests to bytes.
+
+        Raises DiskFull if the disk is full, and ModelError if a file cannot be written.
+        """
         await self._host.offload(self._keep, found, nodes, self._host.now())
         await self._know(found)
 
     def _keep(self, found: Tree, nodes: dict[str, bytes], now: float) -> None:
+        """Write the nodes of a tree, and then its marker. Blocking. Raises as `keep`."""
         for data in nodes.values():
             self._store.add_staged(data, now)
         self._store.settle()
         write(self._host.files, self._folder / found.root, b"")
 
     async def _know(self, found: Tree) -> None:
+        """Cache a tree and its content.
+
+        Evicts the least recently used of more than `TREES_KEPT`.
+        """
         # Listing the sizes of millions of chunks takes about a second, hence the offload.
         sizes = await self._host.offload(found.sizes)
         self._roots.add(found.root)
@@ -93,9 +113,9 @@ class Blobs:
             self._trees.popitem(last=False)
 
     async def mend(self, root: str) -> None:
-        """Rewrite missing tree nodes from the chunk digests, if these are known.
+        """Rewrite missing tree nodes of a blob. The digests of all its chunks must be cached.
 
-        Raises what `tree` raises, and DiskFull.
+        Raises DiskFull if the disk is full, and the errors of `tree` if the tree is not cached.
         """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]
@@ -104,16 +124,22 @@ class Blobs:
     async def tree(self, root: str) -> Tree:
         """Return the tree of a blob.
 
-        Raises ModelError `unknown-blob`; ChunkMissing or ChunkCorrupt if a tree node is lost: the
-        tree has to be fetched, or the file added, again.
+        Raises ModelError `unknown-blob` if this node does not have the blob. Raises ChunkMissing or
+        ChunkCorrupt if a tree node is lost. In that case, the tree must be fetched again, or the
+        file added again.
         """
         return (await self._known(root))[0]
 
     async def content(self, root: str) -> Content:
-        """Return the chunks of a blob. Raises what `tree` raises."""
+        """Return the chunks of a blob. Raises the errors of `tree`."""
         return (await self._known(root))[1]
 
     async def _known(self, root: str) -> tuple[Tree, Content]:
+        """Return the tree and the content of a blob, from the cache or else from the disk.
+
+        If a tree node is lost, the root is removed from the known blobs. Raises the errors of
+        `tree`.
+        """
         if root not in self._roots:
             raise unknown_blob(root)
         if root not in self._trees:
@@ -126,15 +152,20 @@ class Blobs:
         return self._trees[root]
 
     def _load(self, root: str) -> Tree:
+        """Read a tree from the chunk store. Blocking.
+
+        Raises ChunkMissing or ChunkCorrupt if a node is lost.
+        """
         top = tree.read_top(root, self._store.get(root))
         nodes = [] if top.depth == 1 else top.children
         read = [tree.read_node(top, n, self._store.get(node)) for n, node in enumerate(nodes)]
         return tree.whole(top, read)
 
     async def write_out(self, root: str, path: Path) -> int:
-        """Write a whole blob to a file, verifying each chunk; return its size in bytes.
+        """Write a whole blob to a file, verify each chunk, and return the blob's size in bytes.
 
-        Raises ModelError; ChunkMissing if the blob is not complete.
+        Raises ChunkMissing if the blob is not complete, and ModelError if the file cannot be
+        written.
         """
         found = await self.tree(root)
         pieces = map(self._store.get, found.leaves)
@@ -142,14 +173,17 @@ class Blobs:
         return found.size
 
     async def forget(self, root: str) -> None:
-        """Remove the marker of a blob. The caller removes its chunks."""
+        """Remove the marker of a blob. The caller removes its chunks and tree nodes."""
         self._roots.discard(root)
         self._trees.pop(root, None)
         await self._host.offload(self._host.files.remove, self._folder / root)
 
 
 def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
-    """Write pieces to a file of the user with `Files.write_pieces`. Blocking. Raises ModelError."""
+    """Write pieces to the file that a user named, with `Files.write_pieces`. Blocking.
+
+    Raises ModelError `unwritable` if the operating system refuses the write.
+    """
     try:
         host.files.write_pieces(path, pieces, mode=0o644)
     except OSError as error:
@@ -161,6 +195,7 @@ def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
 
 
 def unknown_blob(root: str) -> ModelError:
+    """Return the error for a root that is not a blob on this node."""
     return ModelError(
         "unknown-blob",
         f"no blob {ascii(root)[:66]} on this node",

@@ -1,4 +1,4 @@
-"""Canonical encoding of the config in a manifest, as JSON."""
+"""Strict parsing of JSON files, and the canonical JSON encoding of the config in a manifest."""
 
 import json
 from collections.abc import Mapping
@@ -6,10 +6,12 @@ from typing import Any, NoReturn
 
 
 def _no_constant(text: str) -> NoReturn:
+    """Reject a constant that Python's `json` accepts beyond the standard: NaN or an infinity."""
     raise ValueError(f"`{text}` is not valid JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Convert the members of a JSON object to a dict. Raises ValueError if a key occurs twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate key")
@@ -17,7 +19,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, *, depth: int) -> Any:
-    """Parse strict JSON. Raises ValueError, also for duplicate keys, NaN, and deep nesting."""
+    """Parse strict JSON. A byte order mark at the start is skipped.
+
+    Raises ValueError if the JSON is invalid, has a duplicate key, NaN or an infinity, or nests
+    containers more than `depth` levels deep.
+    """
     try:
         value = json.loads(
             data.decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_unique
@@ -30,7 +36,7 @@ def parse_json(data: bytes, *, depth: int) -> Any:
 
 
 def _depth(value: object, limit: int) -> int:
-    """Return how deep containers nest, counting no further than `limit` + 1."""
+    """Return the number of nested container levels of `value`, or `limit` + 1 if there are more."""
     level, reached = [value], 0
     while level and reached <= limit:
         inner: list[object] = []
@@ -45,5 +51,5 @@ def _depth(value: object, limit: int) -> int:
 
 
 def dump_json(value: Mapping[str, object]) -> bytes:
-    """Encode as canonical JSON: sorted keys, no spaces, ASCII, shortest numbers."""
+    """Encode a mapping as canonical JSON: keys sorted, no spaces, ASCII only, shortest numbers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

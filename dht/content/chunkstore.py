@@ -1,11 +1,12 @@
 """Chunk store on disk: one file per chunk, named by the SHA-256 of its bytes.
 
-Every method blocks: call it inside `Host.offload`. A file is written whole or not at all
+Every method blocks: call it through `Host.offload`. A file is written whole or not at all
 (`Files.write`). Bytes are verified when they are stored and again when they are read. A file name
-is made from 64 hex digits only, so no name received from a peer can point elsewhere.
+consists of 64 hex digits, so a name that a peer sends cannot refer to any other place on the disk.
 
-A fetch stages its chunks: it writes them under temporary names, and `settle` renames many at a
-time once they are durable. `open` verifies chunks that a crash left staged and keeps valid ones.
+A fetch first stages its chunks: it writes them to files with temporary names. `settle` then makes
+many of them durable together and renames them. After a crash, `open` verifies the chunks that were
+still staged, and stores those that are valid.
 """
 
 import errno
@@ -33,31 +34,32 @@ _STAGED = ".new"  # suffix of a staged file
 _FOLDERS = frozenset(f"{number:02x}" for number in range(256))
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the total bytes."""
+"""Called with the number of bytes done so far, and the total number of bytes."""
 
 
 class ChunkStore:
-    """Chunks under `folder`, as `ab/ab12…`; leaves `reserve` bytes of the disk free."""
+    """Chunks in files `ab/ab12…` under `folder`. At least `reserve` bytes of the disk stay free."""
 
     def __init__(self, host: Host, folder: Path, *, reserve: int = DISK_RESERVE) -> None:
         self._files = host.files
         self._folder = folder
         self._reserve = reserve
         self.limit: int | None = None
-        """Limit for the bytes of all chunks together, set by the owner; None for no limit."""
+        """Most bytes of all chunks together, as set by the owner. None means no limit."""
         self.used_bytes = 0
-        """Bytes of all chunks, up to date once `open` has run."""
+        """Bytes of all chunks. Counted by `open`, 0 before."""
         self.damaged: set[str] = set()
-        """Chunks that were damaged and removed, including those that were fetched again since."""
-        self._staged: dict[str, Path] = {}  # digest -> its file until it is settled
+        """Chunks that were found damaged and removed, including those fetched again since then."""
+        self._staged: dict[str, Path] = {}  # digest -> temporary file, until `settle`
         self._stagings = count(1)
         self._folders = set[Path]()  # subfolders known to exist
+        # digest -> (identity of the verified file, host's time until which the result holds)
         self._verified: OrderedDict[str, tuple[tuple[int, int, int] | None, float]] = OrderedDict()
 
     def open(self) -> None:
-        """Recover chunks that a killed process had staged; remove partial writes.
+        """Recover the chunks that a killed process had staged, and remove partial writes.
 
-        Raises ModelError `unwritable`.
+        Raises ModelError `unwritable` if a folder cannot be created or read.
         """
         folder = self._folder
         try:
@@ -72,12 +74,15 @@ class ChunkStore:
         self.settle()
 
     def _there(self) -> list[Path]:
-        """Return those of the folders `00` to `ff` that exist; each is created with a chunk."""
+        """Return the subfolders (`00` to `ff`) that exist. Each is created with its first chunk."""
         found = self._files.list(self._folder)
         return [self._folder / entry.name for entry in found if entry.name in _FOLDERS]
 
     def _make_folder_of(self, path: Path) -> None:
-        """Create the folder for a chunk if needed. Raises DiskFull, ModelError."""
+        """Create the folder of a chunk's file if it does not exist.
+
+        Raises DiskFull or ModelError.
+        """
         folder = path.parent
         if folder in self._folders:
             return
@@ -90,7 +95,7 @@ class ChunkStore:
     # Threads update `used_bytes` without a lock; `open` corrects the error at the next start.
 
     def _take_up(self, folder: Path) -> None:
-        """Recover the staged files of an earlier process."""
+        """Register the valid staged files of an earlier process, and remove the others."""
         for entry in self._files.list(folder):
             if not (entry.name.startswith(".") and entry.name.endswith(_STAGED)):
                 continue
@@ -102,47 +107,62 @@ class ChunkStore:
                 self._files.remove(path)
 
     def path(self, digest: str) -> Path:
-        """Return the path of a chunk, whether or not it exists. Raises ModelError `bad-digest`."""
+        """Return the path of a chunk's file, whether or not the file exists.
+
+        Raises ModelError `bad-digest` if `digest` does not have 64 hex digits.
+        """
         if not is_digest(digest):
             raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(digest)[:80]}")
         return self._folder / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Whether the chunk is stored. Does not check its bytes; `get` does."""
+        """Return whether the chunk is stored. Its bytes are not verified; `get` verifies them."""
         return digest in self._staged or self._files.size(self.path(digest)) is not None
 
     def missing(self, digests: Iterable[str]) -> list[str]:
-        """Return the chunks that are not stored, in order and without duplicates."""
+        """Return those of `digests` that are not stored, in their order and without duplicates."""
         return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
 
     def put(self, digest: str, data: bytes | memoryview) -> bool:
-        """Store a chunk durably; return False if it was already here.
+        """Store a chunk durably. Return False if it was already stored.
 
-        Raises ChunkCorrupt if the bytes do not match the digest, and DiskFull.
+        Raises ChunkCorrupt if the bytes do not match the digest, and DiskFull if they do not fit.
         """
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
         return self._write(digest, data)
 
     def add(self, data: bytes | memoryview) -> str:
-        """Store this node's own bytes durably; return their digest. Raises DiskFull."""
+        """Store bytes that come from this node durably, and return their digest.
+
+        Raises DiskFull if the bytes do not fit.
+        """
         digest = hashlib.sha256(data).hexdigest()
         self._write(digest, data)
         return digest
 
     def add_staged(self, data: bytes | memoryview, now: float) -> str:
-        """As `add`, but durable only after `settle`. `now` is the host's time in seconds."""
+        """Stage bytes that come from this node, and return their digest.
+
+        `settle` makes them durable. `now` is the host's time in seconds. Raises DiskFull if the
+        bytes do not fit.
+        """
         digest = hashlib.sha256(data).hexdigest()
         self._stage(digest, data, now)
         return digest
 
     def stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
-        """As `put`, but durable only after `settle`. `now` is the host's time in seconds."""
+        """Stage a chunk, which `settle` makes durable. Return False if it was stored or staged.
+
+        `now` is the host's time in seconds. Raises ChunkCorrupt if the bytes do not match the
+        digest, and DiskFull if they do not fit.
+        """
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
         return self._stage(digest, data, now)
 
     def _stage(self, digest: str, data: bytes | memoryview, now: float) -> bool:
+        """Stage a chunk whose digest was verified. Otherwise the same as `stage`."""
         path = self.path(digest)
         if digest in self._staged:
             return False
@@ -168,7 +188,10 @@ class ChunkStore:
         return len(self._staged)
 
     def settle(self) -> None:
-        """Make all staged chunks durable. Raises DiskFull, ModelError."""
+        """Make all staged chunks durable, and rename their files to the final names.
+
+        Raises DiskFull if the disk is full, and ModelError if a file cannot be written.
+        """
         batch = dict(self._staged)
         try:
             self._files.settle([(staged, self.path(digest)) for digest, staged in batch.items()])
@@ -179,6 +202,10 @@ class ChunkStore:
                 del self._staged[digest]
 
     def _write(self, digest: str, data: bytes | memoryview) -> bool:
+        """Write a chunk whose digest was verified, durably.
+
+        Return False if it was already stored.
+        """
         path = self.path(digest)
         if self._files.size(path) == len(data) and self._holds(path, data):
             return False
@@ -189,14 +216,21 @@ class ChunkStore:
         return True
 
     def _holds(self, path: Path, data: bytes | memoryview) -> bool:
-        """Whether a file has exactly these bytes. After a power cut, its size proves nothing."""
+        """Return whether a file has exactly these bytes.
+
+        The size alone does not prove it: after a power cut, a file may have the right size and
+        wrong bytes.
+        """
         try:
             return self._files.read_range(path, 0, len(data) + 1) == data
         except OSError:
             return False
 
     def drop_damaged(self, digests: Iterable[str]) -> int:
-        """Read the stored chunks, remove those whose bytes are wrong; return how many were."""
+        """Verify those of `digests` that are stored, and remove the damaged ones.
+
+        Returns how many were removed.
+        """
         dropped = 0
         for digest in dict.fromkeys(digests):
             try:
@@ -208,9 +242,10 @@ class ChunkStore:
         return dropped
 
     def get(self, digest: str) -> bytes:
-        """Return the bytes of a chunk, verified.
+        """Return the bytes of a chunk, after verifying them.
 
-        Raises ChunkMissing; ChunkCorrupt, after removing the damaged chunk.
+        Raises ChunkMissing if the chunk is not stored. Raises ChunkCorrupt if it is damaged; the
+        damaged file has then been removed.
         """
         path, data = self._read(digest)
         if hashlib.sha256(data).hexdigest() != digest:
@@ -220,10 +255,10 @@ class ChunkStore:
         return data
 
     def get_to_serve(self, digest: str, now: float) -> bytes:
-        """As `get`, for a peer that verifies the bytes itself.
+        """Return the bytes of a chunk for a peer, which verifies them itself.
 
-        Skips the verification if this process verified the same file in the last `VERIFIED_FOR`
-        seconds. `now` is the host's time in seconds.
+        The verification here is skipped if this process verified the same file in the last
+        `VERIFIED_FOR` seconds. `now` is the host's time in seconds. Raises the errors of `get`.
         """
         known = self._verified.get(digest)
         if known is not None and now < known[1]:
@@ -235,12 +270,17 @@ class ChunkStore:
         return data
 
     def _remember(self, digest: str, file: tuple[int, int, int] | None, now: float) -> None:
+        """Record that a chunk was verified at `now`, in the file that `file` identifies."""
         self._verified[digest] = file, now + VERIFIED_FOR
         while len(self._verified) > VERIFIED_LIMIT:
             with suppress(KeyError):  # another thread emptied it first
                 self._verified.popitem(last=False)
 
     def _read(self, digest: str) -> tuple[Path, bytes]:
+        """Return the path and the unverified bytes of a chunk.
+
+        Raises ChunkMissing or ModelError.
+        """
         path = self._staged.get(digest)
         if path is not None:
             with suppress(FileNotFoundError):  # another thread has settled it
@@ -252,6 +292,7 @@ class ChunkStore:
             raise ChunkMissing(digest) from None
 
     def _read_file(self, path: Path) -> bytes:
+        """Read a chunk's file. Raises FileNotFoundError, or ModelError `unreadable`."""
         try:
             return self._files.read_range(path, 0, CHUNK + 1)
         except FileNotFoundError:
@@ -260,7 +301,7 @@ class ChunkStore:
             raise unreadable(path, error) from error
 
     def remove(self, digest: str) -> None:
-        """Delete a chunk, staged or settled."""
+        """Delete a chunk's file, whether the chunk is staged or durable."""
         staged = self._staged.pop(digest, None)
         for path in (staged, self.path(digest)):
             if path is not None:
@@ -269,8 +310,11 @@ class ChunkStore:
         self._verified.pop(digest, None)
 
     def require_space(self, needed: int) -> None:
-        """Raise DiskFull unless `needed` bytes fit beside the reserve, and QuotaFull if they exceed
-        the owner's limit."""
+        """Check that `needed` more bytes can be stored.
+
+        Raises QuotaFull if they would exceed the owner's limit, and DiskFull if the disk does not
+        have that much free space beside the reserve.
+        """
         if self.limit is not None and self.used_bytes + needed > self.limit:
             raise QuotaFull(self.limit, needed, self.used_bytes)
         free = max(0, self.free() - self._reserve)
@@ -278,23 +322,29 @@ class ChunkStore:
             raise DiskFull(self._folder, needed, free, self._reserve)
 
     def free(self) -> int:
-        """Return the free bytes of the disk. Raises ModelError `unwritable`."""
+        """Return the number of free bytes of the disk.
+
+        Raises ModelError `unwritable` if it is unknown.
+        """
         try:
             return self._files.free_space(self._folder)
         except OSError as error:
             raise unwritable(self._folder, error) from error
 
     def size_of(self, digests: Iterable[str]) -> int:
-        """Return the bytes of those chunks that are stored."""
+        """Return the number of bytes on disk of those of `digests` that are stored."""
         return sum(self._files.size(self.path(digest)) or 0 for digest in digests)
 
     def used(self) -> int:
-        """Return the bytes of all chunks, by listing the folders."""
+        """Count the bytes of all chunks by listing the folders, and return the sum."""
         return sum(entry.size for folder in self._there() for entry in self._files.list(folder))
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:
-    """Write model data with `Files.write`. Raises DiskFull, or ModelError `unwritable`."""
+    """Write a file of the library with `Files.write`.
+
+    Raises DiskFull, or ModelError `unwritable`.
+    """
     try:
         files.write(path, data)
     except OSError as error:
@@ -302,7 +352,7 @@ def write(files: Files, path: Path, data: bytes | memoryview) -> None:
 
 
 def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelError:
-    """Return the error for a write that the operating system refused."""
+    """Return the error for a write of `needed` bytes that the operating system refused."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return unwritable(path, error)
     free = 0

@@ -1,7 +1,7 @@
-"""Content: an ordered list of chunks under one root, fetched and served as a unit.
+"""Content: an ordered list of chunks under one root, which is fetched and served as a unit.
 
-A model (described by its manifest) and a blob (described by its tree) are both contents; the
-exchange needs to know nothing else about them.
+Models (described by a manifest) and blobs (described by a tree) are both content. The exchange does
+not need to know more about them.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """The chunks of a root in order, without duplicates, each with its size in bytes."""
+    """The chunks of a root in order and without duplicates, each with its size in bytes."""
 
     root: str
     kind: Literal["model", "blob"]
@@ -20,19 +20,20 @@ class Content:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
+        """Digests of the chunks in order."""
         return tuple(self.chunks)
 
     @cached_property
     def size(self) -> int:
-        """Bytes of all chunks, each counted once."""
+        """Bytes of all chunks. A chunk that occurs several times counts once."""
         return sum(self.chunks.values())
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Position of each chunk in the order."""
+        """Position of each chunk in `order`."""
         return {digest: number for number, digest in enumerate(self.chunks)}
 
     @property
     def name(self) -> str:
-        """Short name for messages."""
+        """Kind and first 16 digits of the root, for messages."""
         return f"{self.kind} {self.root[:16]}"

@@ -1,8 +1,9 @@
-"""Import of a Hugging Face folder: checks it and turns it into a manifest and chunks.
+"""Import of a Hugging Face folder: checks the folder, and converts it to a manifest and chunks.
 
-Accepted: `config.json`, `tokenizer.json`, and `model.safetensors` or
-`model.safetensors.index.json` with its files. Symbolic links are followed only as far as the
-Hugging Face cache needs it. Nothing in the folder is executed, and pickle files are not opened.
+The folder must have `config.json`, `tokenizer.json`, and either `model.safetensors` or
+`model.safetensors.index.json` with the files that it lists. A symbolic link is followed only within
+the folder or, for a Hugging Face download cache, into the cache. Nothing in the folder is executed,
+and pickle files are not opened.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,11 +31,15 @@ from .manifest import (
 )
 from .safetensors import Slice, read_header, read_index
 
+# Raises ShoalError if the shape of a named tensor does not suit the config.
 CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
 CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
-"""Raises ShoalError for a config that this version cannot run; returns a check of the shapes."""
+"""Checks a config, and returns the check of the shapes of its tensors.
 
-_FILES = {
+Raises ShoalError if this version cannot run a model with this config.
+"""
+
+_FILES = {  # key in a manifest -> name of the file in the folder
     "added_tokens": "added_tokens.json",
     "generation_config": "generation_config.json",
     "special_tokens": "special_tokens_map.json",
@@ -43,7 +48,7 @@ _FILES = {
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "merges.txt")
-# Tensors of a layer in every supported family; further ones (biases, norms) vary by family.
+# The tensors that a layer has in every family. Further ones (biases, norms) depend on the family.
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (
@@ -57,7 +62,11 @@ _LAYER_TENSORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A checked folder, ready to be cut into chunks. `tied`: its embedding is also its head."""
+    """A checked folder that is ready to be cut into chunks.
+
+    `texts` maps the keys of `_FILES` to bytes, and `weights` maps tensor names to places in files.
+    `tied` means that config.json declares the embedding and the head to be the same tensor.
+    """
 
     config: dict[str, object]
     texts: dict[str, bytes]
@@ -78,10 +87,11 @@ async def import_folder(
     progress: Progress | None = None,
     check_config: CheckConfig | None = None,
 ) -> Manifest:
-    """Check the folder, store its chunks, and return its manifest (which is not stored here).
+    """Check a folder, store its chunks, and return its manifest. The manifest is not stored.
 
-    Holds `IMPORT_BATCH` bytes of weights in memory at a time. After a crash, a second run writes
-    only what is missing. Raises ModelError (the codes are in docs/spec/model.md).
+    At most `IMPORT_BATCH` bytes of weights are in memory at a time. If an import was interrupted,
+    the next one writes only the chunks that are missing. Raises DiskFull if the model does not fit,
+    and ModelError if the folder is invalid (the codes are in docs/spec/model.md).
     """
     scan = await host.offload(scan_folder, host.files, folder, check_config)
     await host.offload(_require_space, store, scan.size)
@@ -99,21 +109,26 @@ async def import_folder(
 
 
 def _require_space(store: ChunkStore, size: int) -> None:
+    """Check that `size` bytes of weights can be stored. Raises DiskFull or QuotaFull if not."""
     try:
         store.require_space(size)
     except DiskFull:
-        # Chunks already stored may belong to this model, from an interrupted import.
+        # An interrupted import may already have stored chunks of this model.
         store.require_space(max(0, size - store.used()))
 
 
 def _batches(weights: Mapping[str, Slice]) -> Iterator[tuple[str, int, int]]:
-    """Yield the pieces to read as (tensor, offset, bytes), in the order of the manifest."""
+    """Yield the pieces of weights to read as (tensor, offset in bytes, bytes), sorted by tensor."""
     for name in sorted(weights):
         for offset in range(0, weights[name].size, IMPORT_BATCH):
             yield name, offset, min(IMPORT_BATCH, weights[name].size - offset)
 
 
 def _store_batch(files: Files, store: ChunkStore, part: Slice, offset: int, size: int) -> list[str]:
+    """Read a piece of a tensor, store its chunks, and return their digests. Blocking.
+
+    Raises ModelError: `unreadable`, or `truncated` if the file has shrunk.
+    """
     try:
         data = files.read_range(part.path, part.offset + offset, size)
     except OSError as error:
@@ -124,16 +139,21 @@ def _store_batch(files: Files, store: ChunkStore, part: Slice, offset: int, size
 
 
 def _store(store: ChunkStore, data: bytes) -> list[str]:
+    """Cut bytes into chunks, store them, and return their digests in order."""
     view = memoryview(data)
     return [store.add(view[i : i + CHUNK]) for i in range(0, len(data), CHUNK)]
 
 
 def _store_texts(store: ChunkStore, texts: Mapping[str, bytes]) -> dict[str, Blob]:
+    """Store the text files, and return their descriptions by key. Blocking."""
     return {name: Blob(len(data), tuple(_store(store, data))) for name, data in texts.items()}
 
 
 def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
-    """Build the manifest's tensors, in order; a tied pair is one tensor with two roles."""
+    """Return the tensors of the manifest in order. A tied pair becomes one tensor with two roles.
+
+    Raises ModelError `tied-mismatch` if config.json ties two tensors that differ.
+    """
     tied = scan.tied or _equal_pair(scan, chunks)
     if tied and HEAD in scan.weights and not _equal_pair(scan, chunks):
         raise ModelError(
@@ -151,6 +171,7 @@ def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
 
 
 def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
+    """Return whether the folder has a head whose dtype, shape and bytes equal the embedding's."""
     head, embedding = scan.weights.get(HEAD), scan.weights[EMBEDDING]
     return (
         head is not None
@@ -160,7 +181,10 @@ def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
 
 
 def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) -> Scan:
-    """Check everything that needs no reading of weights; return the result. Blocking."""
+    """Check everything that can be checked without reading the weights. Blocking.
+
+    Raises ModelError if the folder is invalid, and the errors of `check_config`.
+    """
     names = _names(files, folder)
     config = _config(files, folder, names)
     # Check the family first: a config of another family may lack keys without being wrong.
@@ -178,6 +202,10 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
 
 
 def _names(files: Files, folder: Path) -> set[str]:
+    """Return the names of the files in the folder.
+
+    Raises ModelError if `folder` is not a folder or cannot be read.
+    """
     try:
         names = {entry.name for entry in files.list(folder) if not entry.is_folder}
         absent = not names and not files.list(folder) and files.size(folder) is None
@@ -199,6 +227,7 @@ def _names(files: Files, folder: Path) -> set[str]:
 
 
 def _config(files: Files, folder: Path, names: set[str]) -> dict[str, object]:
+    """Return the parsed config.json. Raises ModelError if it is missing or invalid."""
     if "config.json" not in names:
         hint = "name the folder that contains config.json"
         if files.size(folder / "snapshots") is not None:
@@ -209,7 +238,7 @@ def _config(files: Files, folder: Path, names: set[str]) -> dict[str, object]:
 
 
 def _read(files: Files, path: Path, limit: int) -> bytes:
-    """Read a small file. Refuses pipes and devices (size 0) before opening them."""
+    """Read a file of at most `limit` bytes. Pipes and devices (size 0) are refused unopened."""
     try:
         _check_link(files, path)
         if not files.size(path):
@@ -222,10 +251,11 @@ def _read(files: Files, path: Path, limit: int) -> bytes:
 
 
 def _check_link(files: Files, path: Path) -> None:
-    """Refuse a symbolic link that leads out of the model's folder and its download cache.
+    """Raise ModelError `foreign-link` if a symbolic link leads out of the model's folder.
 
-    Text files are served to every peer. Without this check, a folder from a stranger could link to
-    a private file of the owner and so publish it.
+    Links into the blobs of the Hugging Face download cache that contains the folder are allowed.
+    Text files are served to every peer. Without this check, a folder made by a stranger could
+    contain a link to a private file of the owner, and importing the folder would publish that file.
     """
     home, real = files.real(path.parent), files.real(path)
     cache = home.parent.parent
@@ -240,6 +270,7 @@ def _check_link(files: Files, path: Path) -> None:
 
 
 def _json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
+    """Parse a file that must be a JSON object. Raises ModelError `bad-json` if it is not."""
     try:
         value = canonical.parse_json(_read(files, path, limit), depth=CONFIG_DEPTH)
     except ValueError as error:
@@ -254,6 +285,10 @@ def _json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
 
 
 def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
+    """Return the tokenizer, its settings and the chat template, as bytes by key.
+
+    Raises ModelError if a file is invalid or needs custom code.
+    """
     if "tokenizer.json" not in names:
         raise _no_tokenizer(folder, names)
     texts = {
@@ -278,6 +313,7 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
 
 
 def _no_tokenizer(folder: Path, names: set[str]) -> ModelError:
+    """Return the error for a folder without tokenizer.json."""
     other = [name for name in _OTHER_TOKENIZERS if name in names]
     if not other:
         return ModelError(
@@ -296,7 +332,10 @@ def _no_tokenizer(folder: Path, names: set[str]) -> ModelError:
 def _template(
     files: Files, folder: Path, names: set[str], settings: list[dict[str, object]]
 ) -> bytes | None:
-    """Return the chat template: its own file if there is one, else the first in `settings`."""
+    """Return the chat template, or None if there is none.
+
+    The file `chat_template.jinja` takes precedence over the first template in `settings`.
+    """
     if "chat_template.jinja" in names:
         limit = FILE_LIMITS["chat_template"]
         return _template_text(folder, _read(files, folder / "chat_template.jinja", limit))
@@ -308,7 +347,10 @@ def _template(
 
 
 def _named_template(value: object) -> str | None:
-    """Return a template; of a list of named templates, the one called `default`."""
+    """Return the template in the value of a `chat_template` key, or None if there is none.
+
+    The value may be a list of named templates. The one with the name `default` is then returned.
+    """
     if isinstance(value, list):
         for item in value:
             if isinstance(item, dict) and item.get("name") == "default":
@@ -317,6 +359,7 @@ def _named_template(value: object) -> str | None:
 
 
 def _template_text(folder: Path, data: bytes) -> bytes:
+    """Check the encoding and the size of a chat template, and return it unchanged."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -327,6 +370,7 @@ def _template_text(folder: Path, data: bytes) -> bytes:
 
 
 def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
+    """Return the place of each tensor's bytes. Raises ModelError if the files are incomplete."""
     if "model.safetensors" in names:
         return read_header(files, folder / "model.safetensors")
     if "model.safetensors.index.json" not in names:
@@ -347,6 +391,7 @@ def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
 
 
 def _no_weights(folder: Path, names: set[str]) -> ModelError:
+    """Return the error for a folder without usable safetensors files."""
     pickles = sorted(name for name in names if name.lower().endswith(_PICKLES))
     others = sorted(name for name in names if name.lower().endswith(".safetensors"))
     if others:
@@ -372,7 +417,11 @@ def _no_weights(folder: Path, names: set[str]) -> ModelError:
 
 
 def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> None:
-    """Check that each of the `depth` layers has all tensors that the other layers have."""
+    """Check that each of the `depth` layers has every tensor that any layer has.
+
+    Also checks the embedding, the final norm and, unless `tied`, the head. Raises ModelError
+    `missing-tensor` if a tensor is missing.
+    """
     layers: dict[int, set[str]] = {n: set() for n in range(depth)}
     for name in weights:
         layer = layer_of(name)

@@ -1,7 +1,7 @@
-"""Library: the models and blobs of this node, as names, manifests and chunks on disk.
+"""Library: the models and blobs on this node's disk, with their names.
 
-`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, and `chunks/` is
-the chunk store. Writing goes in the order chunks, manifest, name, each atomically, so a name
+`library.json` maps names to roots, `manifests/<root>` holds encoded manifests, and `chunks/` is the
+chunk store. Each file is written atomically, in the order chunks, manifest, name. A name therefore
 always has a manifest.
 """
 
@@ -26,13 +26,18 @@ from .manifest import Manifest, Tensor, is_digest
 from .usage import Usage
 
 _HEX = re.compile(r"[0-9a-f]{8,64}")
-_SHORT = re.compile(rf"[0-9a-f]{{1,{PREFIX_MIN - 1}}}")  # too short for the beginning of a root
+_SHORT = re.compile(rf"[0-9a-f]{{1,{PREFIX_MIN - 1}}}")  # too short to identify a root
 _CACHE_NAME = re.compile(r"models--(?:.+?--)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Parts of a model that are on this disk: chunks, bytes, and which shards are whole."""
+    """Parts of a model that are on this disk.
+
+    `chunks` and `size` (bytes) count what is stored, `chunks_total` and `size_total` the whole
+    model. `files`, `embedding` and `head` say whether all chunks of that part are stored, and
+    `layers` lists the layers that are complete.
+    """
 
     root: str
     chunks: int
@@ -46,14 +51,15 @@ class Holdings:
 
     @property
     def complete(self) -> bool:
+        """Whether all chunks of the model are stored."""
         return self.chunks == self.chunks_total
 
 
 class Library:
-    """Names, manifests and chunks below `folder`; `store` is its `ChunkStore`. Call `open` first.
+    """Models and blobs below `folder`, with their names. Call `open` before any other method.
 
-    `check_config` raises for models that this version cannot run. It guards models from folders
-    and from peers alike.
+    `store` is the chunk store. `check_config` raises an error for models that this version cannot
+    run. It is applied to models from folders and to manifests from peers.
     """
 
     def __init__(
@@ -71,13 +77,14 @@ class Library:
         self.blobs = Blobs(host, folder / "blobs", self.store)
 
     async def open(self) -> None:
-        """Create the folders, clean up after a killed process, read names and roots.
+        """Create the folders, remove what a killed process left, and load the names and roots.
 
         Raises ModelError `bad-library` if library.json is invalid.
         """
         self._names, self._roots = await self._host.offload(self._open)
 
     def _open(self) -> tuple[dict[str, str], set[str]]:
+        """Do the blocking part of `open`; return names with their roots, and the models' roots."""
         files, manifests = self._host.files, self._folder / "manifests"
         self.store.open()
         self.blobs.open()
@@ -96,23 +103,29 @@ class Library:
         return _read_names(data, path), roots
 
     def names(self) -> dict[str, str]:
-        """Return the names given on this node, each with its root."""
+        """Return the names given on this node, each with its root, sorted by name."""
         return dict(sorted(self._names.items()))
 
     def is_named(self, root: str) -> bool:
-        """Whether a root has a name here, because it was added, pulled by name, or served."""
+        """Return whether a root has a name on this node.
+
+        A root gets a name when it is added, fetched by name, or served.
+        """
         return root in self._names.values()
 
     def roots(self) -> frozenset[str]:
-        """Return the models whose manifest is on this disk."""
+        """Return the roots of the models whose manifest is on this disk."""
         return frozenset(self._roots)
 
     def knows(self, root: str) -> bool:
-        """Whether the chunk list of a root is known here."""
+        """Return whether the manifest or tree of a root is on this disk."""
         return root in self._roots or root in self.blobs.roots()
 
     async def content(self, root: str) -> Content:
-        """Return the chunks of a model or a blob. Raises ModelError."""
+        """Return the chunks of a model or a blob.
+
+        Raises ModelError if its manifest or tree is not here.
+        """
         if root in self.blobs.roots():
             return await self.blobs.content(root)
         if root not in self._contents:
@@ -121,26 +134,29 @@ class Library:
         return self._contents[root]
 
     def everything(self) -> frozenset[str]:
-        """Return every root whose chunk list is known here."""
+        """Return the roots of all models and blobs whose manifest or tree is on this disk."""
         return self.roots() | self.blobs.roots()
 
     async def parts(self, root: str) -> set[str]:
-        """Return all chunks of a root in the store, including tree nodes. Raises ModelError."""
+        """Return the digests of all chunks of a root, including tree nodes, stored or not.
+
+        Raises ModelError if the manifest or tree is not on this disk.
+        """
         if root in self.blobs.roots():
             tree = await self.blobs.tree(root)
             return {root, *tree.nodes, *tree.leaves}
         return set((await self.content(root)).chunks)
 
     async def add_blob(self, path: Path, progress: Progress | None = None) -> str:
-        """Import a file as a blob; return its root. Raises ModelError."""
+        """Import a file as a blob, and return its root. Raises the errors of `Blobs.add`."""
         root = (await self.blobs.add(path, progress)).root
         await self.usage.note_added(root)
         return root
 
     async def forget(self, root: str) -> None:
-        """Remove a root and its names, but not its chunks, which the caller removes.
+        """Remove a root and its names. The caller removes the chunks.
 
-        Raises ModelError.
+        Raises DiskFull or ModelError if a file cannot be written.
         """
         names = {name: known for name, known in self._names.items() if known != root}
         if names != self._names:
@@ -153,31 +169,38 @@ class Library:
         await self.usage.note_added(root)
 
     async def only_of(self, root: str) -> set[str]:
-        """Return the chunks of a root, and its nodes, that no other root here has. Raises
-        ModelError."""
+        """Return the digests of a root's chunks and tree nodes that no other root here uses.
+
+        Raises ModelError if the manifest or tree of `root` is not on this disk.
+        """
         own = await self.parts(root)
         for other in self.everything() - {root}:
             try:
                 own -= await self.parts(other)
             except ModelError:
-                continue  # damaged: there is nothing of it to keep
+                continue  # its manifest or tree is damaged, so its chunks are useless
         return own
 
     async def remove(self, root: str) -> None:
-        """Forget a root, with its names, and remove what only it needs. Raises ModelError."""
+        """Remove a root and its names, and delete the chunks that no other root here uses.
+
+        Raises ModelError if the manifest or tree of `root` is not on this disk.
+        """
         own = await self.only_of(root)
         await self.forget(root)
         await self._host.offload(self._remove, own)
 
     def _remove(self, digests: Iterable[str]) -> None:
+        """Delete chunks from the store. Blocking."""
         for digest in digests:
             self.store.remove(digest)
 
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
-        """Return the root that a name, a root's prefix, or `NAME@prefix` means.
+        """Return the root that a text means: a name, the beginning of a root, or `NAME@beginning`.
 
-        Names given here take precedence over `others`, which are (name, root) pairs. Raises
-        ModelError: `unknown-model`, `ambiguous-model`.
+        `others` are (name, root) pairs from elsewhere. Names given on this node take precedence.
+        Raises ModelError: `unknown-model` if nothing matches, `ambiguous-model` if several roots
+        match.
         """
         if text in self._names:
             return self._names[text]
@@ -188,9 +211,10 @@ class Library:
     async def add(
         self, folder: Path, name: str | None = None, progress: Progress | None = None
     ) -> tuple[str, Manifest]:
-        """Import a Hugging Face folder as `name`, by default its own; return name and manifest.
+        """Import a Hugging Face folder as a model; return its name and manifest.
 
-        Raises ModelError for a fault of the folder or an invalid name.
+        If `name` is None, the name is derived from the folder. Raises ModelError if the folder or
+        the name is invalid, and DiskFull if the model does not fit.
         """
         name = slug(folder) if name is None else naming.normal(name)
         check_new_name(name)
@@ -207,9 +231,10 @@ class Library:
         return name, manifest
 
     async def restore(self, folder: Path, root: str) -> bool:
-        """Rewrite missing chunks of a model from its folder; return False for another model.
+        """Import a folder again to rewrite missing chunks of a model.
 
-        Raises ModelError.
+        Return whether it has that model. Raises ModelError if the folder is invalid, and DiskFull
+        if the disk is full.
         """
         manifest = await import_folder(
             self._host, self.store, folder, check_config=self._check_config
@@ -219,18 +244,26 @@ class Library:
         return manifest.root == root
 
     async def set_name(self, name: str, root: str) -> None:
-        """Map `name` to `root`, replacing an earlier meaning."""
+        """Map `name` to `root`, replacing the root that the name had before.
+
+        Raises ModelError `bad-name` if the name is invalid.
+        """
         check_name(name)
         await self._save_names({**self._names, name: root})
         self.usage.note_kept(root)
 
     async def _save_names(self, names: dict[str, str]) -> None:
+        """Write names to library.json, and replace the names in memory by them."""
         data = canonical.dump_json({"names": names}) + b"\n"
         await self._host.offload(write, self._host.files, self._folder / "library.json", data)
         self._names = names
 
     async def save(self, data: bytes) -> Manifest:
-        """Store an encoded manifest from any peer, after checking it. Raises ModelError."""
+        """Check an encoded manifest from any peer, store it, and return it decoded.
+
+        Raises ModelError if the manifest is invalid, and the errors of `check_config` if this
+        version cannot run the model.
+        """
         manifest = await self._host.offload(_decoded, data)
         if isinstance(manifest, tuple):
             code, message, hint = manifest
@@ -243,21 +276,24 @@ class Library:
         return manifest
 
     async def _save(self, manifest: Manifest) -> None:
+        """Write a manifest to disk and cache it."""
         await self._host.offload(self._write_manifest, manifest)
         self._roots.add(manifest.root)
         self._manifests[manifest.root] = manifest
 
     def _write_manifest(self, manifest: Manifest) -> None:
+        """Write a manifest unless the file already has exactly these bytes. Blocking."""
         path, data = self._folder / "manifests" / manifest.root, manifest.encode()
-        with suppress(OSError):  # compares the bytes, as a damaged file may have the right size
+        with suppress(OSError):  # compares the bytes: a damaged file may have the right size
             if self._host.files.read_range(path, 0, len(data) + 1) == data:
                 return
         write(self._host.files, path, data)
 
     async def manifest(self, root: str) -> Manifest:
-        """Return a manifest on this disk. Raises ModelError `unknown-model`, `manifest-corrupt`.
+        """Return a manifest from this disk.
 
-        Removes a damaged manifest, so that it is fetched or added again.
+        Raises ModelError: `unknown-model` if the manifest is not here, `manifest-corrupt` if it is
+        damaged. A damaged manifest is removed, so that it can be fetched or added again.
         """
         if root not in self._roots:
             self._contents.pop(root, None)
@@ -272,6 +308,7 @@ class Library:
         return self._manifests[root]
 
     def _read_manifest(self, root: str) -> Manifest:
+        """Read, verify and decode a manifest; remove its file if it is damaged. Blocking."""
         path = self._folder / "manifests" / root
         try:
             data = self._host.files.read_range(path, 0, MANIFEST_LIMIT + 1)
@@ -289,15 +326,21 @@ class Library:
         return Manifest.decode(data)
 
     async def manifest_size(self, root: str) -> int:
-        """Return the bytes of a manifest on this disk, 0 if there is none."""
+        """Return the size in bytes of a manifest on this disk, 0 if there is none."""
         path = self._folder / "manifests" / root
         return await self._host.offload(self._host.files.size, path) or 0
 
     async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
-        """Return a piece of an encoded manifest, unverified, and the bytes of the whole."""
+        """Return a piece of a manifest, and the manifest's total size in bytes.
+
+        The piece has up to `size` bytes from `offset`.
+
+        The piece is not verified. Raises ModelError `unreadable` if the file cannot be read.
+        """
         return await self._host.offload(self._read_piece, root, offset, size)
 
     def _read_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
+        """Do the blocking part of `manifest_piece`."""
         files, path = self._host.files, self._folder / "manifests" / root
         try:
             return files.read_range(path, offset, size), files.size(path) or 0
@@ -305,9 +348,10 @@ class Library:
             raise unreadable(path, error) from None
 
     async def blob(self, root: str, key: str) -> bytes | None:
-        """Return a file of the model (`tokenizer`, `chat_template`, …), verified; None if absent.
+        """Return a file of the model (`tokenizer`, `chat_template`, …), verified.
 
-        Raises ModelError; ChunkMissing if the file was not fetched yet.
+        Returns None if the model has no such file. Raises ChunkMissing if the file was not fetched
+        yet, ChunkCorrupt if it is damaged, and ModelError if the manifest is not on this disk.
         """
         manifest = await self.manifest(root)
         found = manifest.files.get(key)
@@ -317,11 +361,15 @@ class Library:
         return await self._host.offload(lambda: b"".join(map(self.store.get, chunks)))
 
     async def holdings(self, root: str) -> Holdings:
-        """Return which parts of the model are on this disk. Raises ModelError."""
+        """Return which parts of a model are on this disk.
+
+        Raises ModelError if its manifest is not.
+        """
         manifest = await self.manifest(root)
         return await self._host.offload(self._holdings, manifest)
 
     def _holdings(self, manifest: Manifest) -> Holdings:
+        """Count the stored parts of a model. Blocking."""
         missing = set(self.store.missing(manifest.chunks))
 
         def whole(tensors: Iterable[Tensor]) -> bool:
@@ -342,9 +390,9 @@ class Library:
 
 
 def _decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
-    # Returns the error as text instead of raising it. An exception raised in a thread refers to
-    # the frames it passed, which would keep 200 MiB of a hostile manifest in memory until the
-    # garbage collector runs.
+    # An error is returned as (code, message, hint) and not raised: an exception from a thread
+    # refers to the frames that it passed, and these would keep 200 MiB of a hostile manifest in
+    # memory until the garbage collector runs.
     try:
         return Manifest.decode(data)
     except ModelError as error:
@@ -352,6 +400,7 @@ def _decoded(data: bytes) -> Manifest | tuple[str, str, str | None]:
 
 
 def _read_names(data: bytes, path: Path) -> dict[str, str]:
+    """Parse library.json; return its names with their roots. Raises ModelError `bad-library`."""
     try:
         value = canonical.parse_json(data, depth=2)
     except ValueError as error:
@@ -373,7 +422,7 @@ def _bad_library(path: Path, what: str) -> ModelError:
 
 
 def check_name(name: str) -> None:
-    """Check a name by the rule in `transport/naming.py`. Raises ModelError `bad-name`."""
+    """Raise ModelError `bad-name` if a name breaks the rule in `transport/naming.py`."""
     if why := naming.problem(name):
         raise ModelError(
             "bad-name", f"{ascii(name)[:80]} cannot be a model's name: {why}", hint=naming.HINT
@@ -381,7 +430,7 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(name: str) -> None:
-    """Check a new name, which must not look like a hash. Raises ModelError `bad-name`."""
+    """Raise ModelError `bad-name` if a new name is invalid or looks like a hash."""
     check_name(name)
     if _HEX.fullmatch(name):
         raise ModelError(
@@ -392,7 +441,11 @@ def check_new_name(name: str) -> None:
 
 
 def slug(folder: Path) -> str:
-    """Derive a name from a folder; in a download cache from the model's folder, not the hash."""
+    """Derive a model's name from the path of its folder.
+
+    In a Hugging Face download cache, the last folder is a hash. The name is then derived from the
+    cache folder of the model (`models--OWNER--NAME`).
+    """
     folder = folder.absolute()
     text = folder.name
     for part in folder.parts:
@@ -405,7 +458,11 @@ def slug(folder: Path) -> str:
 
 
 def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return the one root that `text` means among (name, root) pairs; see `Library.resolve`."""
+    """Return the only root that `text` means among (name, root) pairs.
+
+    Raises ModelError: `unknown-model`, `ambiguous-model`. For the forms of `text`, see
+    `Library.resolve`.
+    """
     pairs = set(known)
     name, at, prefix = text.rpartition("@")
     if at:
@@ -433,7 +490,11 @@ def unknown(
     *,
     hint: str = "`shoal model list` shows the known models",
 ) -> ModelError:
-    """The error for a model that is not known; `names` are what it may have been meant for."""
+    """Return the error for a model that is not known.
+
+    `names` are the known names, of which the most similar one is suggested. `where` says in which
+    places this node has looked.
+    """
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
     meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""
     if _SHORT.fullmatch(text) and not near:

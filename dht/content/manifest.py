@@ -1,7 +1,7 @@
-"""Manifest: describes a model apart from names, files and signatures. Spec: docs/spec/model.md.
+"""Manifest: describes a model without names, file names or signatures. Spec: docs/spec/model.md.
 
-Equal weights, configuration and tokenizer give equal bytes, and so an equal root, however the
-weights were split into files.
+Models with equal weights, configuration and tokenizer have equal manifests and therefore equal
+roots, no matter how the weights were split into files.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ HEAD = "lm_head.weight"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")  # a lone surrogate
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,5})\.")
 
 
@@ -59,20 +59,21 @@ _Text = Annotated[str, Meta(max_length=256)]
 
 
 def is_digest(text: object) -> bool:
-    """Whether this is 64 lower-case hex digits, and so safe as a file name."""
+    """Return whether `text` has 64 lower-case hex digits. Such a text is safe as a file name."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def layer_of(role: str) -> int | None:
-    """Return the layer that a parameter belongs to, or None."""
+    """Return the number of the layer that a parameter belongs to, or None if it is in no layer."""
     found = _LAYER.match(role)
     return int(found[1]) if found else None
 
 
 def canonical_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the config without keys that describe its origin instead of the model.
+    """Return the config without keys that describe its origin and not the model.
 
-    Raises ModelError: `custom-code`, or `bad-config` if no layer count can be read.
+    Raises ModelError: `custom-code` if the model needs its own code, `bad-config` if the number of
+    layers is missing or out of range, or if a value is out of range.
     """
     kept = plain_config(config)
     layers = kept.get("num_hidden_layers")
@@ -86,7 +87,10 @@ def canonical_config(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def plain_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Do as `canonical_config`, but without checking the layers. Raises ModelError."""
+    """Return what `canonical_config` returns, without checking the number of layers.
+
+    Raises ModelError: `custom-code`, `bad-config`.
+    """
     if "auto_map" in config:
         raise custom_code("config.json")
     kept = {k: v for k, v in config.items() if k != "transformers_version" and k[:1] != "_"}
@@ -95,7 +99,7 @@ def plain_config(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_values(config: dict[str, object]) -> None:
-    """Check that any reader of the config can represent its values. Raises ModelError `bad-config`.
+    """Raise ModelError `bad-config` if a value cannot be represented by every reader of the config.
 
     JSON also allows `1e999`, lone surrogates (`"\\ud800"`) and integers of any length.
     """
@@ -115,6 +119,7 @@ def _check_values(config: dict[str, object]) -> None:
 
 
 def _is_plain(value: object) -> bool:
+    """Return whether a JSON value that is not a container can be represented by any reader."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
@@ -141,14 +146,14 @@ class _Blob(Message, frozen=True, forbid_unknown_fields=True):
 class _Tensor(Message, frozen=True, forbid_unknown_fields=True):
     """A tensor in an encoded manifest."""
 
-    chunks: memoryview
+    chunks: memoryview  # digests of 32 bytes each
     dtype: _Text
     roles: Annotated[tuple[_Text, ...], Meta(min_length=1, max_length=ROLES_LIMIT)]
     shape: Annotated[tuple[int, ...], Meta(max_length=DIMS_LIMIT)]
 
 
 class _Manifest(Message, frozen=True, forbid_unknown_fields=True):
-    """An encoded manifest. Its canonical bytes have the keys in this order."""
+    """An encoded manifest. The keys of its canonical bytes are in the order of these fields."""
 
     config: Annotated[bytes, Meta(max_length=CONFIG_LIMIT)]  # JSON
     files: Annotated[dict[_Text, _Blob], Meta(max_length=len(FILE_LIMITS))]
@@ -158,9 +163,10 @@ class _Manifest(Message, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor: its parameter names (a tied tensor has two), and the chunks of its bytes.
+    """One tensor: its parameter names (`roles`), and the chunks of its bytes.
 
-    The bytes are little-endian in C order. `dtype` is a safetensors name.
+    A tied tensor has two names. `dtype` is a dtype name of safetensors. The bytes are
+    little-endian, in C order.
     """
 
     roles: tuple[str, ...]
@@ -174,13 +180,13 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return _tensor_bytes(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file that belongs to the model: its size in bytes, and its chunks."""
+    """A file of the model: its size in bytes and its chunks."""
 
     size: int
     chunks: tuple[str, ...]
@@ -191,7 +197,10 @@ class Blob:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a model. Every instance satisfies the rules of docs/spec/model.md."""
+    """Description of a model. Every instance follows the rules of docs/spec/model.md.
+
+    The constructor raises ModelError `bad-manifest` if a rule is broken.
+    """
 
     config: dict[str, Any]
     files: Mapping[str, Blob]
@@ -202,9 +211,10 @@ class Manifest:
             raise _bad("the config is not canonical")
         self._check_files()
         self._check_tensors()
-        assert self.chunks  # computed here, so that an inconsistent chunk list is refused here
+        assert self.chunks  # computed now, so that the constructor refuses inconsistent sizes
 
     def _check_files(self) -> None:
+        """Raise ModelError if a file is unknown or too large, or if there is no tokenizer."""
         for name, blob in self.files.items():
             if name not in FILE_LIMITS or blob.size > FILE_LIMITS[name]:
                 raise _bad(f"file `{_brief(name)}` is unknown or too large")
@@ -212,6 +222,7 @@ class Manifest:
             raise _bad("there is no tokenizer")
 
     def _check_tensors(self) -> None:
+        """Raise ModelError if the tensors are unsorted, repeated, or do not make a whole model."""
         if len(self.tensors) > TENSORS_LIMIT:
             raise _bad(f"more than {TENSORS_LIMIT} tensors")
         firsts = [tensor.roles[0] for tensor in self.tensors]
@@ -231,17 +242,21 @@ class Manifest:
 
     @property
     def layers(self) -> int:
+        """Number of layers."""
         layers: int = self.config["num_hidden_layers"]
         return layers
 
     @cached_property
     def root(self) -> str:
-        """SHA-256 of the encoded manifest, 64 hex digits."""
+        """SHA-256 of the encoded manifest, as 64 hex digits."""
         return hashlib.sha256(self.encode()).hexdigest()
 
     @cached_property
     def chunks(self) -> Mapping[str, int]:
-        """All chunks without duplicates, in order (files by name, then tensors), with bytes."""
+        """All chunks with their sizes in bytes, in order and without duplicates.
+
+        The chunks of the files come first, sorted by file name, and then those of the tensors.
+        """
         found: dict[str, int] = {}
         files: list[Tensor | Blob] = [self.files[name] for name in sorted(self.files)]
         for item in files + list(self.tensors):
@@ -252,11 +267,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all chunks, each counted once."""
+        """Bytes of all chunks. A chunk that occurs several times counts once."""
         return sum(self.chunks.values())
 
     def encode(self) -> bytes:
-        """Return the canonical bytes. Raises ModelError `too-large`."""
+        """Return the canonical bytes. Raises ModelError `too-large` if they exceed a limit."""
         config = canonical.dump_json(self.config)
         if len(config) > CONFIG_LIMIT:
             raise ModelError("too-large", f"config.json has more than {CONFIG_LIMIT} bytes")
@@ -272,7 +287,10 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
-        """Decode canonical bytes from any source. Raises ModelError and no other error."""
+        """Decode a manifest from any source. Raises no other error than ModelError.
+
+        The bytes must be canonical.
+        """
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
         try:
@@ -289,9 +307,11 @@ class Manifest:
         return manifest
 
     def tensors_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[Tensor]:
-        """Return the tensors of a shard: the embedding, layers start:stop, final norm and head.
+        """Return the tensors of a shard.
 
-        With tied embeddings, the head's tensor is the embedding's.
+        A shard has the layers `start` (inclusive) to `stop` (exclusive), and optionally the
+        embedding and the head. The final norm belongs to the head. If the head is tied to the
+        embedding, the tensor of the embedding is returned for both.
         """
         wanted = {EMBEDDING} if embedding else set()
         if head:
@@ -306,7 +326,7 @@ class Manifest:
         ]
 
     def weight_bytes(self, embedding: bool, start: int, stop: int, head: bool) -> int:
-        """Return the bytes that the tensors of a shard take on disk."""
+        """Return the number of bytes on disk of the tensors that `tensors_of` returns."""
         return sum(tensor.size for tensor in self.tensors_of(embedding, start, stop, head))
 
     def digests_of(self, embedding: bool, start: int, stop: int, head: bool) -> list[str]:
@@ -317,7 +337,7 @@ class Manifest:
 
 
 def chunk_sizes(item: Tensor | Blob) -> Iterable[tuple[str, int]]:
-    """Return the chunks of an object with their sizes: `CHUNK` bytes, except for the last."""
+    """Return the chunks of an object, each with its size: `CHUNK` bytes, less for the last one."""
     return (
         (digest, min(CHUNK, item.size - index * CHUNK)) for index, digest in enumerate(item.chunks)
     )
@@ -328,11 +348,12 @@ def _bad(why: str) -> ModelError:
 
 
 def _brief(value: object) -> str:
-    """Format a hostile value for a message: printable and short."""
+    """Format a value from an untrusted source for a message: printable and short."""
     return ascii(value)[:64]
 
 
 def _check_roles(roles: Sequence[str]) -> None:
+    """Raise ModelError if the names of a tensor are invalid, unsorted or too many."""
     if not 1 <= len(roles) <= ROLES_LIMIT or list(roles) != sorted(set(roles)):
         raise _bad("a tensor must have one or two names, in order")
     for role in roles:
@@ -343,6 +364,7 @@ def _check_roles(roles: Sequence[str]) -> None:
 
 
 def _check_tensor(roles: Sequence[str], dtype: str, shape: Sequence[int]) -> None:
+    """Raise ModelError if the names, the dtype or the shape of a tensor are invalid."""
     _check_roles(roles)
     if dtype not in ITEM_BYTES:
         raise _bad(f"dtype `{_brief(dtype)}` of `{roles[0]}` is not supported")
@@ -351,15 +373,18 @@ def _check_tensor(roles: Sequence[str], dtype: str, shape: Sequence[int]) -> Non
 
 
 def _tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Return the number of bytes of a tensor."""
     return math.prod(shape) * ITEM_BYTES[dtype]
 
 
 def _check_count(what: str, size: int, chunks: int) -> None:
+    """Raise ModelError if an object of `size` bytes does not have this number of chunks."""
     if not 0 < size <= CHUNKS_LIMIT * CHUNK or chunks != -(-size // CHUNK):
         raise _bad(f"the chunks of {what} do not add up to its {size} bytes")
 
 
 def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
+    """Raise ModelError if a chunk list does not fit the object's size or has an invalid digest."""
     _check_count(what, size, len(chunks))
     for digest in chunks:
         if not is_digest(digest):
@@ -367,13 +392,15 @@ def _check_chunks(what: str, size: int, chunks: Sequence[str]) -> None:
 
 
 def _join(chunks: Iterable[str]) -> bytes:
+    """Return the digests as bytes, 32 each."""
     return bytes.fromhex("".join(chunks))
 
 
 def _split(data: memoryview, what: str, size: int) -> tuple[str, ...]:
-    """Split a list of digests, after comparing its length with `size`.
+    """Decode a list of 32-byte digests of an object with `size` bytes.
 
-    Without the check, decoding an endless list would take ten times its bytes in memory.
+    Raises ModelError if the length of the list does not fit `size`. This is checked first, because
+    decoding an endless list would take ten times its bytes in memory.
     """
     if len(data) % 32:
         raise _bad("a chunk list must consist of 32-byte digests")
@@ -383,6 +410,7 @@ def _split(data: memoryview, what: str, size: int) -> tuple[str, ...]:
 
 
 def _packed(tensor: Tensor) -> dict[str, object]:
+    """Return a tensor in the form in which a manifest encodes it."""
     return {
         "chunks": _join(tensor.chunks),
         "dtype": tensor.dtype,
@@ -392,6 +420,7 @@ def _packed(tensor: Tensor) -> dict[str, object]:
 
 
 def _read_config(data: bytes) -> dict[str, object]:
+    """Parse the config in a manifest. Raises ModelError `bad-manifest` if it is invalid."""
     try:
         config = canonical.parse_json(data, depth=CONFIG_DEPTH)
     except ValueError as error:
@@ -402,6 +431,7 @@ def _read_config(data: bytes) -> dict[str, object]:
 
 
 def _read_tensor(told: _Tensor) -> Tensor:
+    """Convert a decoded tensor. Raises ModelError `bad-manifest` if it is invalid."""
     _check_tensor(told.roles, told.dtype, told.shape)
     chunks = _split(told.chunks, told.roles[0], _tensor_bytes(told.dtype, told.shape))
     return Tensor(told.roles, told.dtype, told.shape, chunks)

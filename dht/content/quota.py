@@ -1,9 +1,9 @@
-"""Disk quota of the library and the order of eviction.
+"""Disk quota of the library, and the order in which content is evicted.
 
 Only fetched content is evicted, never what this node added itself or has in use. Content with
-proven replicas elsewhere goes first, least recently used first. What may be the last replica in
-the swarm goes only if nothing else frees enough space. A peer's claim to hold a replica does not
-count until it has proven it.
+proven replicas on other nodes is evicted first, and among it the least recently used. Content that
+may have no other replica in the swarm is evicted only if nothing else frees enough space. A peer's
+claim to have a replica counts only after the peer has proven it.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable
@@ -27,7 +27,7 @@ from ..errors import ModelError, QuotaFull
 from .library import Library
 
 Claims = Callable[[str], Awaitable[Collection[PeerId]]]
-"""Returns the other peers that claim to hold a root."""
+"""Returns the peers that claim to have the content of a root."""
 
 
 class Proof(Protocol):
@@ -41,8 +41,8 @@ class Proof(Protocol):
 class Stored:
     """A root that may be evicted.
 
-    `size` is the bytes that only this root needs, `used` the time of last use in seconds since
-    1970, `replicas` the number of networks with a proven replica.
+    `size` is the number of bytes that only this root needs, `used` the time of last use in seconds
+    since 1970, and `replicas` the number of networks with a proven replica.
     """
 
     root: str
@@ -52,11 +52,15 @@ class Stored:
 
 
 def _rank(item: Stored) -> tuple[int, float, str]:
+    """Return the sort key of the eviction order: more proven replicas first, then older use."""
     return -min(item.replicas, PROOF_NETWORKS), item.used, item.root
 
 
 def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
-    """Return the roots to evict, in order, to free `needed` bytes; empty if all are not enough."""
+    """Return the roots to evict to free `needed` bytes, in the order of eviction.
+
+    Returns an empty list if evicting all of `stored` would not free enough.
+    """
     chosen, room = [], 0
     for item in sorted(stored, key=_rank):
         if room >= needed:
@@ -68,10 +72,11 @@ def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Bytes that the library may take; `limit` None means that only the disk limits it.
+    """Bytes that the library may use. A `limit` of None means that only the disk limits it.
 
-    `kept` bytes of the disk stay free. A default allowance (not `firm`) limits what a node fetches
-    by itself; what its owner requests by name may exceed it.
+    At least `kept` bytes of the disk stay free. A `firm` allowance was set by the owner. Any other
+    is a default: it limits what the node fetches by itself, and content that the owner requests by
+    name may exceed it.
     """
 
     limit: int | None
@@ -80,9 +85,10 @@ class Allowance:
 
 
 def allowance_of(free: int, used: int, least: int) -> Allowance:
-    """Return the default allowance: a share of the disk's `free` and the library's `used` bytes.
+    """Return the default allowance for a disk with `free` bytes of which the library has `used`.
 
-    Counting both keeps it constant while the library grows. It is never below `least`.
+    `used` is added to `free`, so the allowance does not shrink while the library grows. The limit
+    is a share of the sum, but at least `least` bytes.
     """
     there = free + used
     kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
@@ -91,10 +97,10 @@ def allowance_of(free: int, used: int, least: int) -> Allowance:
 
 
 class Quota:
-    """Keeps `library` within an `allowance`.
+    """Eviction of content that keeps `library` within an `allowance`.
 
-    `in_use` returns roots that must not be evicted now; `withdraw(root)` is called for each that
-    is evicted.
+    `claims` and `proof` find proven replicas. `in_use` returns the roots that must not be evicted
+    now. `withdraw(root)` is called for each root that is evicted.
     """
 
     def __init__(
@@ -118,21 +124,21 @@ class Quota:
         self.allow(allowance)
 
     def allow(self, allowance: Allowance) -> None:
-        """Keep the library within another allowance, from the next time room is needed."""
+        """Set another allowance. Nothing is evicted before the next call that needs space."""
         self.allowance = allowance
         self._library.store.limit = allowance.limit if allowance.firm else None
 
     async def run(self) -> None:
-        """Save the times of last use regularly, for the next start."""
+        """Save the times of last use every `QUOTA_SAVE` seconds, until cancelled."""
         while True:
             await trio.sleep(QUOTA_SAVE)
             await self._library.usage.save()
 
     async def evict_for(self, needed: int, *, asked: bool = False) -> list[str]:
-        """Evict content so that `needed` more bytes fit; return the evicted roots.
+        """Evict content so that `needed` more bytes fit, and return the evicted roots.
 
-        Raises QuotaFull, and then evicts nothing. `asked`: the owner requested this by name, so it
-        may exceed a default allowance.
+        Raises QuotaFull if not enough can be evicted, and then evicts nothing. If `asked`, the
+        owner requested the new content by name; it may then exceed a default allowance.
         """
         async with self._deciding:
             used, limit = self._library.store.used_bytes, await self._limit()
@@ -148,7 +154,10 @@ class Quota:
                 self._proof.finish()
 
     async def _limit(self) -> int | None:
-        """Return the bytes that the library may take now, as other programs fill the disk too."""
+        """Return the bytes that the library may use now, None for no limit.
+
+        Other programs fill the disk too, so the limit depends on the space that is free now.
+        """
         allowed, store = self.allowance, self._library.store
         if allowed.limit is None or not allowed.kept:
             return allowed.limit
@@ -156,10 +165,13 @@ class Quota:
         return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
 
     async def pass_through(self, root: str, needed: int) -> None:
-        """Make space for `needed` bytes of a model that is fetched only to build prompts.
+        """Free space for a model that is fetched only to build prompts.
 
-        Its manifest was just fetched. Evicts the least recently used models of this kind. Raises
-        QuotaFull.
+        The model needs `needed` more bytes.
+
+        Call this after fetching the model's manifest. All models of this kind together may have
+        `FILES_MOST` bytes, and the least recently used ones are evicted. Raises QuotaFull if the
+        model does not fit; its manifest is then evicted as well.
         """
         async with self._deciding:
             await self._library.usage.note_passing(root)
@@ -176,7 +188,7 @@ class Quota:
                 raise QuotaFull(FILES_MOST, needed, FILES_MOST - needed + lacking)
 
     def _passing(self) -> list[str]:
-        """Return the models that are here only to build prompts and may be evicted."""
+        """Return the models that are stored only to build prompts and may be evicted."""
         library, in_use = self._library, self._in_use()
         return [
             root
@@ -185,18 +197,27 @@ class Quota:
         ]
 
     async def _stored(self, root: str) -> Stored:
+        """Return a root with its size, including its manifest, and its time of last use."""
         used = self._library.usage.fetched.get(root, 0.0)
         own = await self._library.only_of(root)
         size = await self._host.offload(self._library.store.size_of, own)
         return Stored(root, size + await self._library.manifest_size(root), used)
 
     async def drop(self, root: str) -> None:
-        """Delete all of a fetched content that turned out invalid, unless the owner added it."""
+        """Delete a fetched root and its chunks. Content that the owner added is not deleted.
+
+        Called if the content has turned out to be invalid.
+        """
         async with self._deciding:
             if root in self._library.usage.fetched and self._library.knows(root):
                 await self._evict(root)
 
     async def _evict_enough(self, lacking: int, needed: int, limit: int) -> list[str]:
+        """Evict content to free `lacking` bytes, and return the evicted roots.
+
+        `needed` and `limit` are for the message of QuotaFull, which is raised if all candidates
+        together are smaller than `lacking`.
+        """
         candidates = await self._candidates()
         if sum(item.size for item in candidates) < lacking:
             raise QuotaFull(limit, needed, self._library.store.used_bytes)
@@ -206,10 +227,11 @@ class Quota:
         return going
 
     async def _candidates(self) -> list[Stored]:
+        """Return the roots that may be evicted now, without knowledge of their replicas."""
         library, in_use = self._library, self._in_use()
         found = []
-        # A default limit evicts nothing that the owner asked for: that may exceed the limit,
-        # and then the next small file would evict it.
+        # A default limit evicts nothing that the owner requested by name. Such content may
+        # exceed the limit, and the next small file would then evict it.
         asked = frozenset[str]() if self.allowance.firm else library.usage.asked
         for root, used in library.usage.fetched.items():
             if root in in_use or root in asked or not library.knows(root):
@@ -220,9 +242,10 @@ class Quota:
         return found
 
     async def _proven(self, candidates: Iterable[Stored], lacking: int) -> list[Stored]:
-        """Return the candidates with their proven replicas.
+        """Return the candidates with the number of their proven replicas.
 
-        Challenges the least recently used first, and stops once enough bytes are safe elsewhere.
+        Challenges the peers that claim replicas, for the least recently used candidate first. Stops
+        once candidates of `lacking` bytes have enough proven replicas, or after `PROOFS_S` seconds.
         """
         found = {item.root: item for item in candidates}
         with trio.move_on_after(PROOFS_S):
@@ -236,17 +259,23 @@ class Quota:
         return list(found.values())
 
     async def freed_by(self, root: str) -> int:
-        """Return the bytes of this disk that come free when a root goes. Raises ModelError."""
+        """Return how many bytes removing a root would free on this disk.
+
+        Raises ModelError if the manifest or tree of `root` is not on this disk.
+        """
         return (await self._stored(root)).size
 
     async def remove(self, root: str) -> None:
-        """Remove a root for its owner, whether it was fetched or added. Raises ModelError
-        `in-use`."""
+        """Remove a root at the owner's request, whether it was fetched or added.
+
+        Raises ModelError `in-use` if the root is being served or fetched.
+        """
         async with self._deciding:
             if root in self._in_use():
                 raise ModelError("in-use", f"{root[:16]} is being served or fetched")
             await self._evict(root)
 
     async def _evict(self, root: str) -> None:
+        """Withdraw a root's announcement, and remove the root from the library."""
         self._withdraw(root)
         await self._library.remove(root)

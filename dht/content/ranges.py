@@ -1,4 +1,4 @@
-"""Encoding of the chunks that a peer holds, as runs of indexes into the content. No I/O."""
+"""Encoding of the list of chunks that a peer has, as ranges of indexes into a content. No I/O."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -9,15 +9,16 @@ from ..defaults import HAVE_RANGES
 
 
 def pack_ranges(held: Iterable[bool], most: int = HAVE_RANGES) -> bytes:
-    """Encode which chunks of an ordered list are held, as at most `most` runs.
+    """Encode which chunks of an ordered list are `held`, as at most `most` ranges.
 
-    Each run is its start and stop, four bytes each, big-endian.
+    Each range is encoded as its start and its stop (exclusive), four bytes each, big-endian.
+    Further ranges are left out.
     """
     return pack_indexes((index for index, here in enumerate(held) if here), most)
 
 
 def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
-    """Encode ascending indexes as `pack_ranges` does."""
+    """Encode ascending indexes in the format of `pack_ranges`, as at most `most` ranges."""
     words: list[int] = []
     for index in indexes:
         if words and words[-1] == index:
@@ -30,7 +31,11 @@ def pack_indexes(indexes: Iterable[int], most: int = HAVE_RANGES) -> bytes:
 
 
 def read_ranges(payload: Bytes, order: Sequence[str], most: int | None = None) -> list[str] | None:
-    """Decode a peer's ranges to digests; None if malformed, or more than `most` digests."""
+    """Decode the ranges that a peer sent, and return the digests of these chunks.
+
+    `order` lists the digests of the content. Returns None if the ranges are malformed, or if they
+    contain more than `most` chunks.
+    """
     data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte more makes a longer payload invalid
     if len(data) % 8:
         return None

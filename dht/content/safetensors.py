@@ -1,8 +1,8 @@
 """Headers of safetensors files: https://github.com/huggingface/safetensors#format.
 
-A file is eight bytes of length (little-endian), that many bytes of JSON, then the tensors. Files
-may come from strangers: everything is limited before it is parsed, and offsets are accepted only
-if the tensors tile the file exactly.
+A file has the length of its header (eight bytes, little-endian), the header (JSON), then the
+tensors. Files may come from strangers. Everything is therefore limited before it is parsed, and
+offsets are accepted only if the tensors fill the file exactly.
 """
 
 import math
@@ -31,7 +31,7 @@ from . import canonical
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,127}\.safetensors")
 _AGAIN = "download the folder again; its files are incomplete or not safetensors"
-# Buffers in old checkpoints, which every engine computes from the config instead.
+# Buffers in old checkpoints. They are skipped, because every engine computes them from the config.
 _DERIVED = re.compile(r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)")
 
 
@@ -46,13 +46,14 @@ class _Entry(Message, frozen=True, forbid_unknown_fields=True):
     data_offsets: tuple[_Natural, _Natural]  # bytes, counted from the end of the header
 
     def check(self) -> None:
+        """Raise ValueError if the tensor would end before it starts."""
         if self.data_offsets[0] > self.data_offsets[1]:
             raise ValueError("`data_offsets` must ascend")
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Location of a tensor's bytes; `offset` counts from the start of the file."""
+    """Place of a tensor's bytes: `size` bytes at `offset` from the start of the file at `path`."""
 
     path: Path
     offset: int
@@ -62,7 +63,7 @@ class Slice:
 
 
 def read_header(files: Files, path: Path) -> dict[str, Slice]:
-    """Return the tensors of one file by name. Blocking.
+    """Return the places of the tensors of one file, by name. Blocking.
 
     Raises ModelError: `missing-file`, `truncated`, `bad-header`, `unsupported-dtype`, `unreadable`.
     """
@@ -84,7 +85,10 @@ def read_header(files: Files, path: Path) -> dict[str, Slice]:
 
 
 def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
-    """Check a header's JSON against the file's size in bytes. Raises as `read_header`."""
+    """Parse and check the JSON of a header, and return the places of the tensors by name.
+
+    `file_size` is in bytes. Raises ModelError as `read_header` does.
+    """
     # A tensor has one `{`, two `[`, some commas: counting them bounds what parsing builds.
     counts = (data.count(b"{"), data.count(b"[") // 2, data.count(b",") // (DIMS_LIMIT + 4))
     if max(counts) > TENSORS_LIMIT:
@@ -103,6 +107,11 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
 
 
 def _slice(name: str, value: object, path: Path, start: int) -> Slice:
+    """Check the entry of a tensor, and return the place of its bytes.
+
+    The data of the file begins at byte `start`. Raises ModelError `bad-header` if the entry is
+    malformed or does not match its shape.
+    """
     try:
         told = typed(_Entry, value)
     except Undecodable:
@@ -114,7 +123,10 @@ def _slice(name: str, value: object, path: Path, start: int) -> Slice:
 
 
 def _check_tiling(slices: dict[str, Slice], path: Path, start: int, file_size: int) -> None:
-    """Check that the tensors tile the file without overlaps or holes, as the format requires."""
+    """Check that the tensors fill the file from `start` without overlaps or holes.
+
+    The format requires it. Raises ModelError `bad-header`, or `truncated` if the file is too short.
+    """
     position = start
     for name, part in sorted(slices.items(), key=lambda item: (item[1].offset, item[1].size)):
         if part.offset != position:
@@ -128,6 +140,10 @@ def _check_tiling(slices: dict[str, Slice], path: Path, start: int, file_size: i
 
 
 def _is_weight(name: str, part: Slice, path: Path) -> bool:
+    """Return whether a tensor is a weight, and not a buffer that engines compute from the config.
+
+    Raises ModelError if the weight has an unsupported dtype or a dimension out of range.
+    """
     if _DERIVED.fullmatch(name):
         return False
     if part.dtype not in ITEM_BYTES:
@@ -143,9 +159,9 @@ def _is_weight(name: str, part: Slice, path: Path) -> bool:
 
 
 def read_index(files: Files, path: Path) -> dict[str, str]:
-    """Return the file of each tensor, from `model.safetensors.index.json`. Blocking.
+    """Return the file name of each tensor, from `model.safetensors.index.json`. Blocking.
 
-    The file names have no folders. Raises ModelError: `bad-index`, `unreadable`.
+    The file names contain no folders. Raises ModelError: `bad-index`, `unreadable`.
     """
     try:
         data = files.read(path, limit=INDEX_LIMIT)

@@ -1,8 +1,8 @@
 """Scrub: verifies every chunk on disk regularly, to find bit rot before a chunk is needed.
 
 A pass runs once a month, at a limited rate, and only while the node is idle. Damaged chunks are
-removed and fetched again from other peers. The same goes for chunks that a reader found damaged
-between passes, and for missing chunks of content that this node added itself.
+removed and fetched again from peers. Chunks that a reader found damaged between two passes are
+fetched again as well, and so are missing chunks of content that this node added itself.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,13 +21,17 @@ from .library import Library
 _NOTE_LIMIT = 4096  # bytes of scrub.json
 
 Repair = Callable[[str, list[str]], Awaitable[object]]
-"""Fetches chunks of a root again. Raises ModelError."""
+"""Fetches chunks of a root again. Raises ModelError if no peer sends them."""
 Tell = Callable[[int, int], None]
-"""Called with the number of damaged chunks fetched again, and of those that no peer had."""
+"""Called with the number of damaged chunks that were fetched again, and that no peer had."""
 
 
 class Scrub:
-    """Runs passes over `library`. `path` stores the time of the last pass; `idle` allows work."""
+    """Regular passes that verify the chunks of `library`.
+
+    The time of the last pass is stored in the file `path`. Chunks are read only while `idle()`
+    returns True. `repair` fetches chunks again, and `tell` is called with the result.
+    """
 
     def __init__(
         self,
@@ -45,15 +49,15 @@ class Scrub:
         self._repair = repair
         self._idle = idle
         self._tell = tell
-        self._again = 0.0  # when to retry chunks that no peer had
+        self._again = 0.0  # the time at which to retry the chunks that no peer had
         self._known: set[str] = set()  # damaged chunks already requested
         self.damaged = 0
-        """Damaged chunks that passes found since the start."""
+        """Number of damaged chunks that passes have found since the start of this process."""
         self.passed: float | None = None
-        """End of the last pass, in seconds since 1970."""
+        """End of the last pass, in seconds since 1970. None if there was none."""
 
     async def run(self) -> None:
-        """Run a pass each month until cancelled; restart one that was interrupted."""
+        """Run a pass each month until cancelled. A pass that was interrupted starts again."""
         while True:
             last = await self._host.offload(self._last_pass)
             self.passed = last or None
@@ -64,7 +68,10 @@ class Scrub:
             await trio.sleep(SCRUB_LOOK)
 
     def _last_pass(self) -> float:
-        """Return the end of the last pass (seconds since 1970), 0 if unknown or in the future."""
+        """Read the end of the last pass, in seconds since 1970, from the file. Blocking.
+
+        Returns 0 if the time is unknown or in the future.
+        """
         try:
             found = canonical.parse_json(
                 self._host.files.read(self._path, limit=_NOTE_LIMIT), depth=1
@@ -77,6 +84,7 @@ class Scrub:
         return float(when)
 
     async def _note_pass(self) -> None:
+        """Save the present time as the end of the last pass."""
         self.passed = self._host.wall()
         data = canonical.dump_json({"passed": self.passed}) + b"\n"
         try:
@@ -85,7 +93,10 @@ class Scrub:
             return  # the pass runs again at the next start
 
     async def look_at_all(self) -> int:
-        """Run one pass; return the number of damaged chunks, which are fetched again."""
+        """Run one pass over all content, and return the number of damaged chunks.
+
+        The damaged chunks are removed, and fetched again after each root.
+        """
         found = 0
         for root in sorted(self._library.everything()):
             found += await self._look_at(root)
@@ -93,6 +104,7 @@ class Scrub:
         return found
 
     async def _look_at(self, root: str) -> int:
+        """Verify the chunks of a root; return how many are damaged. Damaged chunks are removed."""
         try:
             parts = await self._library.parts(root)
         except ModelError:
@@ -107,12 +119,13 @@ class Scrub:
     # Repair.
 
     async def mend(self) -> None:
-        """Fetch damaged chunks again.
+        """Fetch damaged and missing chunks again.
 
-        Newly found ones are requested at once, those that no peer had after `SCRUB_MEND` seconds.
+        Chunks that were found recently are requested at once. Chunks that no peer had are requested
+        again after `SCRUB_MEND` seconds.
         """
         store = self._library.store
-        damaged = store.damaged.copy()  # reader threads may add to it meanwhile
+        damaged = store.damaged.copy()  # a copy, because reader threads may add to the set
         if not damaged or (damaged <= self._known and self._host.now() < self._again):
             return
         before = await self._host.offload(store.missing, sorted(damaged))
@@ -125,6 +138,10 @@ class Scrub:
         self._known, self._again = set(lost), self._host.now() + SCRUB_MEND
 
     async def _mend_of(self, root: str, gone: set[str]) -> None:
+        """Fetch again those of the `gone` chunks that belong to a root.
+
+        Raises ModelError if no peer sends them, or if the manifest or tree is not on this disk.
+        """
         found = gone & await self._library.parts(root)
         if found and root in self._library.blobs.roots():
             await self._library.blobs.mend(root)
@@ -133,6 +150,10 @@ class Scrub:
             await self._repair(root, wanted)
 
     async def _is_damaged(self, digest: str) -> bool:
+        """Wait until the node is idle, verify a chunk, and return whether it was damaged.
+
+        Then waits long enough to read at most `SCRUB_RATE` bytes per second.
+        """
         while not self._idle():  # noqa: ASYNC110
             await trio.sleep(SCRUB_LOOK)
         try:

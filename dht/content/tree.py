@@ -1,8 +1,8 @@
-"""Tree of a blob: combines the digests of its chunks to one root (docs/spec/blob.md). No I/O.
+"""Tree of a blob: combines the digests of its chunks into one root (docs/spec/blob.md). No I/O.
 
-A blob of up to 32,767 chunks has a top node that lists them; a larger one has one level of nodes
-in between. The size determines the shape, so a blob has exactly one root, and a node of the wrong
-shape is rejected before anything else is requested.
+If a blob has up to 32,767 chunks, its top node lists them. Otherwise the top node lists nodes that
+list the chunks. The size of a blob determines the shape of its tree, so a blob has exactly one
+root. A node of the wrong shape is rejected before anything else is requested.
 """
 
 import hashlib
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from ..defaults import CHUNK, CHUNKS_LIMIT
 from ..errors import ModelError
 
+# First bytes of a top node.
 _TAG = b"shoal-blob/1".ljust(16, b"\0")
 _HEAD = 32  # bytes before the first digest of a top node: the tag, the size, the depth
-_DIGEST = 32
+_DIGEST = 32  # bytes of a digest
 NODE_FANOUT = CHUNK // _DIGEST  # digests per node
-TOP_FANOUT = (CHUNK - _HEAD) // _DIGEST
+TOP_FANOUT = (CHUNK - _HEAD) // _DIGEST  # digests in the top node
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """Verified top node: the blob's size in bytes, depth of the tree, and child digests."""
+    """Verified top node: the blob's size in bytes, the depth of its tree, and the child digests."""
 
     root: str
     size: int
@@ -29,7 +30,7 @@ class Top:
     children: tuple[str, ...]
 
     def expected(self, index: int) -> int:
-        """Return the bytes that the child node of this index must have."""
+        """Return the number of bytes that the child node with this index must have."""
         nodes = len(self.children)
         leaves = count_chunks(self.size)
         last = leaves - (nodes - 1) * NODE_FANOUT
@@ -38,7 +39,10 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Whole tree: digests of the blob's chunks in order, and of the nodes below the top."""
+    """Whole tree: the digests of a blob's chunks (`leaves`), and of the nodes below the top node.
+
+    Both are in order. `size` is the blob's size in bytes.
+    """
 
     root: str
     size: int
@@ -46,7 +50,10 @@ class Tree:
     nodes: tuple[str, ...] = ()
 
     def sizes(self) -> dict[str, int]:
-        """Return each chunk with its bytes. Raises ModelError `bad-blob` if one has two sizes."""
+        """Return the chunks without duplicates, each with its size in bytes.
+
+        Raises ModelError `bad-blob` if one chunk would have two sizes.
+        """
         found: dict[str, int] = {}
         for digest, size in self.pieces():
             if found.setdefault(digest, size) != size:
@@ -54,7 +61,7 @@ class Tree:
         return found
 
     def pieces(self) -> Iterator[tuple[str, int]]:
-        """Iterate over the chunks in order, with their bytes: `CHUNK` except for the last."""
+        """Yield the chunks in order, each with its size: `CHUNK` bytes, less for the last one."""
         for index, digest in enumerate(self.leaves):
             yield digest, min(CHUNK, self.size - index * CHUNK)
 
@@ -65,9 +72,10 @@ def count_chunks(size: int) -> int:
 
 
 def build(size: int, leaves: Sequence[str]) -> tuple[Tree, dict[str, bytes]]:
-    """Build the tree over a blob's chunks; return it and the bytes of its nodes, with the top.
+    """Build the tree of a blob from the digests of its chunks (`leaves`).
 
-    Raises ModelError `too-large`.
+    Returns the tree, and the bytes of its nodes by digest, including the top node. `size` is in
+    bytes. Raises ModelError `too-large` if there are too many chunks.
     """
     if len(leaves) > CHUNKS_LIMIT:
         raise ModelError("too-large", f"a blob has at most {CHUNKS_LIMIT} chunks of 1 MiB")
@@ -90,7 +98,8 @@ def build(size: int, leaves: Sequence[str]) -> tuple[Tree, dict[str, bytes]]:
 def read_top(root: str, data: bytes) -> Top:
     """Decode a top node from any source.
 
-    Raises ModelError `bad-blob`, or `bad-digest` if the bytes do not match the root.
+    Raises ModelError: `bad-digest` if the bytes do not match the root, `bad-blob` if the node is
+    malformed.
     """
     if digest_of(data) != root:
         raise ModelError("bad-digest", f"the bytes do not match the root {root[:16]}")
@@ -108,14 +117,20 @@ def read_top(root: str, data: bytes) -> Top:
 
 
 def read_node(top: Top, index: int, data: bytes) -> tuple[str, ...]:
-    """Decode the digests in a verified node below the top. Raises ModelError."""
+    """Return the digests in the child node with this index. Its digest must have been verified.
+
+    Raises ModelError `bad-blob` if the node has the wrong size.
+    """
     if len(data) != top.expected(index):
         raise _bad("a node's shape does not match the size")
     return split(data)
 
 
 def whole(top: Top, nodes: Sequence[tuple[str, ...]]) -> Tree:
-    """Combine a top and the digests in its nodes, in order. Raises ModelError `bad-blob`."""
+    """Combine a top node and the digests in its child nodes, in order, into a tree.
+
+    Raises ModelError `bad-blob` if one chunk would have two sizes.
+    """
     if top.depth == 1:
         tree = Tree(top.root, top.size, top.children)
     else:
@@ -126,10 +141,12 @@ def whole(top: Top, nodes: Sequence[tuple[str, ...]]) -> Tree:
 
 
 def digest_of(data: bytes | memoryview) -> str:
+    """Return the SHA-256 of the data as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def split(data: bytes) -> tuple[str, ...]:
+    """Convert 32-byte digests to a tuple of hex digests."""
     text = data.hex()
     return tuple(text[i : i + 64] for i in range(0, len(text), 64))
 

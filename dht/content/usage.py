@@ -1,7 +1,7 @@
-"""Usage of fetched content: which roots were fetched, and their last use (`usage.json`).
+"""Usage of fetched content: which roots were fetched, and when each was last used (`usage.json`).
 
-A root that is not listed was added by the owner and is never evicted automatically. If the file is
-lost or damaged, that applies to everything.
+A root that is not listed was added by the owner, and is never evicted automatically. If the file is
+lost or damaged, all content counts as added by the owner.
 """
 
 from contextlib import suppress
@@ -16,7 +16,7 @@ from .manifest import is_digest
 
 
 class Usage:
-    """Fetched roots with the time of last use, in seconds since 1970."""
+    """Fetched roots (`fetched`), each with the time of its last use in seconds since 1970."""
 
     def __init__(self, host: Host, path: Path) -> None:
         self._host = host
@@ -24,13 +24,13 @@ class Usage:
         self._changed = False
         self.fetched: dict[str, float] = {}
         self.passing: set[str] = set()
-        """Fetched models of which only the files for prompts were requested."""
+        """Fetched models of which this node needs only the files that build prompts."""
         self.asked: set[str] = set()
-        """Fetched roots that the owner asked for by name: only a limit set by the owner evicts
-        them."""
+        """Fetched roots that the owner requested by name. They are evicted only to keep a limit
+        that the owner has set, never to keep a default limit."""
 
     def open(self) -> None:
-        """Read what an earlier process saved. Blocking."""
+        """Load the file that an earlier process saved. An unreadable file is ignored. Blocking."""
         with suppress(OSError, ValueError):
             data = self._host.files.read(self._path, limit=LIBRARY_LIMIT)
             found = canonical.parse_json(data, depth=2)
@@ -44,47 +44,54 @@ class Usage:
                 self.asked = self._listed(found.get("asked"))
 
     def _listed(self, found: object) -> set[str]:
+        """Return the fetched roots in a list of usage.json."""
         listed = found if isinstance(found, list) else []
         return self.fetched.keys() & set(filter(is_digest, listed))
 
     def note_used(self, root: str) -> None:
-        """Record that a root is used now."""
+        """Record that a root is being used now. Roots that were not fetched are ignored."""
         if root in self.fetched:
             self.fetched[root] = self._host.wall()
             self._changed = True
 
     async def note_fetched(self, root: str) -> None:
-        """Record that a root was fetched. Raises DiskFull, ModelError."""
+        """Record that a root was fetched, and save the file. Raises DiskFull or ModelError."""
         self.fetched[root] = self._host.wall()
         await self._save()
 
     async def note_passing(self, root: str) -> None:
-        """Record that only the files for prompts were fetched. Raises DiskFull, ModelError."""
+        """Record that only the files for prompts of a model are needed, and save the file.
+
+        Raises DiskFull or ModelError if the file cannot be written.
+        """
         if root in self.fetched and root not in self.passing:
             self.passing.add(root)
             await self._save()
 
     def note_kept(self, root: str) -> None:
-        """Record that the weights of a model are wanted as well."""
+        """Record that a model is needed whole, and not only its files for prompts."""
         if root in self.passing:
             self.passing.remove(root)
             self._changed = True
 
     def note_asked(self, root: str) -> None:
-        """Record that the owner asked for a root by name."""
+        """Record that the owner requested a root by name."""
         self.note_kept(root)
         self._changed |= root not in self.asked
         self.asked.add(root)
 
     async def note_added(self, root: str) -> None:
-        """Record that a root was added by the owner or removed. Raises DiskFull, ModelError."""
+        """Record that the owner added a root, or that a root was removed, and save the file.
+
+        The root no longer counts as fetched. Raises DiskFull or ModelError.
+        """
         self.passing.discard(root)
         self.asked.discard(root)
         if self.fetched.pop(root, None) is not None:
             await self._save()
 
     async def save(self) -> None:
-        """Save pending changes; after a disk error the next call retries."""
+        """Save changes that are not saved yet. If the disk refuses, a later call tries again."""
         if self._changed:
             with suppress(ModelError):
                 await self._save()

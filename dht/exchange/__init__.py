@@ -1,5 +1,5 @@
-"""Content between peers: what this node has is served, what it lacks is fetched from several
-providers.
+"""Exchange of content between peers: serves what this node has, and fetches what it lacks.
 
-Public: `Exchange`, `FetchReport`, `Swarm`. Imports `content/` and `records/`.
+Content is fetched from several providers at once. Public: `Exchange`, `FetchReport`, `Swarm`.
+Imports `content/` and `records/`.
 """

@@ -1,7 +1,8 @@
-"""Announcement schedule for a content: at the first chunk, as it grows, and when it is whole.
+"""Schedule of the announcements of a content: at the first chunk, as it grows, and when complete.
 
-A record goes out at each doubling up to a quarter of the chunks, then at each further quarter:
-some 20 announcements for a million chunks.
+A record is published whenever the number of stored chunks has doubled, until a quarter of all
+chunks is here, and then at each further quarter. For a million chunks, these are some 20
+announcements.
 """
 
 from ...transport.host.seam import Host
@@ -13,21 +14,21 @@ from .switchboard import Swarm
 
 
 class Announcer:
-    """Announces how much of one content this node holds."""
+    """Announcements of how much of one content this node has."""
 
     def __init__(self, host: Host, library: Library, content: Content, swarm: Swarm) -> None:
         self._host = host
         self._library = library
         self._content = content
         self._swarm = swarm
-        self._next = 1  # number of held chunks at which the next announcement is due
+        self._next = 1  # number of stored chunks at which the next announcement is due
 
     def is_due(self, held: int) -> bool:
-        """Whether `held` chunks are enough for the next announcement."""
+        """Return whether the next announcement is due once `held` chunks are stored."""
         return held >= self._next
 
     async def announce(self) -> None:
-        """Count the chunks in the store and announce them to the swarm."""
+        """Count the stored chunks of the content, and announce them to the swarm."""
         content = self._content
         held = await self._host.offload(self._held)
         total = len(content.chunks)
@@ -37,12 +38,16 @@ class Announcer:
             self._swarm.announce(content.root, content.size, total, ranges)
 
     def _held(self) -> list[int]:
+        """Return the indexes of the stored chunks. Blocking."""
         has = self._library.store.has
         return [index for index, digest in enumerate(self._content.order) if has(digest)]
 
 
 def next_announcement(held: int, total: int) -> int:
-    """Return the number of held chunks at which the next announcement is due."""
+    """Return the number of stored chunks at which the next announcement is due.
+
+    `held` chunks of `total` are stored now.
+    """
     if held >= total:
         return total + 1
     quarter = max(1, total // 4)

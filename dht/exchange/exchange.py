@@ -1,7 +1,7 @@
 """Exchange of models and blobs between peers: serves what this node has, fetches what it lacks.
 
 Methods and limits: docs/spec/blob.md. Data is verified before it is stored and again before it is
-passed on. A node that is still fetching a content already serves the chunks that it has.
+served. A node that is still fetching a content already serves the chunks that it has.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,18 +35,20 @@ from .transfer import Transfer
 
 T = TypeVar("T")
 _LIES: Final = ("bad-manifest", "bad-blob")
-"""Errors of the content itself, whichever peer sent its chunks: the content is dropped."""
+"""Errors that prove that the content itself is invalid, whichever peer sent it. The content is then
+dropped."""
 
 
 def _unreported(peer: PeerId, digest: str) -> None:
-    """Ignore a liar: the default `on_liar`."""
+    """Ignore a peer that sent wrong bytes: the default `on_liar`."""
 
 
 class Exchange:
-    """Serves `library` to the endpoint's peers once constructed, and fetches into it.
+    """Server and client of content: serves `library` to peers, and fetches content into it.
 
-    Calls `on_liar(peer, digest)` when a peer sent bytes that do not match the digest. `swarm` finds
-    providers beyond the linked peers, and announces this node as one.
+    Requests of the peers of `endpoint` are answered as soon as the object is constructed.
+    `on_liar(peer, digest)` is called when a peer has sent bytes that do not match the digest.
+    `swarm` finds providers beyond the linked peers, and announces this node as a provider.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Exchange:
         swarm: Swarm | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """Set `quota` later if fetching may evict cached content."""
+        """Register the handlers. If fetching may evict content, the caller then sets `quota`."""
         self._host = host
         self._endpoint = endpoint
         self._guard = guard or Guard()
@@ -75,7 +77,7 @@ class Exchange:
         endpoint.on_link_back(self._link_back)
 
     def _on_news(self, call: Call) -> Reply:
-        """Handle `blob.news`: a watched peer reports new chunks."""
+        """Handle `blob.news`, in which a peer says which new chunks it has."""
         for fetch in self._fetches.get(str(call.header.get("root")), ()):
             fetch.take_news(call.peer, call.payload)
         return Reply()
@@ -85,32 +87,39 @@ class Exchange:
         return frozenset(self._fetches)
 
     async def announce(self, root: str) -> None:
-        """Announce to the swarm which chunks of a root are here. Raises ModelError."""
+        """Announce to the swarm which chunks of a root are stored here.
+
+        Raises ModelError if the manifest or tree of the root is not on this disk.
+        """
         content = await self._library.content(root)
         await Announcer(self._host, self._library, content, self.swarm).announce()
 
     # Manifests and trees.
 
     def _link_quiet(self, link: Caller) -> None:
+        """Stop requesting from a peer whose link has fallen silent."""
         for fetch in self._running():
             fetch.quiet(link.peer)
         for obtaining in self._obtaining:
             obtaining.quiet(link.peer)
 
     def _link_back(self, link: Caller) -> None:
+        """Request chunks again from a peer whose link was silent."""
         for fetch in self._running():
             fetch.back(link.peer)
 
     def _running(self) -> list[Fetch]:
+        """Return all fetches that are in progress."""
         return [fetch for fetches in self._fetches.values() for fetch in fetches]
 
     async def fetch_manifest(
         self, root: str, peers: Peers, *, patience: float = PATIENCE
     ) -> Manifest:
-        """Return the manifest of `root` from disk, or fetch it from a peer and store it.
+        """Return the manifest of `root` from disk. If it is not there, fetch and store it first.
 
-        Retries for `patience` seconds. Raises ModelError: `bad-digest`, FetchFailed `no-source`,
-        or the error of an invalid manifest.
+        Retries for `patience` seconds. Raises FetchFailed `no-source` if no peer sent the manifest,
+        and ModelError: `bad-digest` if `root` is not a digest, or the error of `Library.save` if
+        the manifest is invalid.
         """
         _check_root(root)
         if root in self._library.roots():
@@ -129,11 +138,13 @@ class Exchange:
     async def fetch_tree(
         self, root: str, peers: Peers, *, patience: float = PATIENCE, most: int | None = None
     ) -> Tree:
-        """Return the tree of the blob `root` from disk, or fetch it from a peer and store it.
+        """Return the tree of the blob `root` from disk.
 
-        Raises what `fetch_manifest` raises, ModelError `bad-blob`, and `too-large` if the blob has
-        more than `most` bytes. The limit matters: the tree of a 2 TB blob takes 64 MiB on disk and
-        four times that in memory.
+        If it is not there, fetch and store it first. Retries for `patience` seconds. Raises
+        FetchFailed `no-source` if no peer sent the tree, and ModelError: `bad-digest` if `root` is
+        not a digest, `bad-blob` if the tree is invalid, `too-large` if the blob has more than
+        `most` bytes. None means no limit. The limit matters, because the tree of a 2 TB blob takes
+        64 MiB on disk and four times that in memory.
         """
         _check_root(root)
         if root in self._library.blobs.roots():
@@ -166,6 +177,11 @@ class Exchange:
         find: Callable[[Obtaining], Awaitable[T]],
         what: str,
     ) -> T:
+        """Run `find` for at most `patience` seconds, while further providers are looked up.
+
+        Raises the error of `find`, or FetchFailed `no-source` after the time has passed. `what`
+        names the object in the message.
+        """
         source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
         obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)
         self._obtaining.add(obtaining)
@@ -207,15 +223,18 @@ class Exchange:
         on_full: Callable[[DiskFull], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
-        """Fetch and store those of `digests` that are not on disk; the content must be known here.
+        """Fetch and store those of `digests` that are not on disk.
 
-        `peers` is called repeatedly, and a peer that has nothing yet is asked again. If a disk
-        fills up midway, `on_full` is called and the fetch continues once there is space; without
-        `on_full` the fetch fails. `asked` means that the owner named this content, which allows
-        exceeding the default quota.
+        The manifest or tree of `root` must be on this disk. `peers` is called repeatedly. A peer
+        that has no chunk yet is asked again later. If the disk fills up during the fetch, `on_full`
+        is called, and the fetch continues once there is space. If `on_full` is None, the fetch
+        fails instead. `asked` means that the owner requested this content by name, so it may exceed
+        a default quota.
 
-        Raises DiskFull (stored chunks are kept), FetchFailed `no-source` after `patience` seconds
-        without a new chunk, ModelError `unknown-model`, `not-of-model`.
+        Raises DiskFull if the chunks do not fit (those that were stored stay), FetchFailed
+        `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
+        `unknown-blob` if the manifest or tree is not here, `not-of-model` or `not-of-blob` if the
+        root does not have one of the chunks.
         """
         content = await self._library.content(root)
         sizes = content.chunks
@@ -281,7 +300,7 @@ class Exchange:
         on_full: Callable[[DiskFull], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
-        """Fetch the tree of the blob `root`, then its chunks. Raises as `fetch_tree`, `fetch`."""
+        """Fetch the tree of the blob `root`, then its chunks. Raises the errors of both methods."""
         await self.fetch_tree(root, peers, patience=patience)
         content = await self._library.content(root)
         return await self.fetch(
@@ -296,12 +315,13 @@ class Exchange:
 
 
 def _check_root(root: str) -> None:
+    """Raise ModelError `bad-digest` if `root` is not a digest."""
     if not is_digest(root):
         raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(root)[:80]}")
 
 
 async def _ask_node(link: Caller, digest: str) -> bytes | None:
-    """Request a tree node; return it unverified, or None if the peer does not send it."""
+    """Request a tree node. Return its unverified bytes, or None if the peer does not send it."""
     try:
         header = {"digest": digest}
         reply = await link.call(
@@ -313,11 +333,12 @@ async def _ask_node(link: Caller, digest: str) -> bytes | None:
 
 
 async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes | None:
-    """Request all pieces of a manifest; return it unverified, or None if the peer refuses.
+    """Request all pieces of a manifest, and return the unverified bytes.
 
-    Each piece must have its full size, so that a peer cannot stall by dripping bytes; a reply that
-    breaks this rule yields b"". Only as many peers as `gate` admits may send more than one piece
-    at a time, because a whole manifest can take 64 MiB.
+    Returns None if the peer refuses. Each piece must have its full size, so that a peer cannot
+    delay the fetch with tiny pieces. If a peer breaks this rule, b"" is returned, which does not
+    match the digest. `gate` limits how many peers send more than one piece at the same time,
+    because a whole manifest can take 64 MiB of memory.
     """
     pieces: list[bytes] = []
     length, size = 0, 1

@@ -1,4 +1,4 @@
-"""One fetch: requests chunks from peers, verifies and stores them, until none is missing."""
+"""A fetch: requests chunks from peers, verifies and stores them, until none is missing."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -41,11 +41,15 @@ from .transfer import Transfer
 _ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
 
 Notify = Callable[[Content, list[str]], None]
+"""Notifies the peers that watch a content of new chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """Result of a fetch: chunks, bytes, seconds, bytes by peer, and peers that sent wrong bytes."""
+    """Result of a fetch.
+
+    `size` and `by_peer` are in bytes, and `liars` are the peers that sent wrong bytes.
+    """
 
     chunks: int
     size: int
@@ -55,10 +59,13 @@ class FetchReport:
 
 
 class Fetch:
-    """Fetches `wanted` (digest -> bytes) of one content, for which `transfer` was made.
+    """Fetch of the chunks `wanted` (digest to bytes) of one content. Call `run` once.
 
-    `notify` is called with new chunks. `on_full` is called when the disk is full; if it is None,
-    the fetch fails instead of waiting for space. Call `run` once.
+    `transfer` chooses the requests and must have been made for `wanted`. `notify` is called with
+    new chunks, `on_chunk` with the bytes of each stored chunk, and `on_liar` when a peer sent wrong
+    bytes. `on_full` is called when the disk is full, and the fetch then waits for space. If
+    `on_full` is None, the fetch fails instead. It also fails after `patience` seconds without a new
+    chunk.
     """
 
     def __init__(
@@ -94,24 +101,28 @@ class Fetch:
         self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
-        self._watches: dict[PeerId, trio.CancelScope] = {}  # the peers in use
+        self._watches: dict[PeerId, trio.CancelScope] = {}  # peers in use
         self._failed_requests: Counter[PeerId] = Counter()
         self._removed: Counter[PeerId] = Counter()  # how often a peer was replaced
-        self._backoffs: dict[PeerId, float] = {}  # until when a replaced peer is left alone
+        self._backoffs: dict[PeerId, float] = {}  # replaced peer -> when to retry it
         self._news = trio.Event()
         self._nursery: trio.Nursery | None = None  # runs the requests
         self._intake = Intake(host, library.store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
         self._unreported: list[str] = []  # new chunks that watchers have not been notified of
         self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
-        self._full = False  # waiting for disk space
-        self._reported_full = False  # `on_full` was called, and no chunk was stored since
+        self._full = False  # whether the fetch is waiting for disk space
+        self._reported_full = False  # `on_full` was called after the latest stored chunk
         self._last_chunk = 0.0  # when the latest chunk was stored; `run` sets the start
         self._bytes: Counter[PeerId] = Counter()
         self._failure: ModelError | None = None
 
     async def run(self) -> FetchReport:
-        """Fetch until every chunk is stored. Raises FetchFailed, DiskFull, ModelError."""
+        """Fetch until every chunk is stored, and return a report.
+
+        Raises FetchFailed if no peer sends a missing chunk, DiskFull if the disk is full and there
+        is no `on_full`, and ModelError if the content is invalid or cannot be written.
+        """
         start = self._last_chunk = self._host.now()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -144,7 +155,7 @@ class Fetch:
         )
 
     def _ask_on(self) -> None:
-        """Send every request that the windows of the peers allow now."""
+        """Send all requests that may be sent now."""
         while (
             self._nursery is not None
             and not self._full
@@ -153,7 +164,7 @@ class Fetch:
             self._guard.start(self._nursery, choice[0], self._get, *choice)
 
     async def _settle(self) -> None:
-        """Make staged chunks durable, many at a time."""
+        """Make staged chunks durable, many at a time, until cancelled."""
         while True:
             with trio.move_on_after(SETTLE_AFTER):
                 while self._store.unsettled < SETTLE_CHUNKS:
@@ -166,7 +177,11 @@ class Fetch:
                     await trio.sleep(SPACE_LOOK)
 
     async def _pass_on(self) -> None:
-        """Report new chunks: to watchers at once, to the swarm when an announcement is due."""
+        """Report new chunks until cancelled.
+
+        Peers that watch the content are notified immediately. The swarm is told when an
+        announcement is due.
+        """
         here = len(self._content.chunks) - self._transfer.left
         while True:
             await self._arrivals.park()
@@ -177,12 +192,16 @@ class Fetch:
                 await self._announcer.announce()
 
     def _notify_watchers(self) -> None:
+        """Send notifications of all new chunks that were not reported yet."""
         told, self._unreported = self._unreported, []
         for start in range(0, len(told), NEWS_CHUNKS):
             self._notify(self._content, told[start : start + NEWS_CHUNKS])
 
     def _refused(self, error: ModelError) -> None:
-        """Handle a failed write: a full disk may gain space, anything else ends the fetch."""
+        """Handle a failed write.
+
+        A full disk may get space again; any other error ends the fetch.
+        """
         if not isinstance(error, DiskFull) or self._on_full is None:
             self._failure = error
         elif not self._full:
@@ -193,9 +212,9 @@ class Fetch:
         self._news.set()
 
     async def _await_space(self) -> None:
-        """Wait until a good part of the missing chunks fits on the disk."""
+        """Wait until the missing chunks, or `SPACE_STEP` bytes of them, fit on the disk."""
         while self._full:
-            self._last_chunk = self._host.now()  # the peers are not to blame for the delay
+            self._last_chunk = self._host.now()  # the delay must not count as a lack of providers
             await trio.sleep(SPACE_LOOK)
             left = sum(
                 size for digest, size in self._wanted.items() if self._transfer.wants(digest)
@@ -207,6 +226,7 @@ class Fetch:
             self._full = False
 
     def _no_source(self) -> FetchFailed:
+        """Return the error for a fetch without a provider."""
         left, liars = self._transfer.left, len(self._transfer.liars)
         lied = f"; {liars} peers sent wrong bytes and were dropped" if liars else ""
         return FetchFailed(
@@ -218,7 +238,10 @@ class Fetch:
         )
 
     def _watch_new(self, nursery: trio.Nursery) -> None:
-        """Start watching linked peers that are not in use; peers never replaced come first."""
+        """Start to use linked peers that are not in use yet.
+
+        Peers that were replaced are tried last.
+        """
         now = self._host.now()
         for peer in sorted(self._peers(), key=self._removed.__getitem__):
             resting = self._backoffs.get(peer, now) > now
@@ -230,7 +253,10 @@ class Fetch:
             self._guard.start(nursery, peer, self._watch, peer, scope)
 
     def _replace_peer(self, now: float) -> bool:
-        """Drop a peer that claims chunks but never delivered one; return whether there was one."""
+        """Remove a peer that claims to have chunks but has never delivered one.
+
+        Returns whether there was such a peer.
+        """
         for peer in self._watches:
             if self._failed_requests[peer] >= FAILED_LIMIT and not self._transfer.delivered(peer):
                 self._remove(peer, now)
@@ -238,32 +264,35 @@ class Fetch:
         return False
 
     def _remove(self, peer: PeerId, now: float) -> None:
+        """Stop using a peer, cancel its requests, and start the pause before its next use."""
         first, most = REMOVED_PAUSE
         self._backoffs[peer] = now + min(first * 2 ** self._removed[peer], most)
         self._removed[peer] += 1
         del self._failed_requests[peer]  # it starts afresh when it is tried again
         self._watches.pop(peer).cancel()
-        self._transfer.offers(peer, ())  # so that nothing is requested from it meanwhile
+        self._transfer.offers(peer, ())  # so that no chunk is requested from it
         for asked, digest in list(self._scopes):
             if asked == peer:
                 self._cancel(peer, digest)
 
     def _is_source(self, peer: PeerId) -> bool:
+        """Return whether a peer has a working link and has not sent wrong bytes."""
         link = self._switchboard.link(peer)
         return peer not in self._transfer.liars and link is not None and not link.quiet
 
     def quiet(self, peer: PeerId) -> None:
-        """Request from other peers what was requested from a peer that has fallen silent."""
+        """Cancel the requests to a peer that has fallen silent. Other peers are asked instead."""
         for digest in self._transfer.quiet(peer):
             self._cancel(peer, digest)
         self._news.set()
 
     def back(self, peer: PeerId) -> None:
-        """Use a peer again that was silent, with the chunks that it had."""
+        """Use a peer again that was silent. It is assumed to have the chunks that it had before."""
         self._transfer.back(peer)
         self._news.set()
 
     async def _watch(self, peer: PeerId, scope: trio.CancelScope) -> None:
+        """Use a peer as a source of chunks until `scope` is cancelled or the peer is unusable."""
         try:
             with scope:
                 await self._poll(peer)
@@ -274,7 +303,11 @@ class Fetch:
                     self._transfer.offers(peer, ())  # without a link it can provide nothing
 
     async def _poll(self, peer: PeerId) -> None:
-        """Ask a peer what it has, again and again, until it leaves, lies, or falls silent."""
+        """Ask a peer repeatedly which chunks it has.
+
+        Ends when the peer is no longer offered by the caller, has sent wrong bytes, is silent, or
+        does not reply.
+        """
         pause = HAVE_REFRESH
         while peer in self._peers() and self._is_source(peer):
             watching, has = await self._ask(peer)
@@ -290,16 +323,17 @@ class Fetch:
             pause = min(2 * pause, BACKOFF_MAX)
 
     async def _takes(self, peer: PeerId, has: list[str]) -> bool:
-        """Record what a peer has; return whether that includes anything new."""
+        """Register the chunks that a peer has. Return whether any of them is new for this peer."""
         if len(self._content.chunks) <= OFFER_STEP:
             return self._transfer.offers(peer, has)
         offer = await self._host.offload(self._transfer.weigh, peer, has)
         return self._transfer.take(peer, offer)
 
     async def _ask(self, peer: PeerId) -> tuple[bool, list[str] | None]:
-        """Send `blob.have`; return whether the peer will notify us of news, and what it has.
+        """Send `blob.have`.
 
-        The second value is None if the peer does not answer.
+        Return whether the peer will notify this node of new chunks, and its chunks. The chunks are
+        None if the peer did not send a valid reply.
         """
         link = self._switchboard.link(peer)
         if link is None:
@@ -312,7 +346,10 @@ class Fetch:
         return reply.header.get("watching") is True, read_ranges(reply.payload, self._content.order)
 
     def take_news(self, peer: PeerId, payload: Bytes) -> None:
-        """Record a notification of new chunks; ignore peers not in use, and too many of them."""
+        """Register the new chunks in a notification.
+
+        The notification is ignored if the peer is not in use or sends too many.
+        """
         second = int(self._host.now())
         if peer not in self._watches or self._heard[peer, second] >= NEWS_PER_S:
             return
@@ -324,6 +361,7 @@ class Fetch:
             self._news.set()
 
     async def _get(self, peer: PeerId, digest: str) -> None:
+        """Request a chunk from a peer, and queue the bytes to be stored."""
         payload: Bytes | None = None
         with trio.CancelScope() as scope:
             self._scopes[peer, digest] = scope
@@ -332,7 +370,7 @@ class Fetch:
             finally:
                 del self._scopes[peer, digest]
                 if payload is None:
-                    self._transfer.abandoned(peer, digest)  # has no effect unless cancelled
+                    self._transfer.abandoned(peer, digest)  # matters only if it was cancelled
                     self._news.set()
         if payload is not None:
             self._transfer.received(peer, digest, self._host.now())
@@ -340,7 +378,7 @@ class Fetch:
             self._ask_on()
 
     async def _get_now(self, peer: PeerId, digest: str) -> Bytes | None:
-        """Request a chunk; return its bytes unverified, or None if the peer did not send it."""
+        """Request a chunk. Return its unverified bytes, or None if the peer did not send it."""
         link = self._switchboard.link(peer)
         if link is None:
             self._transfer.failed(peer, digest, self._host.now())
@@ -371,7 +409,7 @@ class Fetch:
         return None
 
     def _stored(self, arrival: Arrival, error: ModelError | None) -> None:
-        """Handle the result of storing a chunk."""
+        """Handle the result of storing a chunk. `error` is None if it was stored."""
         peer, digest, payload = arrival
         if error is None and len(payload) != self._wanted[digest]:
             # The bytes match the digest, so the manifest is wrong and not the peer.
@@ -395,6 +433,7 @@ class Fetch:
             self._ask_on()
 
     def _count_stored(self, peer: PeerId, digest: str, size: int) -> None:
+        """Count a stored chunk, and cancel other requests for it."""
         self._unreported.append(digest)
         self._arrivals.unpark_all()
         fresh = self._transfer.wants(digest)
@@ -407,6 +446,7 @@ class Fetch:
             self._on_chunk(size)
 
     def _drop_liar(self, peer: PeerId, digest: str) -> None:
+        """Cancel all requests to a peer that sent wrong bytes, and report the peer once."""
         first = peer not in self._transfer.liars
         for other in self._transfer.lied(peer):
             self._cancel(peer, other)
@@ -414,6 +454,7 @@ class Fetch:
             self._on_liar(peer, digest)
 
     def _cancel(self, peer: PeerId, digest: str) -> None:
+        """Cancel the request for a chunk from a peer, if it is pending."""
         scope = self._scopes.get((peer, digest))
         if scope is not None:
             scope.cancel()

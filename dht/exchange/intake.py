@@ -1,7 +1,7 @@
-"""Intake: verifies and stores received chunks off the event loop.
+"""Queue of received chunks, which are verified and stored in threads beside the event loop.
 
-A chunk in this queue no longer counts as requested, so the next request to its peer overlaps with
-storing it.
+The request for a chunk in this queue counts as answered. While the chunk is being stored, the next
+request to its peer can therefore already be sent.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from ..errors import ModelError
 
 
 class Arrival(NamedTuple):
-    """Bytes that a peer sent as a chunk."""
+    """Bytes that a peer sent in reply to a request for the chunk `digest`, not verified yet."""
 
     peer: PeerId
     digest: str
@@ -27,9 +27,10 @@ class Arrival(NamedTuple):
 
 
 class Intake:
-    """Stages arrivals in `store`, and calls `stored` with each and its error, if any.
+    """Queue of arrivals, which are staged in `store`.
 
-    The caller limits how many arrivals wait.
+    `stored` is called with each arrival and its error, or None if it was staged. The caller must
+    limit how many arrivals wait in the queue.
     """
 
     def __init__(
@@ -42,18 +43,20 @@ class Intake:
         self._idle = trio.lowlevel.ParkingLot()
 
     def put(self, arrival: Arrival) -> None:
-        """Queue an arrival for storing."""
+        """Append an arrival to the queue."""
         self._waiting.append(arrival)
         self._idle.unpark()
 
     async def run(self) -> None:
-        """Store arrivals until cancelled."""
+        """Store the queued arrivals until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(STORED_AT_ONCE):
                 nursery.start_soon(self._store_on)
 
     async def _store_on(self) -> None:
-        # Thread hops cost as much as storing a chunk, so one hop takes all that waits.
+        """Store batches of arrivals, one after the other, until cancelled."""
+        # Handing work to a thread costs as much as storing a chunk. One handover therefore takes
+        # up to `STORED_TOGETHER` of the waiting chunks.
         while True:
             while not self._waiting:
                 await self._idle.park()
@@ -64,6 +67,7 @@ class Intake:
                 self._stored(arrival, error)
 
     def _stage(self, batch: Sequence[Arrival], now: float) -> list[ModelError | None]:
+        """Verify and stage a batch; return the error of each arrival, None if stored. Blocking."""
         errors: list[ModelError | None] = []
         for _, digest, payload in batch:
             try:

@@ -1,7 +1,8 @@
-"""Download of a small object by its digest from any peer: a manifest, or the nodes of a tree.
+"""Download of small objects by digest from any peer: a manifest, or the nodes of a tree.
 
-Slow requests are hedged: the next peer is asked after `ASK_BESIDE` seconds, so any number of
-providers that stay silent, or send a byte per second, cannot delay the result for long.
+Slow requests are hedged: if a peer has not replied after `ASK_BESIDE` seconds, the next peer is
+asked as well. Providers that stay silent, or send a byte per second, therefore cannot delay the
+result for long.
 """
 
 import hashlib
@@ -18,12 +19,20 @@ from ..defaults import ASK_BESIDE, ASKED_AT_ONCE, BACKOFF_MAX, BACKOFF_START, TI
 from .switchboard import Caller, Peers, Switchboard
 
 Ask = Callable[[Caller, str], Awaitable[bytes | None]]
-"""Requests the bytes of a digest from one peer; returns them unverified, None if it has none."""
+"""Requests an object by digest from one peer, and returns the unverified bytes.
+
+Returns None if the peer does not send the object.
+"""
 
 
 @dataclass(slots=True)
 class _Search:
-    """State of one download. `rests`: until when a peer is not asked again."""
+    """State of the download of one object.
+
+    `rests` maps a peer to the time before which it is not asked again. `tries` counts the failed
+    requests to it, `under_way` has the peers with a pending request, and `news` is set when a
+    request has ended.
+    """
 
     found: bytes | None = None
     under_way: set[PeerId] = field(default_factory=set)
@@ -33,10 +42,10 @@ class _Search:
 
 
 class Obtaining:
-    """Downloads several objects of one content.
+    """Download of several objects of one content.
 
-    A peer that delivered an object is asked first for the next one. A peer that sent wrong bytes
-    is reported to `on_liar` and never asked again.
+    A peer that delivered an object is the first one that is asked for the next. A peer that sent
+    wrong bytes is reported to `on_liar` and never asked again.
     """
 
     def __init__(
@@ -62,13 +71,16 @@ class Obtaining:
         return len(self._liars)
 
     def quiet(self, peer: PeerId) -> None:
-        """Cancel the requests to a peer that has fallen silent."""
+        """Cancel the pending requests to a peer whose link has fallen silent."""
         for scope, asked in self._scopes.items():
             if asked == peer:
                 scope.cancel()
 
     async def get(self, ask: Ask, digest: str) -> bytes:
-        """Download one object, retrying until cancelled."""
+        """Download one object and return its bytes, which match the digest.
+
+        Retries until cancelled.
+        """
         search = _Search()
         async with trio.open_nursery() as nursery:
             while search.found is None:
@@ -83,7 +95,11 @@ class Obtaining:
         return search.found
 
     def _next(self, search: _Search) -> Caller | None:
-        """Return the peer to ask next: the one with the fewest failures, ties in caller's order."""
+        """Return the link of the peer to ask next, or None if there is none to ask now.
+
+        The peer with the fewest failures is chosen. If several have as few, it is the first one in
+        the order of the caller.
+        """
         if len(search.under_way) >= ASKED_AT_ONCE:
             return None
         now, links = self._host.now(), []
@@ -96,15 +112,17 @@ class Obtaining:
         return min(links, key=lambda link: self._failures[link.peer], default=None)
 
     async def _ask(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
+        """Request an object from one peer, and wake the search when the request has ended."""
         try:
             await self._take(search, ask, link, digest)
-        # Also after an internal error: otherwise a few peers that trigger one would use up all
-        # concurrent requests and stop the search.
+        # This must also run after an internal error. Otherwise a few peers that trigger such an
+        # error would occupy all concurrent requests, and stop the search.
         finally:
             search.under_way.discard(link.peer)
             search.news.set()
 
     async def _take(self, search: _Search, ask: Ask, link: Caller, digest: str) -> None:
+        """Request an object from one peer, verify the reply, and record the result."""
         peer, data = link.peer, None
         with trio.CancelScope() as scope:
             self._scopes[scope] = peer
@@ -126,4 +144,5 @@ class Obtaining:
 
 
 def _has_digest(data: bytes, digest: str) -> bool:
+    """Return whether `digest` is the SHA-256 of the data."""
     return hashlib.sha256(data).hexdigest() == digest

@@ -1,4 +1,4 @@
-"""Peers that may hold a root: those the caller knows, and providers found in the DHT."""
+"""Peers that may have a content: those that the caller knows, and providers found in the DHT."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +13,10 @@ from .switchboard import Peers, Swarm, Switchboard
 
 
 class PeerSource:
-    """Source of peers for a fetch: call it as `Peers`; `run` looks for more providers of `root`."""
+    """Source of peers for a fetch. Call the object to get the peers (it is a `Peers`).
+
+    `run` looks for further providers of `root`.
+    """
 
     def __init__(
         self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers, guard: Guard
@@ -26,10 +29,11 @@ class PeerSource:
         self._found: tuple[PeerId, ...] = ()
 
     def __call__(self) -> Sequence[PeerId]:
+        """Return the caller's peers, followed by the providers that were found."""
         return list(dict.fromkeys([*self._peers(), *self._found]))
 
     async def run(self) -> None:
-        """Look up providers and dial them, every `PROVIDERS_EVERY` seconds until cancelled."""
+        """Look up providers every `PROVIDERS_EVERY` seconds and dial them, until cancelled."""
         while True:
             found = await self._swarm.providers(self._root)
             self._found = tuple(found[:PROVIDERS_LIMIT])
@@ -41,6 +45,7 @@ class PeerSource:
             await trio.sleep(PROVIDERS_EVERY)
 
     async def _dial(self, peer: PeerId, gate: trio.Semaphore) -> None:
+        """Dial a provider. A failed dial is ignored."""
         async with gate:
-            with suppress(TransportError):  # the next round looks it up and dials it again
+            with suppress(TransportError):  # it is dialled again if the next look-up finds it
                 await self._swarm.connect(peer)

@@ -1,7 +1,8 @@
-"""Server side of the exchange: tells peers what this node has, and sends it to them.
+"""Server side of the exchange: tells peers which content this node has, and sends it to them.
 
-Methods and limits: docs/spec/blob.md. A provider that is the only source of a content sends each
-chunk once before it sends any a second time, so that every byte it uploads is new to the swarm.
+Methods and limits: docs/spec/blob.md. If this node is the only provider of a content, it sends each
+chunk once before it sends any chunk twice. Every byte that it uploads in this phase is then new to
+the swarm.
 """
 
 from collections import OrderedDict
@@ -42,7 +43,11 @@ from .switchboard import Switchboard
 
 @dataclass(slots=True)
 class _Guest:
-    """A peer that requests chunks: its open requests, and its limit on concurrent reads."""
+    """A peer that requests chunks.
+
+    `requests` is the number of its pending requests, and `gate` limits the concurrent disk reads
+    for it.
+    """
 
     requests: int = 0
     gate: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(SERVE_AT_ONCE))
@@ -59,36 +64,41 @@ class _AskHave(Message, frozen=True):
     """Header of `blob.have`."""
 
     root: Root
-    watch: bool = False  # the asker wants to hear of new chunks
+    watch: bool = False  # whether the peer wants to be notified of new chunks
 
 
 class _AskChunk(Message, frozen=True):
     """Header of `blob.chunk`."""
 
     digest: Root
-    spare: Root | None = None  # the content, of which each peer is given other chunks
+    # The root of the content, if this node may refuse with `given`, so that the peer first
+    # requests a chunk that no other peer has received.
+    spare: Root | None = None
 
 
 class Provider:
-    """Serves `library` to the endpoint's peers once constructed."""
+    """Server of the content in `library`. Requests of the peers of `endpoint` are answered."""
 
     def __init__(self, host: Host, endpoint: Switchboard, library: Library) -> None:
         self._host = host
         self._endpoint = endpoint
         self._library = library
         self.withheld: dict[str, Container[str]] = {}
-        """Chunks by root that are not served while this node verifies that replicas exist."""
+        """Chunks (by root) that are not served while this node checks that peers have replicas."""
         self._guests: dict[PeerId, _Guest] = {}
+        # root -> (time, packed ranges): the cached replies to `blob.have`
         self._have: dict[str, tuple[float, bytes]] = {}
         self._asked = Rates(Rate(*HAVE_RATE))
         self._counting = trio.Lock()  # limits the scans of the chunk store to one at a time
-        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> until when to notify
+        self._watchers: dict[str, dict[PeerId, float]] = {}  # root -> peer -> end of its watch
+        # root -> digest -> the peer that received the chunk last, and when
         self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("blob.have", self._serve_have)
         endpoint.handle("blob.chunk", self._serve_chunk)
 
     async def _serve_manifest(self, call: Call) -> Answer:
+        """Answer `model.manifest` with a piece of the manifest, and its total size in bytes."""
         try:
             asked = typed(_AskPiece, call.header)
         except Undecodable:
@@ -101,6 +111,10 @@ class Provider:
     # Which chunks are here.
 
     async def _serve_have(self, call: Call) -> Answer:
+        """Answer `blob.have` with the ranges of the stored chunks.
+
+        If the peer wants to be notified of new chunks, it is registered.
+        """
         try:
             asked = typed(_AskHave, call.header)
         except Undecodable:
@@ -113,7 +127,10 @@ class Provider:
         return Reply({"watching": watching}, await self._held(asked.root))
 
     async def _held(self, root: str) -> bytes:
-        """Return the packed ranges of chunks held here, at most `HAVE_AGE` seconds old."""
+        """Return the packed ranges of the chunks stored here.
+
+        They are at most `HAVE_AGE` seconds old.
+        """
         self._library.usage.note_used(root)
         async with self._counting:
             known = self._have.get(root)
@@ -124,10 +141,14 @@ class Provider:
             return known[1]
 
     def _ranges(self, content: Content) -> bytes:
+        """Scan the chunk store for the chunks of a content, and return the packed ranges.
+
+        Blocking.
+        """
         return pack_ranges(self._library.store.has(digest) for digest in content.order)
 
     def _watch(self, root: str, peer: PeerId) -> bool:
-        """Register a peer for notifications; return False if there are too many already."""
+        """Register a peer for notifications of new chunks. Return False if there are too many."""
         now = self._host.now()
         watchers = self._watchers.setdefault(root, {})
         for other in [other for other, until in watchers.items() if until <= now]:
@@ -139,7 +160,7 @@ class Provider:
         return True
 
     def notify(self, content: Content, digests: Iterable[str]) -> None:
-        """Notify watchers of new chunks."""
+        """Notify the peers that watch a content of new chunks."""
         self._have.pop(content.root, None)
         watchers = self._watchers.get(content.root, {})
         if not watchers:
@@ -161,6 +182,7 @@ class Provider:
     # Serving chunks.
 
     async def _serve_chunk(self, call: Call) -> Answer:
+        """Answer `blob.chunk` with the bytes of a chunk."""
         try:
             asked = typed(_AskChunk, call.header)
         except Undecodable:
@@ -187,10 +209,11 @@ class Provider:
         return Reply({}, data)
 
     async def _is_spared(self, root: str, digest: str, peer: PeerId) -> bool:
-        """Whether the peer should first request a chunk that this node has given to no peer.
+        """Return whether to refuse a chunk because it was just given to another peer.
 
-        The peer knows of no other provider of this chunk. If it may have it now, the chunk counts
-        as given to it.
+        The peer should then request a chunk that no peer has received from here. The peer allows
+        this refusal only if it knows no other provider of the chunk, or if this node has all
+        chunks. If the chunk is not refused, this records that the peer received it.
         """
         if not self._library.knows(root):
             return False

@@ -1,9 +1,10 @@
-"""Proof of replicas: challenges peers that claim a content before our copy of it is evicted.
+"""Proof of replicas: challenges peers that claim to have a content before it is evicted here.
 
-Each peer is asked for some chunks, chosen at random among those stored here, so a peer that has
-them all is very likely honest. Meanwhile this node serves nothing of that content. So no peer can
-pass on what it fetches from here, and two nodes cannot each evict a content because the other has
-it. Replicas in one network count once.
+A peer is asked for some chunks, chosen at random among those stored here. A peer that sends them
+all very likely has the whole content. While the check runs, this node serves no chunk of the
+content. A peer therefore cannot pass the check by fetching the chunks from here, and two nodes
+cannot both evict a content because each relies on the other. Replicas in the same network (/24 or
+/48) count as one.
 """
 
 import hashlib
@@ -31,7 +32,10 @@ T = TypeVar("T")
 
 
 class Proving:
-    """Challenges replicas. `connect` opens a link to a peer; it raises TransportError."""
+    """Challenges of replicas.
+
+    `connect` opens a link to a peer; it raises TransportError if it fails.
+    """
 
     def __init__(
         self,
@@ -49,9 +53,10 @@ class Proving:
         self._connect = connect
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
-        """Return in how many networks a claimed replica is proven, at most `PROOF_NETWORKS`.
+        """Return in how many networks a peer has proven its replica, at most `PROOF_NETWORKS`.
 
-        The content is not served from here until `finish` is called.
+        `claimed` are the peers that claim to have a replica. The content is not served from this
+        node until `finish` is called.
         """
         try:
             content = await self._library.content(root)
@@ -70,20 +75,22 @@ class Proving:
         return len(proof.proven)
 
     def _here(self, content: Content) -> list[str]:
+        """Return the chunks of a content that are stored here. Blocking."""
         return [digest for digest in content.chunks if self._library.store.has(digest)]
 
     def _drawn(self, items: Sequence[T], count: int) -> list[T]:
-        """Return `count` random items, or all if there are fewer."""
+        """Return `count` items chosen at random, or all in random order if there are fewer."""
         drawn: dict[int, None] = {}
         while len(drawn) < min(count, len(items)):
             drawn[int.from_bytes(self._host.entropy(8)) % len(items)] = None
         return [items[index] for index in drawn]
 
     def finish(self) -> None:
-        """Serve all content again, once the decision to evict is made."""
+        """Serve all content again, after the decision about the eviction."""
         self._holder.withheld.clear()
 
     async def _ask_on(self, proof: "_Proof") -> None:
+        """Challenge waiting peers, one after the other, until enough networks are proven."""
         while proof.waiting and len(proof.proven) < defaults.PROOF_NETWORKS:
             peer = proof.waiting.pop()
             with self._guard.around(peer), suppress(TransportError):
@@ -94,6 +101,10 @@ class Proving:
                     proof.proven.add(name)
 
     async def _has(self, link: Link, digests: Sequence[str]) -> bool:
+        """Return whether a peer sends all of these chunks with the right bytes.
+
+        Raises TransportError if a request fails.
+        """
         for digest in digests:
             reply = await link.call(
                 "blob.chunk",
@@ -107,7 +118,11 @@ class Proving:
 
 
 class _Proof:
-    """State of one content's proof: requested chunks, peers left to ask, proven networks."""
+    """State of the check of one content.
+
+    `digests` are the chunks that each peer must send, `waiting` the peers that were not asked yet,
+    and `proven` the networks with a proven replica.
+    """
 
     def __init__(self, digests: list[str], waiting: list[PeerId]) -> None:
         self.digests = digests
@@ -116,10 +131,15 @@ class _Proof:
         self._asked: Counter[str] = Counter()
 
     def worth_asking(self, name: str) -> bool:
-        """Count a peer of this network; return whether asking it can still add a proof."""
+        """Count a peer of a network. Return whether a proof by this peer would count.
+
+        It would not if the network is already proven, or if `PROOF_OF_NETWORK` peers of the network
+        were challenged before.
+        """
         self._asked[name] += 1
         return name not in self.proven and self._asked[name] <= defaults.PROOF_OF_NETWORK
 
 
 def _is(data: bytes | bytearray | memoryview, digest: str) -> bool:
+    """Return whether `digest` is the SHA-256 of the data."""
     return hashlib.sha256(data).hexdigest() == digest

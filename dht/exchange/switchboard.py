@@ -1,4 +1,4 @@
-"""Interfaces of the exchange to the transport and to the DHT."""
+"""Interfaces through which the exchange uses the transport and the DHT."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...transport.link.calls import Handler, Reply
 from ...transport.link.link import Link
 
 Peers = Callable[[], Sequence[PeerId]]
-"""Returns the peers that may be asked now; called repeatedly, as peers come and go."""
+"""Returns the peers that may be asked now. It is called repeatedly, because peers come and go."""
 
 
 class Caller(Protocol):
@@ -52,10 +52,12 @@ class Switchboard(Protocol):
 
 
 async def _no_providers(_root: str) -> Sequence[PeerId]:
+    """Find no providers."""
     return ()
 
 
 async def _no_dial(_peer: PeerId) -> object:
+    """Dial no peer."""
     return None
 
 
@@ -69,12 +71,14 @@ def _no_withdrawal(_root: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """Finds providers, opens links to them, and announces this node as one.
+    """Functions that find providers, dial them, and announce this node as a provider.
 
-    `providers(root)` returns peers beyond the linked ones; `connect(peer)` dials one of them and
-    raises TransportError on failure. `announce(root, size, chunks, ranges)` is called when the
-    chunks held here have changed much: total bytes, total chunks, and the runs of indexes held
-    (packed, see `ranges.py`; None for all). `withdraw(root)` is called when none are held.
+    `providers(root)` returns providers, which need not be linked. `connect(peer)` dials one of them
+    and raises TransportError if the dial fails. `announce(root, size, chunks, ranges)` is called
+    when the number of chunks stored here has changed much. `size` and `chunks` describe the whole
+    content, in bytes and chunks. `ranges` are the stored chunks, encoded by `pack_ranges`
+    (`ranges.py`), or None if all are stored. `withdraw(root)` is called when none is stored any
+    more.
     """
 
     providers: Callable[[str], Awaitable[Sequence[PeerId]]] = _no_providers

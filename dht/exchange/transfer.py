@@ -1,10 +1,10 @@
-"""Choice of which chunk to request from which peer: the sans-I/O core of a fetch.
+"""Choice of which chunk to request from which peer: the core of a fetch, without I/O.
 
-A peer gets its next request as soon as it delivers, so peers share the work by speed. A peer gets
-no request if the others would fetch all remaining chunks before it delivers this one. Each fetch
-takes the rarest chunks first, ties in an order of its own, so several nodes that fetch the same
-content soon have different chunks for each other. At the end, chunks that slow peers owe are
-hedged with fast ones.
+A peer gets its next request as soon as it delivers a chunk, so faster peers get more requests. A
+peer gets no request if the other peers would fetch all remaining chunks sooner than it would
+deliver one. The rarest chunks are requested first. Each fetch orders equally rare chunks
+differently, so nodes that fetch the same content at the same time soon have different chunks to
+exchange. At the end, requests that slow peers have not answered are hedged with fast ones.
 """
 
 import hashlib
@@ -42,17 +42,17 @@ class Source:
     """State of a peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
-    added: set[str] = field(default_factory=set)  # chunks added since its last offer
-    queue: list[str] = field(default_factory=list)  # of `has`, next one last; may be outdated
+    added: set[str] = field(default_factory=set)  # chunks added after its last offer
+    queue: list[str] = field(default_factory=list)  # to request, next one last; may be outdated
     spared: dict[str, float] = field(default_factory=dict)  # chunk given to another peer -> when
-    whole: bool = False  # it had all wanted chunks at its last offer
-    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> since when
-    rate: float | None = None
+    whole: bool = False  # whether it had all wanted chunks at its last offer
+    asked: dict[str, float] = field(default_factory=dict)  # pending requests: digest -> time sent
+    rate: float | None = None  # None while not measured
     failures: int = 0  # in a row
-    rest_until: float = -math.inf
+    rest_until: float = -math.inf  # no request is sent to it before this time
 
     def window(self) -> int:
-        """Return the number of requests that it may have in flight."""
+        """Return how many requests to this peer may be pending at the same time."""
         if self.failures:
             return 1
         if self.rate is None:
@@ -60,10 +60,14 @@ class Source:
         return max(1, min(WINDOW_MAX, math.ceil(self.rate * WINDOW_SECONDS / CHUNK)))
 
     def seconds(self, requests: int) -> float:
-        """Return the seconds to deliver that many chunks; infinite while not measured."""
+        """Return the expected time in seconds to deliver `requests` chunks.
+
+        Infinite if not measured.
+        """
         return requests * CHUNK / self.rate if self.rate else math.inf
 
     def measure(self, rate: float) -> None:
+        """Update the moving average of the rate with a new measurement."""
         old = rate if self.rate is None else self.rate
         self.rate = RATE_MEMORY * old + (1 - RATE_MEMORY) * rate
 
@@ -72,14 +76,14 @@ class Offer(NamedTuple):
     """Wanted chunks that a peer says it has."""
 
     has: set[str]
-    queue: list[str]  # next one last
-    news: bool  # whether any is new for this peer
+    queue: list[str]  # the same chunks in the order of requests, the next one last
+    news: bool  # whether the peer did not have one of them before
 
 
 class Transfer:
     """State of a fetch: wanted chunks, their sources, and pending requests.
 
-    `wanted` maps digests to bytes; `salt` determines the order.
+    `wanted` maps digests to bytes. `salt` determines the order of equally rare chunks.
     """
 
     def __init__(self, wanted: Mapping[str, int], salt: bytes) -> None:
@@ -95,29 +99,35 @@ class Transfer:
 
     @property
     def done(self) -> bool:
+        """Whether all wanted chunks are stored."""
         return not self._wanted
 
     @property
     def left(self) -> int:
-        """Number of chunks still wanted."""
+        """Number of chunks that are not stored yet."""
         return len(self._wanted)
 
     @property
     def liars(self) -> frozenset[PeerId]:
+        """Peers that sent wrong bytes."""
         return frozenset(self._liars)
 
     def wants(self, digest: str) -> bool:
+        """Return whether a chunk is not stored yet."""
         return digest in self._wanted
 
     def offers(self, peer: PeerId, digests: Iterable[str]) -> bool:
-        """Replace what a peer says it has; return whether any of it is new."""
+        """Replace the list of chunks that a peer has.
+
+        Return whether any of them is new for this peer.
+        """
         return self.take(peer, self.weigh(peer, digests))
 
     def weigh(self, peer: PeerId, digests: Iterable[str]) -> Offer:
-        """Prepare an offer for `take`, without changing state.
+        """Prepare an offer for `take` from the chunks that a peer has. Does not change any state.
 
-        It may run in a thread beside the event loop, as it takes long for many chunks; it works in
-        small steps so that it does not hold the interpreter lock.
+        It takes long for many chunks, and may therefore run in a thread beside the event loop. It
+        works in small steps, so that it does not hold the interpreter lock for long.
         """
         source = self.sources.get(peer)
         known = source.has if source is not None else set()
@@ -133,7 +143,10 @@ class Transfer:
         return Offer(has, queue, news)
 
     def take(self, peer: PeerId, offer: Offer) -> bool:
-        """Replace a peer's last offer; return whether the new one has any new chunk."""
+        """Replace the last offer of a peer.
+
+        Return whether the new offer has a chunk that is new.
+        """
         if peer in self._liars:
             return False
         source = self.sources.setdefault(peer, Source())
@@ -145,7 +158,7 @@ class Transfer:
         return offer.news
 
     def adds(self, peer: PeerId, digests: Iterable[str]) -> bool:
-        """Add new chunks to a peer's offer; return whether any of them is wanted."""
+        """Add chunks to the offer of a peer. Return whether any of them is wanted and new."""
         source = self.sources.get(peer)
         if source is None or peer in self._liars:
             return False
@@ -160,31 +173,38 @@ class Transfer:
         return sum([digest in source.has for source in self.sources.values()])
 
     def is_rare(self, digest: str) -> bool:
-        """Whether at most one peer is known to have it."""
+        """Return whether at most one source has the chunk."""
         return self._providers(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
-        """Whether the peer may postpone this chunk in favour of peers that also lack it."""
+        """Return whether a peer may refuse this chunk for now if it just gave it to another peer.
+
+        It may if it has all wanted chunks or if no other source has this one, but only once per
+        chunk.
+        """
         source = self.sources[peer]
         return (source.whole or self.is_rare(digest)) and digest not in source.spared
 
     def given(self, peer: PeerId, digest: str, now: float) -> None:
-        """Record that the peer postponed a chunk that it has just given to another peer."""
+        """Record that a peer refused a chunk because it just gave it to another peer."""
         self.sources[peer].spared[digest] = now
         self.abandoned(peer, digest)
 
     def has_all(self, peer: PeerId) -> bool:
-        """Whether the peer offered everything that is still wanted."""
+        """Return whether the peer has offered all chunks that are still wanted."""
         source = self.sources.get(peer)
         return source is not None and (source.whole or self._pending <= source.has)
 
     def delivered(self, peer: PeerId) -> bool:
-        """Whether the peer ever sent a chunk with the right bytes."""
+        """Return whether the peer has ever sent a chunk with the right bytes."""
         source = self.sources.get(peer)
         return source is not None and source.rate is not None
 
     def choose(self, now: float) -> tuple[PeerId, str] | None:
-        """Choose the next request to send, and count it as sent; None if there is none."""
+        """Choose the next request, and register it as sent.
+
+        Returns the peer and the digest, or None if no request should be sent now.
+        """
         if sum(map(len, self._asked.values())) >= IN_FLIGHT:
             return None
         free = [
@@ -207,7 +227,11 @@ class Transfer:
         return None
 
     def _next_pending(self, source: Source, now: float) -> str | None:
-        """Take the rarest of the next few chunks; drop outdated entries of the queue."""
+        """Remove the rarest of the next few chunks from a source's queue, and return it.
+
+        Returns None if there is none, or if other sources would fetch it sooner. Outdated entries
+        of the queue are dropped.
+        """
         queue, best, place, looked = source.queue, None, 0, 0
         for index in range(len(queue) - 1, -1, -1):
             digest = queue[index]
@@ -228,9 +252,10 @@ class Transfer:
         return queue.pop(place)
 
     def _is_too_slow(self, source: Source, digest: str) -> bool:
-        """Whether the other sources of a chunk would fetch it and all that is left sooner.
+        """Return whether other sources would fetch all remaining chunks before `source` delivers.
 
-        The fastest source of a chunk is never too slow.
+        The question is asked for one chunk, `digest`, and only sources that have this chunk count.
+        The fastest of them is never too slow.
         """
         mine = source.seconds(len(source.asked) + 1)
         if self.is_rare(digest) or mine == math.inf:
@@ -245,7 +270,11 @@ class Transfer:
         return together > 0 and mine > max(soonest, self.left * CHUNK / together)
 
     def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
-        """Return the overdue chunk with the longest wait that this peer would deliver sooner."""
+        """Return a chunk to hedge with this peer, or None if there is none.
+
+        The chunk was requested from other peers and has the longest expected wait. This peer must
+        be expected to deliver it at least `STEAL_FACTOR` times as fast.
+        """
         own = source.seconds(len(source.asked) + 1)
         worst, found = STEAL_FACTOR * own, None
         for digest, peers in self._asked.items():
@@ -258,10 +287,10 @@ class Transfer:
 
     @staticmethod
     def _remaining(source: Source, digest: str, now: float) -> float:
-        """Return the seconds until a requested chunk may arrive.
+        """Estimate the time in seconds until a requested chunk arrives, from the peer's rate.
 
-        It follows from the peer's rate. If that time has passed or is unknown, the estimate is as
-        long again as the request took so far.
+        If the expected time has passed, or the rate is unknown, the request is assumed to take as
+        long again as it has taken so far.
         """
         asked = source.asked.get(digest)
         if asked is None:
@@ -273,7 +302,7 @@ class Transfer:
         return expected if 0 < expected < math.inf else elapsed
 
     def timeout(self, peer: PeerId) -> float:
-        """Return the seconds that a request to this peer may take."""
+        """Return the time in seconds after which a request to this peer counts as failed."""
         source = self.sources[peer]
         if source.rate is None:
             return min(CHUNK_TIMEOUT * 2.0**source.failures, CHUNK_TIMEOUT_MAX)
@@ -281,14 +310,16 @@ class Transfer:
         return min(max(limit, CHUNK_TIMEOUT_MIN), CHUNK_TIMEOUT_MAX)
 
     def received(self, peer: PeerId, digest: str, now: float) -> None:
-        """Count a request as answered before its bytes are verified, so that the next can go out.
+        """Close a request whose bytes have arrived, so that the next one can be sent.
 
-        A peer that never sent correct bytes is not credited before verification.
+        The bytes are not verified yet. The request of a peer that has never sent correct bytes
+        therefore stays open until they are.
         """
         if self.sources[peer].rate is not None:
             self._received(self.sources[peer], digest, now)
 
     def _received(self, source: Source, digest: str, now: float) -> None:
+        """Close a request, and measure the peer's rate."""
         together = len(source.asked)
         asked = source.asked.pop(digest, None)
         if asked is not None:
@@ -296,14 +327,20 @@ class Transfer:
             source.failures = 0
 
     def arrived(self, peer: PeerId, digest: str, now: float) -> set[PeerId]:
-        """Record a stored chunk; return the peers whose duplicate requests to cancel."""
+        """Record that a chunk is stored.
+
+        Return the other peers whose requests for it can be cancelled.
+        """
         self._received(self.sources[peer], digest, now)
         self._wanted.discard(digest)
         self._pending.discard(digest)
         return self._asked.pop(digest, set()) - {peer}
 
     def abandoned(self, peer: PeerId, digest: str) -> None:
-        """Record a request without a result; the chunk is pending again unless hedged."""
+        """Close a request that has no result.
+
+        Unless it was hedged, the chunk is requested again.
+        """
         self.sources[peer].asked.pop(digest, None)
         peers = self._asked.get(digest)
         if peers is None:
@@ -317,7 +354,7 @@ class Transfer:
                     source.queue.append(digest)
 
     def absent(self, peer: PeerId, digest: str) -> None:
-        """Record that the peer does not have a chunk that it offered."""
+        """Record that a peer does not have a chunk that it offered."""
         source = self.sources[peer]
         source.has.discard(digest)
         source.whole = False
@@ -331,9 +368,10 @@ class Transfer:
         self.abandoned(peer, digest)
 
     def quiet(self, peer: PeerId) -> list[str]:
-        """Stop requesting from a peer that has fallen silent, until it is `back`.
+        """Stop requesting from a peer that has fallen silent, until `back` is called.
 
-        Does not count as a failure. Returns its open requests, which are pending again.
+        This does not count as a failure. Returns the chunks that were requested from the peer; they
+        are requested again.
         """
         self._quiet.add(peer)
         source = self.sources.get(peer)
@@ -343,11 +381,11 @@ class Transfer:
         return open_requests
 
     def back(self, peer: PeerId) -> None:
-        """Request from a silent peer again, with the chunks that it offered."""
+        """Request from a peer again that was silent. Its earlier offer still counts."""
         self._quiet.discard(peer)
 
     def lied(self, peer: PeerId) -> list[str]:
-        """Ban a peer that sent wrong bytes; return its open requests."""
+        """Ban a peer that sent wrong bytes. Return the chunks that were requested from it."""
         self._liars.add(peer)
         source = self.sources[peer]
         source.has, source.queue = set(), []
@@ -358,10 +396,10 @@ class Transfer:
 
 
 def _in_own_order(digests: Iterable[str], salt: bytes) -> list[str]:
-    """Sort digests by the SHA-256 of salt and digest.
+    """Sort digests by the SHA-256 of the salt and the digest.
 
-    It sorts bucket by bucket: a single sort would hold the interpreter lock, and so block the
-    event loop even from a thread.
+    The digests are sorted in 256 parts. A single sort would hold the interpreter lock, and so block
+    the event loop even from a thread.
     """
     buckets: list[list[tuple[bytes, str]]] = [[] for _ in range(256)]
     for digest in digests:

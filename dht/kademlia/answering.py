@@ -20,11 +20,14 @@ from .recordstore import RecordStore
 from .table import Table
 
 OnAsker = Callable[[Link, Contact], None]
-"""Called with the link and the contact of a peer that sent a request and says that it serves."""
+"""Called when a peer that says that it serves sends a request: with its link and its contact."""
 
 
 class Answering:
-    """Handlers for DHT requests, rate-limited per peer and over all peers together."""
+    """Handlers of DHT requests. Requests are rate-limited, per peer and for all peers together.
+
+    `serves` returns whether this node answers requests. `on_asker` is called for each serving peer.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,10 @@ class Answering:
         self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
         self.refused: Counter[str] = Counter()
-        """How often a request or a record was refused, by error code."""
+        """Number of requests and records that were refused, by error code."""
 
     async def on_find(self, call: Call) -> Answer:
-        """Answer a `dht.find` call with records and nearby contacts."""
+        """Answer a `dht.find` request with records, and the contacts nearest to the keys."""
         if not self._finds.take(call.peer, self._host.now()):
             return self._refuse("busy", "too many `dht.find` calls")
         began = await self._turns.take()
@@ -60,6 +63,7 @@ class Answering:
         return answer
 
     def _find(self, call: Call, now: float) -> Answer:
+        """Decode and answer a `dht.find` request. `now` is the host's time in seconds."""
         try:
             find = Find.decode(bytes(call.payload))
         except BadMessage as error:
@@ -77,12 +81,12 @@ class Answering:
         return Reply(payload=found.encode())
 
     def _near(self, place: Key, asker: PeerId) -> tuple[Contact, ...]:
-        """Return up to `K` contacts near `place` that have an address, without the asker itself."""
+        """Return up to `K` contacts near `place` that have an address, except the asker itself."""
         near = self._table.nearest(place, defaults.K + 1)
         return tuple(x for x in near if x.peer != asker and x.addresses)[: defaults.K]
 
     async def on_store(self, call: Call) -> Answer:
-        """Answer a `dht.store` call with one code per record."""
+        """Store the records of a `dht.store` request, and answer with one code per record."""
         if not self._stores.take(call.peer, self._host.now()):
             return self._refuse("busy", "too many `dht.store` calls")
         began = await self._turns.take()
@@ -102,7 +106,8 @@ class Answering:
         while len(codes) < len(store.records):
             began = await self._turns.take()
             for aged in store.records[len(codes) :]:
-                # After one forged record the rest of the message is not worth a signature check.
+                # After one forged record, the signatures of the others are not checked, because a
+                # check takes 0.1 ms.
                 if codes and codes[-1] == "bad-signature":
                     codes.append("bad-signature")
                 else:
@@ -114,16 +119,21 @@ class Answering:
         return Reply(payload=encode_codes(codes))
 
     def _refuse(self, code: str, message: str) -> Refusal:
+        """Count a refusal, and return it."""
         self.refused[code] += 1
         return Refusal(code, message)
 
     def _blame(self, peer: PeerId, error: BadMessage) -> Refusal:
-        """Close the link to a peer that sent a malformed message."""
+        """Close the link to a peer that sent a malformed message, and return the refusal."""
         if (link := self._link(peer)) is not None:
             link.close(error.code, error.message)
         return self._refuse(error.code, error.message)
 
     def _keep(self, sender: PeerId, source: str, age: int, sealed: bytes) -> str:
+        """Verify and store one record. Return "" if it was stored, else an error code.
+
+        `source` is the network of the sender. `age` is in seconds.
+        """
         now = self._host.now()
         if not self._stored.take(sender, now):
             return "busy"
@@ -136,6 +146,10 @@ class Answering:
         )
 
     def _note(self, peer: PeerId, packed: bytes | None) -> None:
+        """Register or remove the sender of a request as a serving peer.
+
+        `packed` is the contact in the request, or None if the sender does not serve.
+        """
         link = self._link(peer)
         serves = None if packed is None else read_contact(packed)
         if serves is None and peer in self._table:
@@ -145,7 +159,7 @@ class Answering:
 
 
 class _Turns:
-    """Yields to other tasks after `ROW` seconds of uninterrupted work on requests."""
+    """Limit on the uninterrupted work on requests: other tasks run after `ROW` seconds of it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -153,12 +167,15 @@ class _Turns:
         self._queue = trio.Lock()
 
     async def take(self) -> float:
-        """Wait for a turn (none while little work was done in a row) and return the time."""
+        """Wait until work on a request may begin, and return the host's time.
+
+        There is no wait while little work was done since other tasks last ran.
+        """
         if self._row >= defaults.ROW or self._queue.locked():
             async with self._queue:  # acquiring it yields, and lets one waiter through at a time
                 self._row = 0.0
         return self._host.now()
 
     def took(self, began: float) -> None:
-        """Record that the work begun at `began` is finished."""
+        """Record that the work that began at `began` is finished."""
         self._row += self._host.now() - began

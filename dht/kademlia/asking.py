@@ -1,9 +1,9 @@
-"""Sends one request to one contact, and learns from the reply.
+"""Client side of the DHT: sends one request to one contact, and evaluates the reply.
 
-A peer that answered over an authenticated link may enter the routing table, with the addresses at
-which it was seen. Contacts that a reply names are only candidates. An address is never trusted
-further than the link it came over: a remote peer cannot make this node dial machines in its
-owner's local network.
+A peer that answered over an authenticated link may enter the routing table, with those of its
+addresses that the link confirms. Contacts in a reply are only candidates. An address is dialled
+only if the peer that named it is at least as near: a peer on the internet cannot make this node
+dial machines in its owner's local network.
 """
 
 from collections import Counter, OrderedDict
@@ -26,14 +26,14 @@ from .brieflinks import BriefLinks
 from .messages import Find, Found, Store, decode_codes
 from .table import Table
 
-_SURE: Final = defaults.CONTACT_ADDRESSES - 1  # most addresses to take over from the table
+_SURE: Final = defaults.CONTACT_ADDRESSES - 1  # most addresses copied from the table
 _NO_SERVER: Final = ("not-serving", "unknown-method")
-_NO_FAULT: Final = ("busy",)  # the peer is alive
+_NO_FAULT: Final = ("busy",)  # the peer is alive and serves
 _STORES: Final = ("stores",)
 
 
 class NoAnswer(Exception):
-    """A contact did not reply, or sent an invalid reply; `code` says which."""
+    """A contact did not reply, or its reply is invalid. `code` names the reason."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -43,7 +43,8 @@ class NoAnswer(Exception):
 class Asking:
     """Client side of `dht.find` and `dht.store`.
 
-    `own` returns this node's contact while it serves, so that the peers it asks can add it.
+    `own` returns this node's contact, or None while it does not serve. Requests carry this contact,
+    so that their receivers can add this node to their tables.
     """
 
     def __init__(
@@ -61,14 +62,15 @@ class Asking:
         self._own = own
         self._met: OrderedDict[str, str] = OrderedDict()  # peer -> network where it answered
         self.messages = 0
-        """Requests sent so far."""
+        """Number of requests sent so far."""
         self.disbelieved: Counter[str] = Counter()
-        """How often a reply was rejected, by reason."""
+        """Number of replies that were rejected, by error code."""
 
     async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
-        """Send `dht.find`. `by` are the peers that named the contact, empty for one of the table.
+        """Send `dht.find` to a contact, and return the reply.
 
-        Raises NoAnswer.
+        `by` are the peers that named the contact. It is empty if the contact is in the routing
+        table. Raises NoAnswer if there is no valid reply.
         """
         names = [self._met.get(each, each) for each in by] or [""]
         link, reply = await self._ask(contact, "dht.find", find.encode(), defaults.FIND_S, names)
@@ -82,7 +84,10 @@ class Asking:
         return Found(found.records, nearest)
 
     async def store(self, contact: Contact, store: Store) -> tuple[str, ...]:
-        """Send `dht.store`; return a code for each record, "" where stored. Raises NoAnswer."""
+        """Send `dht.store` to a contact. Return a code for each record, "" for a stored one.
+
+        Raises NoAnswer if there is no valid reply.
+        """
         link, reply = await self._ask(
             contact, "dht.store", store.encode(), defaults.STORE_S, _STORES
         )
@@ -94,12 +99,11 @@ class Asking:
         return codes
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a request to the peer needs no dial."""
+        """Return whether there is a working link to the peer, so that a request needs no dial."""
         return self._links.linked(peer)
 
     def serves(self) -> bytes | None:
-        """Return the packed contact of this node that requests carry, or None if it does not
-        serve."""
+        """Return this node's encoded contact for requests, or None if this node does not serve."""
         own = self._own()
         return None if own is None else own.packed
 
@@ -111,11 +115,15 @@ class Asking:
         timeout: float,
         by: Sequence[str],
     ) -> tuple[Link, Reply]:
+        """Send a request; return the link and the reply. Raises NoAnswer if the request fails.
+
+        `by` are the networks of the peers that named the contact.
+        """
         self.messages += 1
         sure: Sequence[Address] = ()
         if (known := self._table.contact(contact.peer)) is not None:
-            # Addresses where it answered come first: otherwise other peers could get it evicted by
-            # naming it at wrong addresses.
+            # The addresses at which the contact has answered come first. Otherwise other peers
+            # could get it evicted from the table by naming wrong addresses.
             sure = known.addresses
             if contact.addresses != sure:
                 contact = Contact(contact.peer, [*sure[:_SURE], *contact.addresses])
@@ -129,6 +137,7 @@ class Asking:
         return link, reply
 
     def _answered(self, contact: Contact, link: Link) -> None:
+        """Store the network of a contact that answered, and update the routing table."""
         self._met[contact.peer] = met_at(link.address[0]) or link.address[0]
         self._met.move_to_end(contact.peer)
         while len(self._met) > defaults.MET:
@@ -141,6 +150,7 @@ class Asking:
             self._table.answered(seen, self._host.now())
 
     def _failed(self, contact: Contact, error: TransportError) -> NoAnswer:
+        """Record a failed request in the routing table, and return the exception to raise."""
         if isinstance(error, CallRefused) and error.code in _NO_SERVER:
             self._table.forget(contact.peer)
         elif error.code != "crowded" and (
@@ -150,33 +160,41 @@ class Asking:
         return NoAnswer(error.code)
 
     def _lied(self, contact: Contact) -> NoAnswer:
+        """Evict a contact that sent a malformed reply, and return the exception to raise."""
         self.reject(contact.peer, "bad-message")
         return NoAnswer("bad-message")
 
     def reject(self, peer: PeerId, code: str) -> None:
-        """Evict a peer that sent a malformed reply from the routing table."""
+        """Evict a peer whose reply was invalid from the routing table, and count the reason."""
         self.disbelieved[code] += 1
         self._table.forget(peer)
 
     def _believed(self, listed: Iterable[Contact], near: Nearness) -> tuple[Contact, ...]:
-        """Return the contacts of a reply with only the addresses that may be dialled."""
+        """Return the contacts of a reply, reduced to the addresses that this node may dial.
+
+        Contacts without such an address are left out, unless they are linked.
+        """
         found = (_limited(each, near) for each in listed)
         return tuple(each for each in found if each.addresses or self._links.linked(each.peer))
 
 
 def _limited(contact: Contact, near: Nearness) -> Contact:
+    """Return the contact with only the addresses that a peer at distance `near` may name."""
     return _with(contact, dialable(contact.addresses, near))
 
 
 def _with(contact: Contact, addresses: Sequence[Address]) -> Contact:
-    """Return the contact with only `addresses`; the same object (and its caches) if that is all."""
+    """Return the contact reduced to `addresses`, which must be a part of its addresses.
+
+    If these are all, the same object is returned, because its properties are cached.
+    """
     if len(addresses) == len(contact.addresses):
         return contact
     return Contact(contact.peer, addresses)
 
 
 def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:
-    """Return the addresses that are no nearer than the peer that named them."""
+    """Return the addresses that are not nearer to this node than the peer that named them."""
     return [
         each
         for each in addresses
@@ -187,8 +205,8 @@ def dialable(addresses: Sequence[Address], near: Nearness) -> list[Address]:
 def as_seen(contact: Contact, link: Link) -> Contact:
     """Return a contact with only the addresses that a link to it confirms.
 
-    These are the public address at which the link was made, addresses in a local network as far
-    as the peer is in it too, and addresses at relays.
+    These are the public address at which the link was made, addresses in a local network if the
+    peer is in the same network, and addresses at relays.
     """
     ip = link.address[0]
     found = [
@@ -202,14 +220,18 @@ def as_seen(contact: Contact, link: Link) -> Contact:
 
 
 def better(known: Contact, seen: Contact) -> Contact:
-    """Return the later account of a peer, unless only the earlier has a publicly reachable one."""
+    """Return the later contact of a peer, `seen`, unless only `known` has a public address."""
     if not seen.addresses or (known.networks and not seen.networks):
         return known
     return seen
 
 
 def of_link(link: Link, known: Sequence[Address]) -> Contact:
-    """Return the contact behind a link: the address that was dialled, then those in `known`."""
+    """Return the contact of a linked peer.
+
+    It has the address that this node dialled, if it did, followed by those in `known`. All others
+    than the addresses that the link confirms are left out.
+    """
     found = list(known)
     ip, port = link.address[0], link.identities.port
     if ip and port and link.identities.dialled:

@@ -1,4 +1,4 @@
-"""Short-lived links for look-ups: dialled on demand, closed when idle, limited in number."""
+"""Brief links for DHT requests: dialled on demand, closed when idle, and limited in number."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -33,20 +33,20 @@ class Switchboard(Protocol):
 
 
 class BriefLinks:
-    """Opens and closes brief links; never closes a link that another part of the node uses too."""
+    """Pool of brief links. A link that another part of the node also uses is never closed."""
 
     def __init__(self, host: Host, endpoint: Switchboard, connect: Connect) -> None:
         self._host = host
         self._endpoint = endpoint
         self._connect = connect
-        self._used: dict[Link, tuple[int, float]] = {}  # link -> (its turns, last change of them)
+        self._used: dict[Link, tuple[int, float]] = {}  # link -> (its turns, last change)
         self._dials = Slots(defaults.BRIEF_DIALS)
-        # Peers whose dial failed: until when to back off, and the addresses that were tried.
+        # Peers whose dial failed: when the back-off ends, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
         self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host
 
     def linked(self, peer: PeerId) -> bool:
-        """Whether a request to the peer needs no dial."""
+        """Return whether there is a working link to the peer, so that a request needs no dial."""
         link = self._endpoint.link(peer)
         return link is not None and link.connected and not link.quiet
 
@@ -57,14 +57,15 @@ class BriefLinks:
     async def to(
         self, contact: Contact, sure: Collection[Address] = (), by: Sequence[str] = ("",)
     ) -> Link:
-        """Return a link to a contact, dialling if there is none.
+        """Return a link to a contact. If there is none, dial its addresses.
 
         `sure` are addresses at which the contact has answered before. Failed dials to any other
-        public host are rate-limited, because its address may be one that an attacker wants this
-        node to bother. `by` are the networks of the peers that named the contact; the networks
-        share the dial slots fairly.
+        public host are rate-limited, because an attacker may have named the address of a victim
+        that this node should flood. `by` are the networks of the peers that named the contact.
+        These networks share the dial slots fairly.
 
-        Raises DialFailed, with code `crowded` if the dial lost its slot to another network.
+        Raises DialFailed if no address answers. The code is `crowded` if the dial lost its slot to
+        another network.
         """
         link = self._endpoint.link(contact.peer)
         if link is not None and link.connected:
@@ -81,6 +82,7 @@ class BriefLinks:
         return dialled
 
     async def _dial(self, contact: Contact, sure: Collection[Address]) -> Link:
+        """Dial the addresses of a contact, except those at hosts with too many failed dials."""
         guessed = [each for each in contact.addresses if each not in sure and _is_far(each)]
         hosts = {each.host for each in guessed}
         refused = {host for host in hosts if not self._failed_dials.take(host, self._host.now())}
@@ -101,11 +103,12 @@ class BriefLinks:
         return link
 
     def clear_backoffs(self) -> None:
-        """Clear all back-offs, because the network may have changed."""
+        """Clear all back-offs and failed dials, because this node's network may have changed."""
         self._resting.clear()
         self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))
 
     def _rest(self, contact: Contact) -> None:
+        """Start the back-off of a contact whose dial failed."""
         self._resting.pop(contact.peer, None)
         until = self._host.now() + defaults.BRIEF_REST
         self._resting[contact.peer] = until, frozenset(contact.addresses)
@@ -119,7 +122,10 @@ class BriefLinks:
             self.sweep()
 
     def sweep(self) -> None:
-        """Close links that were idle for `BRIEF_IDLE`, and the longest idle beyond the limit."""
+        """Close the brief links that were idle for `BRIEF_IDLE` seconds.
+
+        If there are more than `BRIEF_LINKS`, those that were idle for longest are closed as well.
+        """
         now = self._host.now()
         idle: list[tuple[float, Link]] = []
         brief = self._brief()
@@ -137,8 +143,10 @@ class BriefLinks:
                 link.close("idle")
 
     def _brief(self) -> list[Link]:
+        """Return the open links that only the DHT uses."""
         return [link for link in self._endpoint.links() if link.brief]
 
 
 def _is_far(address: Address) -> bool:
+    """Return whether an address is on the internet."""
     return nearness_of(address.host) is Nearness.PUBLIC

@@ -1,7 +1,8 @@
-"""Candidates of one look-up, their replies, and how far the peers that named them are trusted.
+"""Candidates of one look-up, their replies, and how far their referrers are trusted. No I/O.
 
-A liar can invent any number of nodes. So each contact that is late or fails counts against the
-peers that named it, and each that answers counts for them. Sans-I/O.
+The *referrers* of a candidate are the peers that named it. A liar can invent any number of nodes.
+Each candidate that is late or fails therefore counts against its referrers, and each that answers
+counts for them.
 """
 
 from collections.abc import Mapping
@@ -14,18 +15,21 @@ from ..records.contact import Contact
 from ..records.key import Key
 
 _GOOD: Final = ("", "records", "contacts", "nothing")
-"""Outcomes of a contact that is alive, as far as is known."""
+"""Outcomes of a query to a contact that may be alive."""
 
 
 @dataclass(slots=True)
 class Step:
-    """A query and its outcome, for the trace of a look-up that the user can see."""
+    """A query and its outcome, for the trace of a look-up that the user can see.
+
+    `path` is the number of the disjoint path.
+    """
 
     contact: Contact
     path: int
     hop: int  # 1 for contacts of this node's own table
-    asked: float
-    answered: float | None = None
+    asked: float  # when the query was sent
+    answered: float | None = None  # time of the reply or the failure
     outcome: str = ""  # "" pending, "records", "contacts", "nothing", "failed", or an error code
     handed: Mapping[Key, int] = field(default_factory=dict)  # key -> records returned for it
     contacts: int = 0  # new contacts in the reply
@@ -38,58 +42,66 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """A contact that the look-up may query."""
+    """A contact that the look-up may query.
+
+    `distance` is the XOR distance of its key from the key that is looked up, and `rank` a random
+    number that decides the order of equally good candidates.
+    """
 
     contact: Contact
     path: int
     hop: int
     distance: int
     rank: int
-    accounts: dict[int, Contact]  # path -> the contact with the addresses given on that path
-    by: list["Candidate"] = field(default_factory=list)  # its referrers; empty: own table
+    accounts: dict[int, Contact]  # path -> contact as named on that path
+    by: list["Candidate"] = field(default_factory=list)  # referrers; empty: own table
     step: Step | None = None
-    tried: frozenset[Address] = frozenset()  # addresses that failed earlier
-    lost: bool = False  # not reachable at the addresses given
+    tried: frozenset[Address] = frozenset()  # addresses that failed in an earlier query
+    lost: bool = False  # not reachable at its addresses
     late: bool = False  # late, or failed
     good: int = 0  # contacts it named that have answered
     bad: int = 0  # contacts it named that are late or have failed
 
     @property
     def doubt(self) -> int:
-        """Dead contacts named by its best referrer, less an allowance."""
+        """Number of dead contacts that the best referrer has named, less an allowance."""
         return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
 
     @property
     def sure(self) -> bool:
-        """Whether it answered, is in the own table, or was named by two trusted referrers."""
+        """Whether the candidate probably exists.
+
+        It answered, is in this node's own table, or was named by several referrers of which at
+        least one is trusted.
+        """
         answered = self.step is not None and self.step.answered is not None
         return answered or not self.by or (len(self.by) > 1 and self.doubt == 0)
 
     @property
     def dead(self) -> bool:
-        """Whether its query failed."""
+        """Whether the query to the candidate failed."""
         return self.step is not None and self.step.outcome not in _GOOD
 
     def older(self, seconds: float, now: float) -> bool:
-        """Whether it was queried at least `seconds` ago."""
+        """Return whether the query to the candidate was sent at least `seconds` ago."""
         return self.step is not None and self.step.asked + seconds <= now
 
     def add_referrer(self, one: "Candidate | None") -> None:
-        """Add a referrer; a contact of the own table needs none."""
+        """Add a referrer. A contact from this node's own table needs none and ignores it."""
         if one is None or one is self or not self.by:
             return
         self.by.append(one)
         one.bad += self.late
 
     def mark_failed(self) -> None:
-        """Mark it late or failed, which counts against its referrers."""
+        """Mark the candidate as late or failed, which counts against its referrers."""
         if not self.late:
             self.late = True
             for one in self.by:
                 one.bad += 1
 
     def mark_answered(self) -> None:
-        """Record that it answered, which counts for its referrers."""
+        """Record that the candidate answered, which counts for its referrers."""
         for one in self.by:
             one.good += 1
             one.bad -= self.late
@@ -103,6 +115,6 @@ class LookupPath:
     waiting: list[Candidate] = field(default_factory=list)
     asked: list[Candidate] = field(default_factory=list)  # queries without a reply so far
     queries: int = 0  # sent so far
-    heard: int = 0  # contacts received
-    begun: bool = False
-    sure: bool = False  # its first query, still pending, should be enough
+    heard: int = 0  # contacts that were named on this path
+    begun: bool = False  # the first query was sent
+    sure: bool = False  # the pending first query should be enough

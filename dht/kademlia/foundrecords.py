@@ -1,7 +1,7 @@
-"""`FoundRecords`: the records that the nodes queried in one look-up returned. Sans-I/O.
+"""`FoundRecords`: the records that the queried nodes of one look-up returned. No I/O.
 
-Every record is verified before it counts. Each node that returned one is a witness: a liar can
-invent any number of authors, but remains a single witness.
+Every record is verified before it counts. Each node that returned a valid record of a key is a
+witness of the key. A liar can invent any number of authors, but remains a single witness.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .messages import Found
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record, its age (seconds since its author last announced it), and the node it came from."""
+    """A record, its age in seconds since its last announcement, and the node that returned it."""
 
     record: Record
     age: float
@@ -33,9 +33,10 @@ class FoundRecords:
         self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self._keys}
 
     def take(self, peer: PeerId, found: Found, wall: float) -> str:
-        """Take all records of a node's reply, or none; return an error code, "" if valid.
+        """Verify and add the records of a node's reply.
 
-        `wall` is this node's own clock in seconds since 1970.
+        Return "", or an error code if one is invalid. If one record is invalid, none is added.
+        Expired records are ignored. `wall` is this node's own clock in seconds since 1970.
         """
         taken: list[FoundRecord] = []
         for key, listed in zip(self._keys, found.records, strict=True):
@@ -53,6 +54,7 @@ class FoundRecords:
         return ""
 
     def _add(self, one: FoundRecord) -> None:
+        """Add a record if it is the latest of its slot, and its sender as a witness."""
         if not one.record.gone:
             self._witnesses[one.record.key].add(one.by)
         old = self._latest.get(one.record.place)
@@ -60,7 +62,7 @@ class FoundRecords:
             self._latest[one.record.place] = one
 
     def of(self, key: Key) -> list[FoundRecord]:
-        """Return the latest record of each author and slot, without withdrawals."""
+        """Return the latest record of each author and slot under a key, without withdrawals."""
         return [
             each
             for each in self._latest.values()
@@ -68,15 +70,16 @@ class FoundRecords:
         ]
 
     def gone(self, key: Key) -> list[FoundRecord]:
-        """Return the records that withdraw something."""
+        """Return the withdrawals under a key."""
         return [
             each for each in self._latest.values() if each.record.key == key and each.record.gone
         ]
 
     def enough(self, authors: int, *, witnesses: bool) -> bool:
-        """Whether each key has records of at least `authors` authors.
+        """Return whether each key has records of at least `authors` authors.
 
-        With `witnesses`, they must also come from as many nodes, up to `WITNESSES`.
+        If `witnesses`, each key must also have as many witnesses as authors, but at most
+        `WITNESSES`.
         """
         known: dict[Key, set[PeerId]] = {key: set() for key in self._keys}
         for each in self._latest.values():

@@ -1,8 +1,8 @@
-"""Joining: how this node gets to know others at its start, after a network cut, and over time.
+"""Joining: fills the routing table at the start or after a network failure, and keeps it fresh.
 
-A peer that may serve is sent one small request, and enters the table only if it answers. Contacts
-of the last run and linked peers bring this node in. Then it looks up its own key, and a key in
-each bucket that had no look-up for long.
+A peer that may serve is sent one small request (a *probe*), and enters the table only if it
+answers. The first peers are linked peers and the contacts of the last run. The node then looks up
+its own key, and a random key in each bucket that had no look-up for an hour.
 """
 
 from collections import OrderedDict
@@ -27,10 +27,11 @@ from .table import Table
 
 
 class Joining:
-    """Fills the routing table and keeps it fresh.
+    """Joining and upkeep of the routing table.
 
-    `addresses(peer)` returns further known addresses of a linked peer. The first look-up begins
-    `survey_after` seconds after the first contact, since new links bring many contacts by then.
+    `links` returns the open links, and `addresses(peer)` further known addresses of a linked peer.
+    The first look-up begins `survey_after` seconds after the first contact, because new links bring
+    many contacts in this time.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class Joining:
     ) -> None:
         self.remembered: Sequence[Contact] = ()
         self.joined = trio.Event()
-        """Set once this node knows serving peers and the neighbours of its own key."""
+        """Set once this node knows serving peers, and the neighbours of its own key if
+        `survey_after` is 0."""
         self._host = host
         self._own = own
         self._table = table
@@ -56,18 +58,18 @@ class Joining:
         self._links = links
         self._addresses = addresses
         self._survey_after = survey_after
-        self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of its link
+        self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of the link
         self._probes = Slots(
             defaults.PROBES_AT_ONCE, waiting=defaults.PROBES - defaults.PROBES_AT_ONCE
         )
         self._asked: OrderedDict[PeerId, tuple[float, bool]] = OrderedDict()
-        """Until when not to ask a peer again, and whether it had an address when asked."""
+        """When a peer may be probed again, and whether it had an address at the last probe."""
         self._looked: float | None = None  # time of the last look-up of the own key
         self._news = trio.Event()
         self._first_reply = trio.Event()  # set when a peer has answered
 
     def is_settled(self) -> bool:
-        """Whether a recent look-up covered this node's own key."""
+        """Return whether a look-up of this node's own key ended in the last `OWN_LOOK` seconds."""
         return self._looked is not None and self._host.now() - self._looked < defaults.OWN_LOOK
 
     def look_again(self) -> None:
@@ -77,12 +79,18 @@ class Joining:
     # Peers that make contact.
 
     def on_linked(self, link: Link) -> None:
-        """Consider a peer whose link came up, unless the link is one of our own brief ones."""
+        """Queue a peer for a probe when a link to it comes up.
+
+        Brief links of this node do not count.
+        """
         if not link.brief and link.identities.dialled:
             self._consider(of_link(link, self._addresses(link.peer)), link)
 
     def on_request(self, link: Link, contact: Contact) -> None:
-        """Consider a peer that sent a request and says that it serves."""
+        """Register a peer that sent a request and says that it serves.
+
+        If the peer is in the table, its contact is updated. Otherwise it is queued for a probe.
+        """
         seen = as_seen(contact, link)
         known = self._table.contact(contact.peer)
         if known is None:
@@ -91,8 +99,9 @@ class Joining:
             self._table.answered(better(known, seen), self._host.now())
 
     def _consider(self, contact: Contact, link: Link) -> None:
+        """Queue a peer for a probe, unless it is in the table or was probed recently."""
         # A peer without an address cannot enter the table. Once it has one, for example at a
-        # relay, it is asked again without waiting for the usual pause.
+        # relay, it is probed again without waiting for the usual pause.
         until, placed = self._asked.get(contact.peer, (-inf, False))
         resting = until > self._host.now() and (placed or not contact.addresses)
         if contact.peer in self._table or resting:
@@ -105,15 +114,16 @@ class Joining:
     # Running.
 
     async def run(self) -> None:
-        """Probe and refresh until cancelled."""
+        """Probe peers and refresh the table until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_queued)
             nursery.start_soon(self._keep_fresh)
 
     async def _probe_queued(self) -> None:
-        """Probe peers that made contact.
+        """Probe the queued peers, until cancelled.
 
-        Networks share the slots fairly: an attacker may connect many peers that never answer.
+        Networks share the slots fairly, because an attacker may connect many peers that never
+        answer.
         """
         async with trio.open_nursery() as nursery:
             while True:
@@ -126,10 +136,15 @@ class Joining:
                 await self._news.wait()
 
     async def _probe_in_slot(self, contact: Contact, source: str) -> None:
+        """Wait for a slot and probe a peer.
+
+        If the peer loses its slot, it may be queued again at once.
+        """
         if not await self._probes.use([source], partial(self._probe, contact)):
-            self._asked.pop(contact.peer, None)  # not asked; it may be queued again
+            self._asked.pop(contact.peer, None)  # it was not probed
 
     def _rest(self, contact: Contact) -> None:
+        """Start the pause in which a peer is not probed again."""
         self._asked.pop(contact.peer, None)
         until = self._host.now() + defaults.PROBE_PAUSE
         self._asked[contact.peer] = until, bool(contact.addresses)
@@ -137,7 +152,10 @@ class Joining:
             self._asked.popitem(last=False)
 
     async def _probe(self, contact: Contact) -> bool:
-        """Send one request; `Asking` updates the table. Return True, as the peer was asked."""
+        """Send one request to a peer. If it answers, `Asking` adds it to the table.
+
+        Returns True in any case, which means that the peer was asked.
+        """
         self._rest(contact)
         try:
             await self._asking.find(contact, self._question())
@@ -147,15 +165,16 @@ class Joining:
         return True
 
     def _question(self) -> Find:
-        """Build the request.
+        """Return the request of a probe.
 
-        It asks for contacts only while the table is empty: twenty take 3 kB, and a look-up of the
-        own key brings them anyway.
+        It asks for contacts only while the table is empty, because twenty contacts take 3 kB and a
+        look-up of the own key returns them anyway.
         """
         about = () if len(self._table) else (self._own,)
         return Find((), about, 0, (), self._asking.serves())
 
     async def _keep_fresh(self) -> None:
+        """Find first contacts if the table is empty, and refresh its buckets, until cancelled."""
         pause = defaults.JOIN_PAUSE[0]
         while True:
             if not len(self._table):
@@ -164,7 +183,7 @@ class Joining:
                 if self._survey_after and not self.joined.is_set():
                     self.joined.set()  # the linked peers are known
                     lot = int.from_bytes(self._host.entropy(2)) / 2**16
-                    # A random part keeps many nodes that start together from surveying together.
+                    # The random part prevents nodes that start together from surveying together.
                     await trio.sleep(self._survey_after * (1 + lot))
                 await self._refresh()
                 self.joined.set()
@@ -176,7 +195,7 @@ class Joining:
                 pause = min(2 * pause, defaults.JOIN_PAUSE[1])
 
     async def _bootstrap(self) -> None:
-        """Ask linked peers, then remembered contacts, until one answers: the table is empty."""
+        """Probe linked peers, then remembered contacts, until one answers."""
         self._first_reply = trio.Event()
         linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
         found = {contact.peer: contact for contact in (*linked, *self.remembered)}
@@ -194,7 +213,10 @@ class Joining:
                 nursery.start_soon(ask)
 
     async def _refresh(self) -> None:
-        """Look up keys that are due; at the first call that is only this node's own key."""
+        """Look up the keys that are due, and ping contacts that were silent for long.
+
+        The first call looks up only this node's own key.
+        """
         now = self._host.now()
         if not self.is_settled():
             await self._searching.survey(self._own)

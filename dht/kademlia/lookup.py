@@ -3,12 +3,13 @@
 Several disjoint paths approach the region (Baumgart and Mies, "S/Kademlia", ICPADS 2007, section
 4.4). No contact belongs to two paths, so a liar spoils only one of them.
 
-Inside the region, nodes are queried in random order, not nearest first, and each query also asks
-for the contacts near a random position there. So an attacker that generated identities next to
-the key is neither queried first nor fills all replies. Referrers whose contacts do not answer are
-trusted last: a liar that invents nodes next to the key costs the time of one or two queries.
+Inside the region, nodes are queried in random order, and not the nearest first. Each query also
+asks for the contacts near a random position in the region. If an attacker has generated identities
+next to the key, they are therefore not queried first, and do not fill all replies. Contacts whose
+referrers have named dead contacts are queried last. A liar that invents nodes next to the key
+therefore delays the look-up by only one or two queries.
 
-Sans-I/O: queries come out of `next`, replies go in.
+No I/O: `next` returns the queries to send, and their results are passed to `answered` and `failed`.
 """
 
 from collections import Counter
@@ -30,11 +31,14 @@ from .query import LookupSettings, Query
 from .table import random_rank
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
-"""Error codes that show that the contact was reached."""
+"""Error codes that prove that the contact was reached at its address."""
 
 
 class Lookup:
-    """Look-up of `keys`, which lie within `radius` of the first; without `enough`, of nodes."""
+    """Look-up of `keys`, which lie within `radius` of the first key.
+
+    It looks for records, or for the nodes of the region if `enough` is 0.
+    """
 
     def __init__(
         self,
@@ -52,11 +56,14 @@ class Lookup:
         kinds: tuple[str, ...] = (),
         limiter: DialLimiter | None = None,
     ) -> None:
-        """Begin at `start`, contacts of the table, nearest first.
+        """Prepare a look-up that begins with the contacts in `start`, nearest first.
 
-        `enough` is the number of authors wanted for each key, 0 to look for the region's nodes.
-        `own` is never queried. A background look-up has a `limiter`: it queries linked nodes
-        freely, and dials others only when this rate limiter allows it.
+        `enough` is the number of authors wanted for each key, or 0 to look for the region's nodes.
+        Each node is asked for up to `most` records per key, of the given `kinds` (all if empty).
+        The peer `own` is never queried. `serves` is this node's encoded contact for the requests.
+        `linked` returns whether a peer can be asked without a dial. A background look-up has a
+        `limiter`: it queries linked nodes at once, and dials other nodes only when the limiter
+        allows it.
         """
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
@@ -72,7 +79,7 @@ class Lookup:
         self._most = most
         self._kinds = kinds
         self._limiter = limiter
-        self._dials = 0  # made by a background look-up
+        self._dials = 0  # dials of a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
         self._known: dict[PeerId, Candidate] = {}
         self._networks: Counter[str] = Counter()  # network -> queries sent into it
@@ -90,7 +97,11 @@ class Lookup:
 
     @property
     def done(self) -> bool:
-        """Whether it has enough, or no candidate is left and pending replies are overdue."""
+        """Whether the look-up has ended.
+
+        It ends when it has found enough, or when there is no candidate left and each pending reply
+        is overdue.
+        """
         return self._satisfied() or (not self._awaited() and self._exhausted())
 
     @property
@@ -103,14 +114,15 @@ class Lookup:
         return self._records.of(key)
 
     def gone(self, key: Key) -> list[FoundRecord]:
-        """Return the records under a key that withdraw something."""
+        """Return the withdrawals under a key."""
         return self._records.gone(key)
 
     def region(self) -> list[Contact]:
-        """Return the live nodes of the region, nearest first; in any case the `K` nearest known.
+        """Return the live nodes of the region, nearest first, and at least the `K` nearest known.
 
-        These are nodes that answered, are in the own table, or were named by two trusted
-        referrers. If they are fewer than `K`, the least doubtful others fill up the list.
+        A node counts as live if it answered, is in the own table, or was named by several referrers
+        of which one is trusted. If these are fewer than `K`, the least doubtful other candidates
+        are added.
         """
         alive = [each for each in self._known.values() if not each.dead]
         alive.sort(key=lambda each: each.distance)
@@ -133,7 +145,10 @@ class Lookup:
     # Queries.
 
     def next(self, now: float) -> list[Query]:
-        """Return the queries to send now. Call again after a reply, a failure, and at `wake_at`."""
+        """Return the queries to send now. They count as sent.
+
+        Call this at the start, after each reply or failure, and at the time that `wake_at` returns.
+        """
         queries: list[Query] = []
         self._now = now
         if self._satisfied():
@@ -148,7 +163,11 @@ class Lookup:
         return queries
 
     def wake_at(self, now: float) -> float:
-        """Return when a reply becomes late or overdue, or a dial is allowed; else infinity."""
+        """Return the time at which to call `next` even if no reply arrives.
+
+        At this time, a reply becomes late or overdue, or a dial is allowed. Infinity means that
+        there is no such time.
+        """
         due = (
             each.step.asked + wait
             for path in self._paths
@@ -160,15 +179,16 @@ class Lookup:
         return min((when for when in (dial, *due) if when > now), default=inf)
 
     def _patience(self) -> float:
-        """Return how many seconds to wait for a reply when no candidate is left."""
+        """Return for how many seconds a reply is awaited if no candidate is left."""
         least, most = defaults.LATE_S
         return min(max(defaults.LATE_FACTOR * self._slowest, least), most)
 
     def _prompt(self, path: LookupPath, now: float) -> int:
-        """Count the pending queries that are not late."""
+        """Return the number of pending queries of a path that are not late."""
         return sum(not each.older(self.settings.hedge, now) for each in path.asked)
 
     def _mark_late(self, now: float) -> None:
+        """Mark the candidates whose reply is late, which counts against their referrers."""
         for path in self._paths:
             for each in path.asked:
                 if not each.late and each.older(self.settings.hedge, now):
@@ -176,6 +196,7 @@ class Lookup:
                     path.sure = False
 
     def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
+        """Register a query to a candidate as sent, and return it."""
         path.waiting.remove(chosen)
         path.asked.append(chosen)
         path.queries += 1
@@ -190,7 +211,10 @@ class Lookup:
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
     def _should_do(self, one: Candidate) -> bool:
-        """Whether it very likely has the records: then its path sends no second query meanwhile."""
+        """Return whether a candidate very likely has the records.
+
+        If so, its path sends no second query while the first is pending.
+        """
         inside = one.distance <= self.radius
         return bool(self._enough) and inside and self._linked(one.contact.peer)
 
@@ -200,6 +224,7 @@ class Lookup:
         return key_at(self._at ^ offset)
 
     def _choose(self, path: LookupPath) -> Candidate | None:
+        """Return the candidate of a path to query next, or None if there is none."""
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
         if self._limiter is None:
@@ -208,6 +233,7 @@ class Lookup:
         return self._best(linked) or self._best(self._worth_a_dial(path))
 
     def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
+        """Return the best of several candidates, or None if none is worth a query."""
         if not waiting:
             return None
         if self.settings.random_order:
@@ -220,10 +246,10 @@ class Lookup:
         return None if chosen is None else self._credible(chosen)
 
     def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
-        """Return the contacts that a background look-up may dial.
+        """Return the candidates that a background look-up may dial.
 
-        It never dials through a relay, and stops dialling once some nodes of the region have
-        answered, because their replies name the other nodes.
+        It never dials through a relay. Once some nodes of the region have answered, it does not
+        dial any more, because their replies name the other nodes.
         """
         named = self.settings.random_order and self._inside >= defaults.PATIENT_INSIDE
         if named or self._dials >= defaults.PATIENT_DIALS:
@@ -231,7 +257,7 @@ class Lookup:
         return [each for each in path.waiting if each.contact.direct]
 
     def _may_ask(self, chosen: Candidate, now: float) -> bool:
-        """Return whether it needs no dial or may be dialled now, and count the dial."""
+        """Return whether a candidate needs no dial or may be dialled now. A dial is counted."""
         if self._limiter is None or self._linked(chosen.contact.peer):
             return True
         taken = self._limiter.take(now)
@@ -239,7 +265,10 @@ class Lookup:
         return taken
 
     def _affordable(self, path: LookupPath) -> bool:
-        """Whether the query budget allows one more, beside the shares reserved for other paths."""
+        """Return whether a path may send another query.
+
+        The budget must still suffice for the queries that are reserved for the other paths.
+        """
         share = self.settings.queries // len(self._paths) if self.settings.shares else 0
         kept = sum(
             max(share - other.queries, 0)
@@ -249,7 +278,7 @@ class Lookup:
         return len(self.steps) + kept < self.settings.queries
 
     def _credible(self, each: Candidate) -> Candidate | None:
-        """Return None instead of a doubtful candidate once enough nodes have answered."""
+        """Return the candidate, or None if it is doubtful and enough nodes have answered."""
         if self.settings.random_order:
             left = self._inside >= self._thin() and self._doubt(each) > 0
         else:
@@ -257,70 +286,83 @@ class Lookup:
         return None if left else each
 
     def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
-        """Sort by cost before chance: a circuit through a relay costs ten times a direct dial."""
+        """Return the sort key of candidates in the region: doubt, crowding, cost, then chance.
+
+        The cost comes before chance, because a link through a relay costs ten times as much as a
+        direct dial.
+        """
         linked = self._linked(each.contact.peer)
         way = 0 if linked else 1 if each.contact.direct else 2
         return self._doubt(each), self._crowd(each), way, each.rank
 
     def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
+        """Return the sort key of candidates outside the region: doubt, crowding, then distance.
+
+        Linked candidates count as nearer than they are, because they need no dial.
+        """
         bonus = defaults.LINKED_BITS if self._linked(each.contact.peer) else 0
         bits = each.distance.bit_length() - bonus
         return self._doubt(each), self._crowd(each), bits, each.distance
 
     def _doubt(self, each: Candidate) -> int:
+        """Return the doubt about a candidate, 0 if this defence is off."""
         return each.doubt if self.settings.doubt else 0
 
     def _crowd(self, each: Candidate) -> int:
-        """Return how often its networks were queried beyond the usual limit."""
+        """Return by how many queries the networks of a candidate exceed the usual limit."""
         if not self.settings.subnet_limits:
             return 0
         asked = max((self._networks[name] for name in each.contact.networks), default=0)
         return max(asked - defaults.SUBNET_ASKED + 1, 0)
 
     def _promising(self, each: Candidate) -> bool:
-        """Whether fewer than `K` nearer nodes have answered."""
+        """Return whether fewer than `K` nearer nodes have answered."""
         return sum(other.distance < each.distance for other in self._answered) < defaults.K
 
     def _closed(self) -> bool:
-        """Whether querying outside the region is pointless.
+        """Return whether it is useless to query nodes outside the region.
 
-        That is so when as many of its nodes have answered as can be expected, and many replies in
-        a row named no other node of it.
+        This is so if as many nodes of the region have answered as can be expected, and many replies
+        in a row named no other node of the region.
         """
         return self._inside >= self._thin() and self._quiet >= defaults.CLOSED_QUIET
 
     @staticmethod
     def _thin() -> float:
+        """Return the number of replies from the region after which the region counts as covered."""
         return defaults.REGION_NODES * defaults.REGION_THIN
 
     def _settled(self) -> bool:
-        """Whether a look-up for nodes has found the nodes of the region."""
+        """Return whether a look-up for nodes has found the nodes of the region."""
         if self._enough or not self.settings.random_order:
             return False
         known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
         return known or self._inside >= defaults.SETTLED_MOST
 
     def _satisfied(self) -> bool:
+        """Return whether the look-up has found enough."""
         if not self._enough:
             return self._settled()
         return self._records.enough(self._enough, witnesses=self.settings.witnesses)
 
     def _awaited(self) -> bool:
-        """Whether a pending reply is not overdue yet."""
+        """Return whether there is a pending reply that is not overdue."""
         patience = self._patience()
         return any(
             not each.older(patience, self._now) for path in self._paths for each in path.asked
         )
 
     def _exhausted(self) -> bool:
+        """Return whether no path has a candidate to query."""
         return all(self._choose(path) is None for path in self._paths)
 
     # Replies.
 
     def answered(self, contact: Contact, found: Found, now: float, wall: float) -> str:
-        """Take a contact's reply. Return an error code if it has an invalid record, else "".
+        """Process the reply of a contact. Return "", or an error code if it has an invalid record.
 
-        `now` is the host's monotonic time, `wall` its wall clock in seconds since 1970.
+        `now` is the host's monotonic time in seconds, and `wall` its wall clock in seconds since
+        1970.
         """
         one = self._close(contact, now)
         if one is None or one.step is None:
@@ -350,7 +392,7 @@ class Lookup:
         return ""
 
     def failed(self, contact: Contact, now: float, outcome: str = "failed") -> None:
-        """Record that a query failed; `outcome` may be the code of the contact's refusal."""
+        """Record that a query failed. `outcome` may be the error code of the contact's refusal."""
         one = self._close(contact, now)
         if one is not None and one.step is not None:
             one.step.outcome = outcome
@@ -360,6 +402,10 @@ class Lookup:
             self._elsewhere(one)
 
     def _close(self, contact: Contact, now: float) -> Candidate | None:
+        """Close the pending query to a contact.
+
+        Return its candidate, or None if there is no such query.
+        """
         one = self._known.get(contact.peer)
         if one is None or one.step is None or one.step.answered is not None:
             return None
@@ -370,7 +416,11 @@ class Lookup:
         return one
 
     def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
-        """Add a contact to the path that named it first."""
+        """Register a contact that was named on a path.
+
+        If it is new, it becomes a candidate of this path. `by` is the referrer, or None for a
+        contact of the own table.
+        """
         known = self._known.get(contact.peer)
         if known is not None:
             known.add_referrer(by)
@@ -396,9 +446,10 @@ class Lookup:
         self._paths[path].waiting.append(candidate)
 
     def _hear_where(self, one: Candidate, contact: Contact, path: int) -> None:
-        """Record what another path says about a contact's addresses.
+        """Record the addresses that another path names for a known candidate.
 
-        Without this, a liar that names a contact first could send all paths to dead addresses.
+        Otherwise a liar could make all paths dial dead addresses of a contact by naming the contact
+        first.
         """
         if path in one.accounts or not self.settings.accounts:
             return
@@ -409,7 +460,7 @@ class Lookup:
             self._elsewhere(one)
 
     def _elsewhere(self, one: Candidate) -> None:
-        """Queue an unreachable contact again, at addresses given by another path."""
+        """Queue an unreachable candidate again, with the addresses that another path has named."""
         tried = one.tried | set(one.contact.addresses)
         for path, account in one.accounts.items():
             if one.lost and not tried.issuperset(account.addresses):
@@ -420,6 +471,9 @@ class Lookup:
 
 
 def _in_turn(lists: Sequence[Sequence[Contact]]) -> list[Contact]:
-    """Merge lists of contacts round robin, without duplicates."""
+    """Merge lists of contacts: the first of each list, then the second, and so on.
+
+    Duplicates are left out.
+    """
     rows = zip_longest(*lists)
     return list(dict.fromkeys(each for row in rows for each in row if each is not None))

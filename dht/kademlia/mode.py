@@ -1,7 +1,8 @@
 """Mode of this node in the DHT: server, fallback server, or client.
 
-A publicly reachable node is a server. Other nodes are clients, because every request to them would
-have to pass a relay. If hardly any reachable server is known, they serve nevertheless.
+A publicly reachable node is a server. Other nodes are normally clients, because every request to
+them would have to pass a relay. If too few publicly reachable servers are known, a node that is not
+reachable serves as well (fallback).
 """
 
 from enum import StrEnum
@@ -13,12 +14,15 @@ class Mode(StrEnum):
     """Role of this node in the DHT."""
 
     SERVER = "server"  # publicly reachable
-    FALLBACK = "fallback"  # serves over whatever links it has
+    FALLBACK = "fallback"  # not reachable, but serves because too few servers are known
     CLIENT = "client"  # stores no records of others, and is in no routing table
 
 
 class ModeRule:
-    """Chooses the mode, with hysteresis, because each change moves records."""
+    """Rule that chooses the mode. It has hysteresis, because each change of the mode moves records.
+
+    `why` is the reason for the present mode, for people.
+    """
 
     def __init__(self) -> None:
         self.mode = Mode.FALLBACK
@@ -27,10 +31,15 @@ class ModeRule:
 
     @property
     def serves(self) -> bool:
+        """Whether this node answers DHT requests and stores records of others."""
         return self.mode is not Mode.CLIENT
 
     def decide(self, reachable: bool, servers: int, now: float) -> bool:
-        """Update the mode; return whether it changed. `servers` counts known reachable servers."""
+        """Update the mode and the reason. Return whether the mode has changed.
+
+        `servers` is the number of publicly reachable servers that this node knows. `now` is in
+        seconds.
+        """
         if reachable:
             self._reached = now
         mode = self._mode(servers, now)
@@ -39,6 +48,7 @@ class ModeRule:
         return changed
 
     def _mode(self, servers: int, now: float) -> Mode:
+        """Return the mode that is right now."""
         if self._reached is not None and now - self._reached < defaults.REACHED:
             return Mode.SERVER
         few, enough = defaults.SERVERS
@@ -47,6 +57,7 @@ class ModeRule:
         return Mode.FALLBACK
 
     def _words(self, reachable: bool, servers: int) -> str:
+        """Return the reason for the mode."""
         if reachable:
             return "this node is publicly reachable"
         if self.mode is Mode.SERVER:

@@ -1,7 +1,8 @@
-"""Records that this node publishes, and when each is announced again.
+"""Records that this node publishes, and the time at which each is announced again.
 
-Sans-I/O: bodies and times go in, sealed records come out. Times are seconds of the host's
-monotonic clock, except `wall`.
+To *announce* a record is to store it at the nodes of its region. A record expires there, and must
+therefore be announced repeatedly. No I/O. Times are seconds of the host's monotonic clock, except
+`wall`, which is in seconds since 1970.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,24 +30,28 @@ Slot = tuple[Key, str]
 
 @dataclass(slots=True)
 class Own:
-    """One own record, until it is withdrawn and every node has forgotten it."""
+    """A record that this node publishes.
+
+    A withdrawn record stays until every node has forgotten it.
+    """
 
     record: Record
-    lasting: bool  # stays true after this process ends
+    lasting: bool  # it stays true after this process ends
     due: float  # when to announce it next
-    stale: bool = False  # has to be sealed again before it is announced
-    announced: float | None = None
+    stale: bool = False  # it must be sealed again before it is announced
+    announced: float | None = None  # end of the last announcement of this content
     kept: int = 0  # nodes that acknowledged the last announcement
     tries: int = 0  # announcements in a row that too few nodes acknowledged
-    patient: bool = False  # announced in the background, at the rate of upkeep
-    walking: bool = False  # an announcement is in progress
-    last: float = -inf  # when its slot was last announced
+    patient: bool = False  # it is announced in the background, with few dials
+    walking: bool = False  # it is being announced now
+    last: float = -inf  # end of the last announcement of its slot
     known: int = 0  # nodes that this node knew at the last announcement
     fresh: bool = True  # its current content has not been announced yet
-    ends: float | None = None  # for a withdrawal: when every node has forgotten it
+    ends: float | None = None  # when every node has forgotten a withdrawal; else None
 
     @property
     def slot(self) -> Slot:
+        """Key and slot of the record."""
         return self.record.key, self.record.slot
 
     def view(self, now: float) -> OwnRecordFigures:
@@ -64,6 +69,7 @@ class Own:
 
 
 def _about(body: Body) -> str:
+    """Return what the record is about, in a few words."""
     match body:
         case PeerBody():
             return body.peer
@@ -78,7 +84,7 @@ def _about(body: Body) -> str:
 
 
 class OwnRecords:
-    """All own records of one identity. `changed` counts the changes that have to be saved."""
+    """All own records of one identity. `changed` counts the changes that must be saved."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -97,9 +103,11 @@ class OwnRecords:
         return [own for own in self._own.get(key, {}).values() if not own.record.gone]
 
     def _get(self, key: Key, slot: str) -> Own | None:
+        """Return the record in a slot, or None."""
         return self._own.get(key, {}).get(slot)
 
     def _set(self, own: Own) -> None:
+        """Store a record in its slot."""
         self._own.setdefault(own.record.key, {})[own.record.slot] = own
 
     # Publishing.
@@ -114,10 +122,10 @@ class OwnRecords:
         now: float,
         wall: float,
     ) -> bool:
-        """Publish a record; return False if it is published already.
+        """Add or replace a record, to be announced. Return False if it is unchanged.
 
-        Raises BadRecord if other nodes would reject it, or if this author has used all its slots
-        under the key.
+        A `patient` record is announced in the background. Raises BadRecord if other nodes would
+        reject the record, or if this node has already used all its slots under the key.
         """
         old = self._get(body.key, body.slot)
         if old is not None and not old.record.gone and old.record.body == body:
@@ -130,11 +138,14 @@ class OwnRecords:
             own.patient = True
             own.due = max(now + defaults.SAY_AFTER, own.last + defaults.SAY_PAUSE)
             if old is not None and old.patient and not old.walking:
-                own.due = min(own.due, old.due)  # frequent changes must not postpone it for good
+                own.due = min(own.due, old.due)  # frequent changes must not postpone it endlessly
         return True
 
     def withdraw(self, key: Key, slot: str, *, now: float, wall: float) -> bool:
-        """Withdraw the record in a slot; return False if there is none."""
+        """Replace the record in a slot by a withdrawal, to be announced.
+
+        Return False if there is none.
+        """
         old = self._get(key, slot)
         if old is None or old.record.gone:
             return False
@@ -144,7 +155,11 @@ class OwnRecords:
         return True
 
     def restore(self, kept: Iterable[tuple[Record, bool]], *, now: float, wall: float) -> None:
-        """Take over the records of the last run; withdraw those that ended with that process."""
+        """Add the records that the last run saved, each with whether it is lasting.
+
+        Records that are not lasting are withdrawn. Records that every node has forgotten are
+        ignored.
+        """
         for record, lasting in kept:
             if record.author != self._identity.peer or self._get(record.key, record.slot):
                 continue
@@ -161,6 +176,7 @@ class OwnRecords:
     def _say(
         self, body: Body, ttl: int, *, lasting: bool, gone: bool, now: float, wall: float
     ) -> Own:
+        """Seal a record, put it into its slot, and return it. It is due now."""
         old = self._get(body.key, body.slot)
         made = int(wall * 1000)
         if old is not None:
@@ -173,6 +189,7 @@ class OwnRecords:
         return own
 
     def _check_slots(self, body: Body) -> None:
+        """Raise BadRecord if this node has already used all its slots under the key of `body`."""
         most = defaults.SLOTS.get(body.kind, defaults.SLOTS_OTHER)
         if len(self.at(body.key)) >= most:
             raise BadRecord("quota", f"nodes store at most {most} records of an author under a key")
@@ -180,7 +197,10 @@ class OwnRecords:
     # Announcing.
 
     def due(self, now: float) -> list[Own]:
-        """Return the records to announce now, and with them those that are nearly due."""
+        """Return the records to announce now.
+
+        If one of them is new, those that are nearly due are returned as well, to share its walk.
+        """
         self._forget(now)
         found = [own for own in self if own.due <= now]
         if any(not own.fresh and not own.tries for own in found):
@@ -188,11 +208,14 @@ class OwnRecords:
         return found
 
     def next_due(self) -> float | None:
-        """Return when the next record is due."""
+        """Return the time at which the next record is due, or None if there are no records."""
         return min((own.due for own in self), default=None)
 
     def sealed(self, own: Own, wall: float) -> bytes:
-        """Return the bytes to announce, sealed again if old, so that the record does not expire."""
+        """Return the bytes to announce.
+
+        An old record is sealed again first, so that it does not expire.
+        """
         record = own.record
         old = wall - record.made / 1000 > record.ttl * defaults.AGAIN
         if own.stale or (old and not record.gone):
@@ -203,20 +226,21 @@ class OwnRecords:
         return own.record.sealed
 
     def kept(self, record: Record, nodes: int) -> None:
-        """Record how many nodes have acknowledged a record so far."""
+        """Record how many nodes have acknowledged a record in the present announcement."""
         own = self._get(record.key, record.slot)
         if own is not None and own.record is record:
             own.kept = nodes
 
     def announced(self, own: Own, kept: int, wanted: int, now: float, jitter: float) -> None:
-        """Record the result of an announcement and schedule the next one.
+        """Record the result of an announcement, and schedule the next one.
 
-        `kept` of `wanted` nodes acknowledged it; `jitter` is from 0 to 1.
+        `kept` of `wanted` nodes acknowledged the record. `jitter`, a random number from 0 to 1,
+        shortens the interval a little.
         """
         current = self._get(*own.slot)
         if current is not None:
             current.last = now
-        if current is not own:  # the slot was changed during the announcement
+        if current is not own:  # the record was replaced during the announcement
             if current is not None and current.patient:
                 current.due = max(current.due, self._rested(current))
             return
@@ -237,10 +261,10 @@ class OwnRecords:
         own.due = now + pause * (1 - 0.25 * jitter)
 
     def grown(self, known: int, now: float) -> bool:
-        """Schedule records again if this node knew far fewer nodes when it announced them.
+        """Schedule records that were announced when this node knew far fewer nodes than now.
 
-        Records that went to too few nodes could vanish before they are due. Returns whether any
-        was rescheduled; `known` is the number of nodes known now.
+        Such a record may be stored at too few nodes, and vanish before it is due. `known` is the
+        number of nodes that are known now. Returns whether a record was rescheduled.
         """
         found = [
             own
@@ -253,7 +277,7 @@ class OwnRecords:
         return bool(found)
 
     def hurry(self, now: float) -> None:
-        """Retry at once the records that too few nodes store, after a change of the network."""
+        """Schedule now the records that too few nodes store, because the network has changed."""
         for own in self:
             if own.tries:
                 own.due, own.tries = now, 1
@@ -265,9 +289,11 @@ class OwnRecords:
 
     @staticmethod
     def _early(own: Own) -> float:
+        """Return how many seconds early a record may be announced."""
         return own.record.ttl * defaults.AGAIN * defaults.AGAIN_SPREAD
 
     def _forget(self, now: float) -> None:
+        """Remove the withdrawals that every node has forgotten."""
         over = [own.slot for own in self if own.ends is not None and own.ends <= now]
         for key, slot in over:
             del self._own[key][slot]
@@ -276,5 +302,5 @@ class OwnRecords:
             self.changed += 1
 
     def dump(self) -> list[tuple[bytes, bool]]:
-        """Return what to save for the next run: sealed bytes, and whether the record is lasting."""
+        """Return the sealed bytes of each record, and whether it is lasting, to be saved."""
         return [(own.record.sealed, own.lasting) for own in self]

@@ -1,7 +1,8 @@
 """Persistence of the DHT over a restart: known contacts, and own records.
 
-There are two files, each written whole by `Files.write`: `contacts` (`Table.dump`) and `records`
-(msgpack: version, then [sealed, lasting] of each own record). Unreadable data is ignored.
+There are two files, each written whole by `Files.write`. `contacts` is the output of `Table.dump`.
+`records` is msgpack: the version, then [sealed bytes, lasting] for each own record. Data that
+cannot be decoded is ignored.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,56 +27,71 @@ _VERSION: Final = 1
 _ITEMS: Final = defaults.DHT_FILE_BYTES // 32  # msgpack items: a record is three, of over 100 bytes
 
 Trouble = Callable[[OSError | None], None]
-"""Called with the disk error, and with None once writing succeeds again."""
+"""Called with the error after a disk error, and with None after each successful write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Contacts, latest heard first, and own records, each with whether it outlives the process."""
+    """State of the last run: contacts, latest heard first, and own records.
+
+    Each record is paired with whether it is lasting, that is, stays true after the process ends.
+    """
 
     contacts: tuple[Contact, ...] = ()
     records: tuple[tuple[Record, bool], ...] = ()
 
 
 class DhtFiles:
-    """The two files in a folder. Blocking work is offloaded; disk errors are raised."""
+    """The two files in `folder`.
+
+    The methods run blocking work in threads, and raise disk errors.
+    """
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
         self._folder = folder
 
     async def load(self) -> Remembered:
-        """Load what the last run saved. Raises OSError."""
+        """Load what the last run saved. Raises OSError if a file cannot be read."""
         return await self._host.offload(self._load)
 
     async def save_contacts(self, dumped: bytes) -> None:
-        """Write the contacts, as dumped by the table. Raises OSError."""
+        """Write the contacts, as encoded by the table.
+
+        Raises OSError if the file cannot be written.
+        """
         await self._host.offload(self._write, "contacts", dumped)
 
     async def save_records(self, records: Sequence[tuple[bytes, bool]]) -> None:
-        """Write sealed own records, each with whether it outlives the process. Raises OSError."""
+        """Write own records: sealed bytes, and whether each is lasting.
+
+        Raises OSError if the file cannot be written.
+        """
         packed = msgpack.packb([_VERSION, *records])
         await self._host.offload(self._write, "records", packed)
 
     def _load(self) -> Remembered:
+        """Read and decode both files. Blocking."""
         contacts = Table.load(self._read("contacts"))
         return Remembered(tuple(contacts), tuple(_opened(self._read("records"))))
 
     def _read(self, name: str) -> bytes:
+        """Return the bytes of a file, b"" if it is missing or too large. Blocking."""
         try:
             return self._host.files.read(self._folder / name, limit=defaults.DHT_FILE_BYTES)
         except (FileNotFoundError, FileTooLarge):
             return b""
 
     def _write(self, name: str, data: bytes) -> None:
+        """Write a file, and create the folder if needed. Blocking."""
         self._host.files.make_folder(self._folder, mode=0o700)
         self._host.files.write(self._folder / name, data)
 
 
 class Persistence:
-    """Keeps the two files up to date while a node runs.
+    """Task that saves the contacts and the own records while a node runs.
 
-    Disk errors are reported to `trouble` and do not stop the node.
+    Disk errors are reported to `trouble`, and do not stop the node.
     """
 
     def __init__(
@@ -90,7 +106,7 @@ class Persistence:
         self._written = 0  # `changed` of the own records in the file
 
     async def load(self) -> Sequence[Contact]:
-        """Restore the own records of the last run and return its contacts."""
+        """Restore the own records of the last run, and return its contacts."""
         try:
             found = await self._dht_files.load()
         except OSError as error:
@@ -105,7 +121,7 @@ class Persistence:
         while True:
             if self._records.changed != self._written:
                 await self._write(self._save_records)
-            # An empty table, as after a network failure, must not erase the saved contacts.
+            # The table may be empty after a network failure. The saved contacts must then stay.
             if self._host.now() >= due and len(self._table):
                 due = self._host.now() + defaults.CONTACTS_PAUSE
                 await self._write(self._save_contacts)
@@ -118,17 +134,20 @@ class Persistence:
             await self._write(self._save_contacts)
 
     async def _save_records(self) -> None:
+        """Write the own records."""
         changed = self._records.changed
         await self._dht_files.save_records(self._records.dump())
         self._written = changed
 
     async def _save_contacts(self) -> None:
+        """Write the contacts if they have changed."""
         known = frozenset(contact.packed for contact in self._table.contacts())
         if known != self._known:
             await self._dht_files.save_contacts(self._table.dump())
             self._known = known
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Call `write`, and report its success or its disk error."""
         try:
             await write()
         except OSError as error:
@@ -138,6 +157,7 @@ class Persistence:
 
 
 def _opened(packed: bytes) -> list[tuple[Record, bool]]:
+    """Decode and verify the saved records. Invalid ones are left out."""
     try:
         version, *listed = decode(packed, limit=defaults.DHT_FILE_BYTES, items=_ITEMS)
     except (Undecodable, ValueError, TypeError):

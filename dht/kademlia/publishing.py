@@ -1,7 +1,7 @@
-"""Announces this node's own records.
+"""Announcement of this node's own records.
 
-One walk around the key space takes all records that are due. A record is announced again before it
-expires, and sooner if too few nodes acknowledged it.
+One *walk* around the key space announces all records that are due. A record is announced again
+before it expires, or sooner if too few nodes acknowledged it.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,11 @@ from .walk import StoreQuery, Walk
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """Result of waiting: number of records, fewest replicas of one, and whether all are done."""
+    """Result of waiting for announcements.
+
+    `records` is the number of records that were waited for, `kept_least` the fewest nodes that
+    acknowledged one of them, and `done` whether all were announced in time.
+    """
 
     records: int
     kept_least: int
@@ -34,7 +38,10 @@ class PublishReport:
 
 @dataclass(frozen=True, slots=True)
 class LastWalk:
-    """Summary of the last walk; `ended` is the host's monotonic time, `took` is in seconds."""
+    """Summary of the last walk.
+
+    `ended` is the host's monotonic time in seconds, and `took` the duration in seconds.
+    """
 
     ended: float
     took: float
@@ -43,10 +50,11 @@ class LastWalk:
 
 
 class Publishing:
-    """Runs walks that announce records.
+    """Task that announces own records in walks.
 
-    `keep` is called with each own record announced, as this node may be among those that store it.
-    `settled` returns whether this node looked up its own key lately.
+    `keep` is called with each record that is announced, because this node may be one of those that
+    should store it. `settled` returns whether this node has looked up its own key recently. With a
+    `limiter`, walks of patient records are limited in their dials.
     """
 
     def __init__(
@@ -76,17 +84,17 @@ class Publishing:
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._walks = 0
-        self._strolling = False  # a patient walk is running
+        self._strolling = False  # a walk of patient records is running
 
     def wake(self) -> None:
-        """Check soon whether something is due."""
+        """Check now whether a record is due."""
         self._news.set()
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Start a walk whenever records are due, until cancelled.
 
-        Several walks may run at once, so that new records do not wait for a walk that slow nodes
-        delay. Requests run in `nursery`.
+        Several walks may run at the same time, so that new records do not wait for a walk that slow
+        nodes delay. Requests run in `nursery`.
         """
         self._nursery = nursery
         while True:
@@ -103,15 +111,19 @@ class Publishing:
                 await self._news.wait()
 
     def _due(self) -> list[Own]:
-        """Return the records of the next walk: all urgent ones, or else all patient ones.
+        """Return the records of the next walk: all that are not patient, or else all patient ones.
 
-        Only one patient walk runs at a time, as it may take minutes.
+        Only one walk of patient records runs at a time, because it may take minutes.
         """
         due = [own for own in self._records.due(self._host.now()) if not own.walking]
         patient = [] if self._strolling else [own for own in due if own.patient]
         return [own for own in due if not own.patient] or patient
 
     def _pause(self, waiting: bool) -> float:
+        """Return the time in seconds until the next check.
+
+        `waiting` means that records are due now.
+        """
         if waiting:  # no node is known yet, or too many walks are running
             return defaults.JOIN_PAUSE[0]
         idle = (own for own in self._records if not own.walking)
@@ -119,8 +131,9 @@ class Publishing:
         return max(due - self._host.now(), 0.01)
 
     async def flushed(self, timeout: float, kept: int | None = None) -> PublishReport:
-        """Wait until each record that is not `patient` was announced, or `kept` nodes store it.
+        """Wait until each new record that is not `patient` was announced.
 
+        If `kept` is given, it is enough that this number of nodes has acknowledged the record.
         Waits for at most `timeout` seconds.
         """
         waited = [own for own in self._records if own.fresh and not own.patient]
@@ -137,12 +150,14 @@ class Publishing:
         return PublishReport(len(waited), min((own.kept for own in waited), default=0), done())
 
     def _tell(self) -> None:
+        """Wake the tasks that wait for progress."""
         self._progress.set()
         self._progress = trio.Event()
 
     # A single walk.
 
     async def _walk(self, due: list[Own]) -> None:
+        """Announce the records in `due` in one walk, and schedule their next announcements."""
         began, before = self._host.now(), self._asking.messages
         known = len(self._table)
         places = {own.record.place: own for own in due}
@@ -178,14 +193,14 @@ class Publishing:
         self._tell()
 
     async def _sealed(self, own: Own) -> Record:
-        """Seal a record, then let other tasks run, because many signatures take long."""
+        """Seal a record, and then let other tasks run, because many signatures take long."""
         self._records.sealed(own, self._host.wall())
         self._keep(own.record)
         await trio.lowlevel.checkpoint()
         return own.record
 
     async def _run(self, walk: Walk) -> None:
-        """Run a walk until each store was acknowledged or given up."""
+        """Run a walk until each message was acknowledged or given up."""
         assert self._nursery is not None
         waker = _Waker()
         while True:
@@ -202,6 +217,7 @@ class Publishing:
     def _start(
         self, nursery: trio.Nursery, walk: Walk, query: Query | StoreQuery, waker: "_Waker"
     ) -> None:
+        """Start a task that sends a query of a walk."""
         guard, peer = self._asking.guard, query.contact.peer
         if isinstance(query, StoreQuery):
             end = partial(self._store_failed, walk, query, waker)
@@ -211,14 +227,17 @@ class Publishing:
             guard.start(nursery, peer, self._find, walk, query, waker, end=end)
 
     def _store_failed(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:
+        """Pass the failure of a store to its walk."""
         walk.store_failed(query, self._host.now())
         waker.event.set()
 
     def _find_failed(self, walk: Walk, query: Query, waker: "_Waker", code: str) -> None:
+        """Pass the failure of a query to its walk."""
         walk.failed(query, self._host.now(), code)
         waker.event.set()
 
     async def _find(self, walk: Walk, query: Query, waker: "_Waker") -> None:
+        """Send a query of a walk, and pass the result to the walk."""
         try:
             found = await self._asking.find(query.contact, query.find, query.by)
         except NoAnswer as error:
@@ -229,6 +248,7 @@ class Publishing:
         waker.event.set()
 
     async def _store(self, walk: Walk, query: StoreQuery, waker: "_Waker") -> None:
+        """Send a store of a walk, and pass the result to the walk."""
         try:
             codes = await self._asking.store(query.contact, query.store)
         except NoAnswer:
@@ -242,7 +262,7 @@ class Publishing:
 
 
 class _Waker:
-    """Holds an event that is set, and replaced, when a reply arrives."""
+    """Event of one walk. It is set, and replaced, when a reply arrives."""
 
     def __init__(self) -> None:
         self.event = trio.Event()

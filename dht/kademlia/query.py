@@ -10,31 +10,32 @@ from .messages import Find
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
-    """Settings of a look-up; tests can switch the defences off."""
+    """Settings of a look-up. Tests can switch the defences off."""
 
     paths: int = defaults.PATHS
-    """Disjoint paths; with 1, every reply feeds the whole look-up."""
+    """Number of disjoint paths. If it is 1, every reply serves the whole look-up."""
     random_order: bool = True
-    """Query the nodes of the region in random order, and ask for random positions in it. Otherwise
-    query the nearest first until the `K` nearest have answered, which joining and the density
-    estimate need."""
+    """Whether the nodes of the region are queried in random order, and asked for contacts at random
+    positions in the region. Otherwise the nearest are queried first until the `K` nearest have
+    answered, as joining and the density estimate need it."""
     subnet_limits: bool = True
-    """Query contacts last whose networks were queried often."""
+    """Whether contacts in networks that were queried often are queried last."""
     doubt: bool = True
-    """Query contacts last that were named by peers that named dead contacts, and believe in a node
-    of the region only if two peers name it."""
+    """Whether contacts are queried last if the peers that named them have named dead contacts. If
+    so, a node of the region that was not queried counts only if two peers have named it."""
     hedge: float = defaults.HEDGE
     """Seconds after which a reply counts as late."""
     at_once: int = defaults.PATH_ASKED
     """Concurrent queries of each path, not counting late ones."""
     shares: bool = True
-    """Give each path its share of the queries and contacts. Otherwise a path that fast liars lead
-    in circles uses those of the others."""
+    """Whether each path has its share of the queries and contacts. Otherwise liars that answer fast
+    could make one path use the queries of all."""
     witnesses: bool = True
-    """Count authors only once several peers have returned records: one liar can invent any number
-    of authors."""
+    """Whether authors count only once several peers have returned records of the key, because one
+    liar can invent any number of authors."""
     accounts: bool = True
-    """Use the addresses that each path names for a contact."""
+    """Whether the addresses that all paths name for a contact are used. Otherwise, only those named
+    first."""
     queries: int = defaults.LOOKUP_QUERIES
     """Most queries of one look-up."""
 
@@ -45,4 +46,4 @@ class Query:
 
     contact: Contact
     find: Find
-    by: tuple[PeerId, ...] = ()  # peers that named it; empty for one of the own table
+    by: tuple[PeerId, ...] = ()  # its referrers; empty if it is in the own table

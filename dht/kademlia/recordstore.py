@@ -1,9 +1,9 @@
 """Record store: records of other authors, whose keys are near this node's own key.
 
-No author or network can fill it. It accepts only records in this node's part of the key space,
-with limits per author, per network and per key. When it is full, it evicts the record farthest
-from this node's key among those of the network that uses the most space. Sans-I/O; times are
-seconds of the host's monotonic clock, except `wall`.
+It accepts only records in this node's part of the key space, and has limits per author, per network
+and per key, so that no author and no network can fill it. If it is full, it evicts from the network
+that uses the most space the record that is farthest from this node's key. No I/O. Times are seconds
+of the host's monotonic clock, except `wall`, which is in seconds since 1970.
 """
 
 from bisect import bisect_left, insort
@@ -22,7 +22,7 @@ from ..shares import Shares
 from .messages import Aged
 from .table import random_rank
 
-_OVERHEAD = 512  # bytes that an entry takes beside its record
+_OVERHEAD = 512  # bytes of memory that an entry takes in addition to its sealed record
 _Slot = tuple[PeerId, str]
 N = TypeVar("N", bound=str)
 
@@ -31,7 +31,8 @@ N = TypeVar("N", bound=str)
 class _Entry:
     """A stored record, reduced to what is needed here.
 
-    A decoded body, such as that of a blob with many runs, takes thirty times the counted bytes.
+    It has no decoded body, because that of a blob with many runs takes thirty times as much memory
+    as its sealed bytes.
     """
 
     author: PeerId
@@ -42,27 +43,28 @@ class _Entry:
     ttl: int
     gone: bool
     sealed: bytes
-    network: str  # of the sender, "" for one in a local network
+    network: str  # of the sender; "" if it is in a local network
     distance: int
-    serial: int
-    rank: int
+    serial: int  # distinguishes records of equal distance
+    rank: int  # pseudorandom: decides which records of a crowded key stay
     heard: float  # when its author last announced it
     until: float  # when it expires
-    last: float  # when it expires at the latest, without a later record
+    last: float  # latest possible `until`, if no later record arrives
     ends: int = 0  # its bucket in `_ends`
 
     @property
     def size(self) -> int:
+        """Bytes that the entry counts for."""
         return len(self.sealed) + _OVERHEAD
 
 
 class RecordStore:
-    """Records of other authors. `radius` is the largest XOR distance of a key from our own."""
+    """Records of other authors. `radius` is the largest XOR distance of their keys from our own."""
 
     def __init__(
         self, own: Key, entropy: Callable[[int], bytes], *, limit: int = defaults.STORE_BYTES
     ) -> None:
-        """`limit` is the bytes of all records together."""
+        """Create an empty store. `limit` is the most bytes of all records together."""
         self.radius: float = SPACE
         self._own = point(own)
         self._nonce = entropy(16)
@@ -88,12 +90,14 @@ class RecordStore:
     def put(
         self, record: Record, *, sender: PeerId, network: str, age: float, now: float, wall: float
     ) -> str:
-        """Store a record and return "", or return a code that says why not.
+        """Store a record and return "", or return a code that says why it was not stored.
 
         The codes are `expired`, `far-future`, `not-near`, `older`, `quota`, `full`. `network` is
-        the sender's, "" for one in a local network. `age` (seconds) matters if the sender is not
-        the author; it is raised to the least value that the wall clocks allow. Only its author
-        can extend the life of an unchanged record, and never beyond `LIVES` times its ttl.
+        the network of the sender, "" if it is in a local network. `age` is what the sender says is
+        the age of the record, in seconds. If the sender is not the author, the age is raised to the
+        least value that the wall clocks allow. If the sender is the author, it is ignored. An
+        unchanged record lives longer only if its author sends it again, and never longer than
+        `LIVES` times its ttl.
         """
         self.expire(now)
         aged = 0.0
@@ -114,6 +118,7 @@ class RecordStore:
         return self._fit(self._entry(record, network, now, aged), old)
 
     def _entry(self, record: Record, network: str, now: float, aged: float) -> _Entry:
+        """Return the entry for a record that arrived at `now`, and was `aged` seconds old then."""
         # A withdrawal is stored until no node would accept the record that it withdraws.
         longer = defaults.GONE_LONGER if record.gone else 0.0
         self._serial += 1
@@ -136,6 +141,11 @@ class RecordStore:
         )
 
     def _again(self, old: _Entry, record: Record, sender: PeerId, network: str, now: float) -> str:
+        """Process a record that is not later than the stored one.
+
+        Return "" if both are equal, or `older`. If the author of the stored record has sent it
+        again, the stored record lives longer.
+        """
         if old.sealed != record.sealed:
             return "older"
         if sender == record.author:
@@ -145,9 +155,10 @@ class RecordStore:
         return ""
 
     def _move(self, entry: _Entry, network: str) -> None:
-        """Charge a record to its author's own network once the author sends it.
+        """Count a record for the network from which its author sent it.
 
-        Otherwise a node that sent the record earlier could evict it by filling its own quota.
+        Otherwise a node that sent the record before the author could evict it by filling the quota
+        of its own network.
         """
         if network != entry.network and self._allowed(network, entry.size):
             self._remove(entry)
@@ -155,10 +166,14 @@ class RecordStore:
             self._add(entry)
 
     def _allowed(self, network: str, more: int) -> bool:
-        """Whether a network may use `more` further bytes."""
+        """Return whether a network may use `more` further bytes."""
         return not network or self._shares[network] + more <= self._subnet_limit
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
+        """Evict other records if an entry needs space, and add it. Return "", or `quota` or `full`.
+
+        `old` is the record that it replaces in its slot, or None.
+        """
         more = entry.size - (old.size if old is not None else 0)
         by_network = entry.size - (old.size if old and old.network == entry.network else 0)
         if self._authors[entry.author] + more > self._author_limit or not self._allowed(
@@ -175,11 +190,12 @@ class RecordStore:
         return ""
 
     def _evicted_under_key(self, entry: _Entry) -> list[_Entry]:
-        """Choose the record to evict under one key.
+        """Return the record to evict under the key of `entry`: none, one, or `entry` itself.
 
-        If the author has too many slots, it is the author's oldest. Otherwise it is one of the
-        network or author with the most records, chosen by a random rank of this node, so that
-        replicas keep different records.
+        If the author has used too many slots, it is the author's oldest record. If the key has too
+        many records, it is one of the network or the author with the most of them. It is chosen by
+        rank, which is random and different on each node, so that not all replicas evict the same
+        record.
         """
         here = [*self._keys.get(entry.key, {}).values(), entry]
         own = [each for each in here if each.author == entry.author]
@@ -191,7 +207,11 @@ class RecordStore:
 
     @staticmethod
     def _ranked(here: Sequence[_Entry]) -> Iterator[tuple[int, int, int, _Entry]]:
-        """Yield each entry with its rank within its network or author, and its random rank."""
+        """Yield each entry with three sort keys, for the choice of the entry to evict.
+
+        These are its rank within its network or author, its rank within its author, and its random
+        rank.
+        """
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()
         for entry in sorted(here, key=lambda each: (each.rank, -each.made)):
@@ -202,9 +222,11 @@ class RecordStore:
             yield group, authors[entry.author], entry.rank, entry
 
     def _evicted_for_space(self, entry: _Entry, evicted: Sequence[_Entry]) -> list[_Entry] | None:
-        """Choose further records to evict so that `entry` fits; None if it should not be stored.
+        """Return further records to evict so that `entry` fits.
 
-        Takes the farthest record of the network that uses the most space, counting `entry` too.
+        None if `entry` should not be stored. Evicts repeatedly the farthest record of the network
+        that uses the most space, where `entry` counts too. `evicted` are the records that were
+        chosen before.
         """
         going = list(evicted)
         needed = self.bytes + entry.size - self.limit - sum(each.size for each in evicted)
@@ -223,10 +245,12 @@ class RecordStore:
         return going[len(evicted) :]
 
     def _farthest(self, network: str, going: Collection[_Entry]) -> _Entry | None:
+        """Return the farthest record of a network that is not in `going`, or None."""
         listed = reversed(self._far.get(network, ()))
         return next((entry for _, _, entry in listed if entry not in going), None)
 
     def _add(self, entry: _Entry) -> None:
+        """Add an entry to all indexes."""
         self._keys.setdefault(entry.key, {})[entry.author, entry.slot] = entry
         insort(self._far.setdefault(entry.network, []), (entry.distance, entry.serial, entry))
         self._count += 1
@@ -236,6 +260,7 @@ class RecordStore:
         self._end_at(entry)
 
     def _remove(self, entry: _Entry) -> None:
+        """Remove an entry from all indexes."""
         slots = self._keys[entry.key]
         del slots[entry.author, entry.slot]
         self._count -= 1
@@ -254,6 +279,7 @@ class RecordStore:
     # Expiry.
 
     def _end_at(self, entry: _Entry) -> None:
+        """Schedule the expiry of an entry."""
         entry.ends = ceil(entry.until / defaults.ENDS_TOGETHER)
         if entry.ends not in self._ends:
             self._ends[entry.ends] = {}
@@ -261,7 +287,10 @@ class RecordStore:
         self._ends[entry.ends][entry] = None
 
     def expire(self, now: float) -> bool:
-        """Drop expired records, at most `EXPIRED_AT_ONCE`; return whether none is left."""
+        """Remove up to `EXPIRED_AT_ONCE` expired records.
+
+        Return whether no expired record is left.
+        """
         for _ in range(defaults.EXPIRED_AT_ONCE):
             if not self._next or self._next[0] * defaults.ENDS_TOGETHER > now:
                 return True
@@ -271,7 +300,7 @@ class RecordStore:
                 continue
             entry, _ = ending.popitem()
             if entry.until > now:
-                self._end_at(entry)  # its author has extended its life since
+                self._end_at(entry)  # meanwhile, its author has sent it again
             else:
                 self._remove(entry)
         return False
@@ -287,10 +316,11 @@ class RecordStore:
         kinds: Collection[str] = (),
         limit: int = defaults.MESSAGE_RECORDS,
     ) -> tuple[tuple[Aged, ...], ...]:
-        """Return for each key up to `most` records, and up to `most` withdrawals.
+        """Return up to `most` records and up to `most` withdrawals for each key.
 
-        The keys share `limit` bytes fairly. Each call starts at another record, so that none is
-        always last.
+        Only records of the given kinds are returned, or all if `kinds` is empty. The keys share
+        `limit` bytes fairly. The order rotates with each call, so that no record is always the last
+        one.
         """
         self.expire(now)
         self.turn += 1
@@ -305,7 +335,7 @@ class RecordStore:
         return tuple(map(tuple, found))
 
     def _chosen(self, key: Key, now: float, most: int, kinds: Collection[str]) -> list[_Entry]:
-        """Return the entries of a key, alternating between networks and authors."""
+        """Return the entries of a key in an order that alternates between networks and authors."""
         here = [
             entry
             for entry in self._keys.get(key, {}).values()
@@ -327,6 +357,7 @@ class RecordStore:
 
 
 def _take(counter: "Counter[N]", name: N, amount: int) -> None:
+    """Subtract an amount from a counter, and remove the name if nothing is left."""
     counter[name] -= amount
     if not counter[name]:
         del counter[name]

@@ -1,4 +1,4 @@
-"""Trio shell of look-ups: sends their queries and returns the replies to them."""
+"""Runs look-ups in trio: sends their queries, and passes the replies to them."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -23,10 +23,10 @@ from .walk import cell_radius
 
 
 class Searching:
-    """Runs look-ups.
+    """Runner of look-ups.
 
-    Queries run in `nursery`. A late one may be answered after its look-up has ended, and the table
-    still learns from it.
+    Queries run in `nursery`. A query may be answered after its look-up has ended, and the reply
+    still updates the routing table.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class Searching:
         kinds: tuple[str, ...] = (),
         limiter: DialLimiter | None = None,
     ) -> Lookup:
-        """Prepare a look-up of keys of one region, starting from the contacts known now.
+        """Create a look-up of keys of one region that starts with the nearest known contacts.
 
-        Without `enough` it looks for nodes, the nearest first.
+        If `enough` is 0, the look-up searches for nodes, the nearest first. Otherwise, it searches
+        for records of `enough` authors per key.
         """
         radius = self._table.radius()
         return Lookup(
@@ -76,7 +77,7 @@ class Searching:
         )
 
     async def run(self, lookup: Lookup) -> None:
-        """Run a look-up to its end. Does nothing while this node is not running."""
+        """Run a look-up to its end. If the DHT of this node is not running, return at once."""
         search = _Search(lookup)
         while self.nursery is not None:
             now = self._host.now()
@@ -93,12 +94,16 @@ class Searching:
             self._table.looked(key, now)
 
     async def survey(self, key: Key) -> None:
-        """Find the nodes around a key and estimate their density there; this is upkeep."""
+        """Find the nodes around a key, and estimate the density of nodes there.
+
+        This is background work.
+        """
         lookup = self.lookup([key], limiter=self._limiter)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
     async def _begin(self, search: "_Search", query: Query) -> None:
+        """Send a query, and wait until it is sent, before the next one is prepared."""
         # The checkpoint sends the query before the next one is prepared.
         if self.nursery is not None:
             guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
@@ -106,6 +111,7 @@ class Searching:
             await trio.lowlevel.checkpoint()
 
     async def _ask(self, search: "_Search", query: Query) -> None:
+        """Send a query, and pass the result to its look-up."""
         lookup, contact = search.lookup, query.contact
         try:
             found = await self._asking.find(contact, query.find, query.by)
@@ -119,13 +125,15 @@ class Searching:
         search.news.set()
 
     def _failed(self, search: "_Search", query: Query, code: str) -> None:
+        """Pass a failure to the look-up of a query."""
         search.lookup.failed(query.contact, self._host.now(), code)
         search.news.set()
 
     async def _check(self, records: Iterable[Aged]) -> None:
-        """Verify signatures while letting other tasks run, since many take long.
+        """Verify the signatures of records, and let other tasks run in between.
 
-        `open_record` caches the valid ones.
+        Many signatures take long. `open_record` caches the valid ones, so that the look-up need not
+        verify them again.
         """
         began = self._host.now()
         for aged in records:
@@ -137,7 +145,7 @@ class Searching:
 
 
 class _Search:
-    """A running look-up; `news` is set, and replaced, when a reply arrives."""
+    """A running look-up. `news` is set, and replaced, when a reply arrives."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup

@@ -1,9 +1,9 @@
-"""Concurrency limiter, max-min fair per source.
+"""Limiter of concurrent actions that shares its slots fairly between sources.
 
-A liar can name any number of addresses, of its own or of others, at which no reply ever comes. Each
-occupies a slot until it times out. So when all slots are taken, the source with the most slots
-loses its oldest one to another source; and of those that wait, the source with the fewest slots
-comes first.
+A liar can name any number of addresses from which no reply ever comes. A dial of each occupies a
+slot until it times out. If all slots are taken, the source with the most slots therefore loses its
+oldest slot to a source with fewer. When a slot becomes free, it goes to the waiting source with the
+fewest slots. The shares are max-min fair (`shares.py`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,15 +20,18 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Use:
+    """One action that waits for a slot or has one, charged to the source `name`."""
+
     name: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     admitted: trio.Event = field(default_factory=trio.Event)
 
 
 class Slots:
-    """Limits concurrent actions to `count`.
+    """Slots for at most `count` concurrent actions.
 
-    If more than `waiting` wait for a slot, the source with the most of them loses its latest.
+    If more than `waiting` actions wait for a slot, the source with the most waiting actions loses
+    the latest of them.
     """
 
     def __init__(self, count: int, *, waiting: float = inf) -> None:
@@ -40,13 +43,14 @@ class Slots:
         self._queued = Shares()
 
     def __len__(self) -> int:
-        """Number of slots in use."""
+        """Return the number of slots in use."""
         return len(self._used)
 
     async def use(self, names: Sequence[str], action: Callable[[], Awaitable[T]]) -> T | None:
-        """Run `action` in a slot charged to the one of `names` that uses the fewest.
+        """Run `action` in a slot. Return its result, or None if it lost its slot to another source.
 
-        Returns the action's result, or None if it lost its slot to another source.
+        `names` are the sources for which the action runs. The slot is charged to the one that has
+        the fewest slots.
         """
         use = _Use(min(names, key=self._shares.__getitem__))
         self._enter(use)
@@ -60,6 +64,10 @@ class Slots:
             self._leave(use)
 
     def _enter(self, use: _Use) -> None:
+        """Give a slot to an action, or queue the action.
+
+        If all slots are taken, the action gets the slot of another source if that is fair.
+        """
         if len(self._used) >= self._count:
             largest = self._shares.largest(use.name, {use.name: 1})
             if largest == use.name:
@@ -71,6 +79,7 @@ class Slots:
         self._admit(use)
 
     def _queue(self, use: _Use) -> None:
+        """Append an action to the queue. If the queue is too long, cancel one action."""
         self._waiting[use] = None
         self._queued.change(use.name, 1)
         if len(self._waiting) > self._most:
@@ -81,19 +90,23 @@ class Slots:
             latest.admitted.set()
 
     def _unqueue(self, use: _Use) -> None:
+        """Remove an action from the queue."""
         del self._waiting[use]
         self._queued.change(use.name, -1)
 
     def _admit(self, use: _Use) -> None:
+        """Give a slot to an action."""
         self._used[use] = None
         self._shares.change(use.name, 1)
         use.admitted.set()
 
     def _free(self, use: _Use) -> None:
+        """Take the slot of an action."""
         del self._used[use]
         self._shares.change(use.name, -1)
 
     def _leave(self, use: _Use) -> None:
+        """Release the slot of an action that has ended, and give the slot to the next action."""
         if use in self._waiting:
             self._unqueue(use)
         if use not in self._used:

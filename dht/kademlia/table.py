@@ -1,8 +1,8 @@
 """Routing table: buckets of contacts that answered, by their distance from this node.
 
-It has Kademlia's buckets (Maymounkov and Mazières 2002, sections 2.2 and 4.1: old contacts stay),
-with limits that keep an owner of many addresses from filling them. Sans-I/O; times are seconds of
-the host's monotonic clock.
+The buckets are those of Kademlia (Maymounkov and Mazières 2002, sections 2.2 and 4.1), where old
+contacts stay. Further limits prevent the owner of many addresses from filling them. No I/O. Times
+are seconds of the host's monotonic clock.
 """
 
 import hashlib
@@ -24,12 +24,14 @@ from ..records.contact import Contact, read_contact
 from ..records.key import SPACE, Key, key_at, node_key, point
 
 _BITS: Final = 256
-_WITNESS: Final = 60.0  # seconds without any reply, after which our own network is at fault
+_WITNESS: Final = 60.0  # seconds without any reply, after which failures do not count
 _DUMPED: Final = 400  # most contacts in a dump
 
 
 @dataclass(slots=True)
 class _Entry:
+    """A contact, the time of its last reply, and its failed requests in a row."""
+
     contact: Contact
     heard: float
     failures: int = 0
@@ -37,7 +39,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Bucket:
-    """Contacts in the table, and replacements that wait, each in order of the last reply."""
+    """Contacts in the table (`entries`), and contacts that may replace them (`waiting`).
+
+    Both are in the order of their last reply. `looked` is the time of the last look-up in the range
+    of the bucket, None if there was none.
+    """
 
     entries: dict[PeerId, _Entry] = field(default_factory=dict)
     waiting: dict[PeerId, _Entry] = field(default_factory=dict)
@@ -45,7 +51,7 @@ class _Bucket:
 
 
 class Table:
-    """Routing table of one node."""
+    """Routing table of one node. `own` is the key of this node."""
 
     def __init__(
         self,
@@ -55,10 +61,10 @@ class Table:
         subnet_limits: bool = True,
         spread: bool = True,
     ) -> None:
-        """Tests can switch two defences off.
+        """Create an empty table. Tests can switch two defences off.
 
-        `subnet_limits` limits the contacts of one public network; `spread` distributes a bucket's
-        contacts over its range.
+        `subnet_limits` limits the contacts of one public network. `spread` distributes the contacts
+        of a bucket over its range.
         """
         self._own = point(own)
         self._entropy = entropy
@@ -71,20 +77,22 @@ class Table:
         self._size: float | None = None
 
     def __len__(self) -> int:
+        """Return the number of contacts, without those that wait."""
         return sum(len(bucket.entries) for bucket in self._buckets.values())
 
     def __contains__(self, peer: PeerId) -> bool:
+        """Return whether a peer is in the table. Peers that wait do not count."""
         return peer in self._bucket(peer).entries
 
     def contact(self, peer: PeerId) -> Contact | None:
-        """Return the contact of a peer in the table, else None."""
+        """Return the contact of a peer, or None if the peer is not in the table."""
         for bucket in self._buckets.values():
             if (entry := bucket.entries.get(peer)) is not None:
                 return entry.contact
         return None
 
     def contacts(self) -> Iterator[Contact]:
-        """Iterate over all contacts."""
+        """Yield all contacts, without those that wait."""
         for bucket in self._buckets.values():
             for entry in bucket.entries.values():
                 yield entry.contact
@@ -92,8 +100,8 @@ class Table:
     def rows(self) -> list[tuple[int, int, int, int]]:
         """Return a row for each bucket that is not empty.
 
-        A row has the leading bits shared with this node, the number of contacts, how many of them
-        are publicly reachable, and how many wait.
+        A row has the number of leading bits that the keys share with this node's key, the number of
+        contacts, how many of these are publicly reachable, and the number of contacts that wait.
         """
         return [
             (
@@ -109,7 +117,10 @@ class Table:
     # Results of requests.
 
     def answered(self, contact: Contact, now: float) -> bool:
-        """Record that a serving contact answered; return whether it is in the table now."""
+        """Record that a serving contact answered.
+
+        Return whether the contact is in the table now.
+        """
         if contact.point == self._own:
             return False
         self._heard = now
@@ -131,7 +142,11 @@ class Table:
         return False
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """Record a failed request, unless no contact answers: then our own network is at fault."""
+        """Record a failed request to a peer. After several failures, the peer is evicted.
+
+        If no contact has answered for a minute, the failure does not count, because this node's own
+        network is probably down.
+        """
         if now - self._heard > _WITNESS:
             return
         bucket = self._bucket(peer)
@@ -146,7 +161,7 @@ class Table:
             self._promote(bucket)
 
     def forget(self, peer: PeerId) -> None:
-        """Remove a contact that has stopped serving or has lied."""
+        """Remove a peer that has stopped serving or has lied."""
         bucket = self._bucket(peer)
         bucket.waiting.pop(peer, None)
         if peer in bucket.entries:
@@ -154,10 +169,11 @@ class Table:
             self._promote(bucket)
 
     def _bucket(self, peer: PeerId) -> _Bucket:
-        """Return the bucket of a peer; an empty one if it does not exist yet."""
+        """Return the bucket of a peer, or a new empty one if it does not exist."""
         return self._buckets.get(self._index(point(node_key(peer)))) or _Bucket()
 
     def _admit(self, bucket: _Bucket, entry: _Entry) -> bool:
+        """Add a contact to a bucket if the limits allow it. Return whether it was added."""
         if self._crowded(bucket, entry.contact):
             return False
         if len(bucket.entries) >= defaults.K and not self._evict_for(bucket, entry):
@@ -167,7 +183,7 @@ class Table:
         return True
 
     def _crowded(self, bucket: _Bucket, contact: Contact) -> bool:
-        """Whether one of its networks has reached its limit."""
+        """Return whether a network of the contact has reached its limit."""
         if not self._limited:
             return False
         here = Counter(name for entry in bucket.entries.values() for name in entry.contact.networks)
@@ -178,10 +194,11 @@ class Table:
         )
 
     def _evict_for(self, bucket: _Bucket, entry: _Entry) -> bool:
-        """Evict a contact from a full bucket in favour of `entry`; return whether one was.
+        """Evict a contact from a full bucket in favour of `entry`. Return whether one was evicted.
 
-        Evicts a failing contact first, then one that is not publicly reachable if `entry` is, then
-        one in the most crowded part of the bucket's range.
+        It evicts a failing contact if there is one. Otherwise, if `entry` is publicly reachable, it
+        evicts a contact that is not. Otherwise, it evicts one in the most crowded part of the
+        bucket's range.
         """
         failing = [e for e in bucket.entries.values() if e.failures >= defaults.FAILURES]
         indirect = [e for e in bucket.entries.values() if not e.contact.networks]
@@ -196,10 +213,11 @@ class Table:
         return True
 
     def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
-        """Return contacts to evict if `entry` is in a less crowded part of the bucket's range.
+        """Return the contacts in the most crowded part of the bucket's range, latest heard first.
 
-        The latest heard comes first. Otherwise identities next to one key, which an attacker can
-        generate in any number, could fill the bucket.
+        Returns none if evicting one in favour of `entry` would not balance the parts. Without this,
+        an attacker could fill the bucket with identities next to one key, because any number of
+        them can be generated.
         """
         if not self._spread:
             return []
@@ -211,16 +229,18 @@ class Table:
         return fullest[::-1] if len(fullest) > here + 1 else []
 
     def _part(self, contact: Contact) -> int:
-        """Return the part of its bucket's range in which a contact lies."""
+        """Return the number of the part of its bucket's range in which a contact lies."""
         width = _BITS - 1 - self._index(contact.point)
         return contact.point >> max(width - defaults.SPREAD_BITS, 0)
 
     def _remove(self, bucket: _Bucket, peer: PeerId) -> None:
+        """Remove a contact from a bucket."""
         self._size = None
         entry = bucket.entries.pop(peer)
         self._networks.subtract(entry.contact.networks)
 
     def _promote(self, bucket: _Bucket) -> None:
+        """Move the latest waiting contact that the limits allow into the table."""
         for entry in reversed(list(bucket.waiting.values())):
             if self._admit(bucket, entry):
                 del bucket.waiting[entry.contact.peer]
@@ -228,12 +248,16 @@ class Table:
                 return
 
     def _reorder(self, bucket: _Bucket) -> None:
+        """Sort the contacts of a bucket by their last reply."""
         bucket.entries = dict(sorted(bucket.entries.items(), key=lambda item: item[1].heard))
 
     # Queries.
 
     def nearest(self, place: Key | int, count: int = defaults.K) -> list[Contact]:
-        """Return the contacts nearest to a position, nearest first, without failing ones."""
+        """Return up to `count` contacts nearest to a position, nearest first.
+
+        Contacts whose latest requests have failed are left out.
+        """
         at = place if isinstance(place, int) else point(place)
         alive = (
             entry.contact
@@ -244,9 +268,10 @@ class Table:
         return nsmallest(count, alive, key=lambda contact: contact.point ^ at)
 
     def to_check(self, now: float, quiet: float) -> list[Contact]:
-        """Return contacts to ping: in each bucket where others wait, the one silent for longest.
+        """Return the contacts to ping: in each bucket, the contact that was silent for longest.
 
-        Leaves out contacts heard within the last `quiet` seconds.
+        Only buckets in which contacts wait count. Contacts that answered in the last `quiet`
+        seconds are left out.
         """
         oldest = (
             next(iter(bucket.entries.values()))
@@ -256,7 +281,7 @@ class Table:
         return [entry.contact for entry in oldest if now - entry.heard > quiet]
 
     def refresh_due(self, now: float) -> list[Key]:
-        """Return a random key for each bucket without a look-up in the last hour."""
+        """Return a random key in the range of each bucket that had no look-up in the last hour."""
         if not self._buckets:
             return []
         return [
@@ -267,20 +292,27 @@ class Table:
         ]
 
     def looked(self, key: Key, now: float) -> None:
-        """Record that a look-up of this key has ended."""
+        """Record that a look-up of a key has ended."""
         if point(key) != self._own:
             self._buckets.setdefault(self._index(point(key)), _Bucket()).looked = now
 
     def _deepest(self) -> int:
-        """Return the last bucket that is at least half full; later ones hold our neighbours."""
+        """Return the index of the last bucket that is at least half full.
+
+        The buckets after it have only this node's neighbours.
+        """
         full = [n for n, bucket in self._buckets.items() if len(bucket.entries) >= defaults.K // 2]
         return max(full, default=0)
 
     def _index(self, at: int) -> int:
-        """Return how many leading bits a position shares with this node's key."""
+        """Return the index of the bucket for a position.
+
+        The index is the number of leading bits that the position shares with this node's key.
+        """
         return _BITS - (at ^ self._own).bit_length()
 
     def _random_key(self, index: int) -> Key:
+        """Return a random key in the range of a bucket."""
         width = _BITS - 1 - index
         tail = int.from_bytes(self._entropy(32)) % (1 << width)
         return key_at((((self._own >> width) ^ 1) << width) | tail)
@@ -288,11 +320,12 @@ class Table:
     # Size of the network.
 
     def sample(self, key: Key, found: Sequence[Contact]) -> None:
-        """Estimate the density around a key from the contacts nearest to it that answered.
+        """Estimate the density of nodes around a key from the nearest contacts that answered.
 
-        The estimate is stored relative to the density around this node, which is always known, so
-        it stays valid while the network grows. Each 256th of the key space counts as one sample,
-        and identities next to one key change a single sample, and hardly the median.
+        The estimate is stored relative to the density around this node, which is always known. It
+        therefore stays valid while the network grows. Each 256th of the key space counts as one
+        sample. An attacker that generates identities next to one key therefore changes only one
+        sample, and hardly the median.
         """
         if len(found) < defaults.K:
             return
@@ -314,6 +347,7 @@ class Table:
         return self._size
 
     def _estimate(self) -> float:
+        """Return a new estimate of the number of serving nodes."""
         known = len(self) + 1.0
         around = self.nearest(self._own, defaults.K)
         if len(around) < defaults.K:
@@ -321,7 +355,7 @@ class Table:
         return max(known, _density(self._own, around) * median([1.0, *self._samples.values()]))
 
     def radius(self, nodes: float = defaults.REGION_NODES) -> int:
-        """Return the distance within which `nodes` nodes of a key are expected."""
+        """Return the distance from a key within which `nodes` nodes are expected."""
         return min(int(SPACE * (nodes / self.size)), SPACE)
 
     # Persistence.
@@ -335,9 +369,10 @@ class Table:
 
     @staticmethod
     def load(dumped: bytes) -> list[Contact]:
-        """Decode the contacts of `dump`; empty if the bytes are damaged.
+        """Decode the output of `dump`. Returns no contacts if the bytes are damaged.
 
-        The caller has to ask them: only a contact that answers enters the table.
+        The contacts must be asked before they are used: only a contact that answers enters the
+        table.
         """
         try:
             listed = decode(dumped, limit=_DUMPED * (defaults.CONTACT_BYTES + 8), items=_DUMPED)
@@ -347,15 +382,15 @@ class Table:
 
 
 def _density(at: int, found: Iterable[Contact]) -> float:
-    """Estimate the number of nodes, assuming the density around `at` holds everywhere.
+    """Estimate the number of nodes, assuming that the density around `at` is the same everywhere.
 
-    (K - 1) / d is an unbiased estimator for uniformly random positions, with d the distance of the
-    K-th nearest as a share of the key space.
+    `found` are the contacts around `at`. With d the distance of the K-th nearest as a share of the
+    key space, (K - 1) / d is an unbiased estimator if positions are uniformly random.
     """
     distances = nsmallest(defaults.K, (contact.point ^ at for contact in found))
     return (defaults.K - 1) * SPACE / max(distances[-1], 1)
 
 
 def random_rank(nonce: bytes, key: bytes) -> int:
-    """Return a pseudorandom rank of a key that cannot be predicted without the nonce."""
+    """Return a pseudorandom rank of a key, which cannot be predicted without the nonce."""
     return int.from_bytes(hashlib.sha256(nonce + key).digest()[:8])

@@ -1,8 +1,10 @@
-"""Walk: publication of many records, region after region, with one message per node.
+"""Walk: publication of many records, region by region, with one message per node.
 
-Keys are sorted, one look-up finds the nodes for all keys in a cell of the key space, and each node
-gets all its records at once. A message that is not acknowledged is retried, and if too few nodes
-store a record, its region is looked up again. Sans-I/O, like `Lookup`.
+The keys are sorted and grouped into cells of the key space. One look-up finds the nodes for all
+keys of a cell, and each node gets all its records in one message. A message that is not
+acknowledged is sent again. If too few nodes store a record, its region is looked up again. No I/O:
+`next` returns the queries, and their results are passed to `answered`, `failed`, `stored` and
+`store_failed`.
 """
 
 from collections import Counter, deque
@@ -22,7 +24,7 @@ from .query import LookupSettings, Query
 from .table import random_rank
 
 _BITS = 8 * KEY_BYTES
-_AGAIN = -1
+_AGAIN = -1  # in place of the block of a cell that is looked up again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,50 +38,52 @@ class StoreQuery:
 
 @dataclass(slots=True)
 class Published:
-    """Result for one record."""
+    """Result of the walk for one record."""
 
     record: Record
     kept: list[PeerId] = field(default_factory=list)  # nodes that stored it
     refused: dict[PeerId, str] = field(default_factory=dict)  # node -> error code
     failed: list[PeerId] = field(default_factory=list)  # nodes that did not answer
-    sent: set[PeerId] = field(default_factory=set)  # all of these, and pending ones
+    sent: set[PeerId] = field(default_factory=set)  # all of these, and those with a pending message
 
     def tried(self, peer: PeerId) -> bool:
-        """Whether a message to this node was sent or queued."""
+        """Return whether a message with this record was sent to a node, or queued."""
         return peer in self.sent
 
     @property
     def enough(self) -> bool:
-        """Whether enough nodes store it to leave the others until the next walk."""
+        """Whether the record has enough replicas, so that the other nodes can be left out."""
         most, share = defaults.STORE_ENOUGH
         return len(self.kept) >= max(min(most, int(share * len(self.sent))), 1)
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """Records with keys so close together that one look-up covers their regions."""
+    """Records whose keys are so close that one look-up covers all their regions."""
 
     records: list[Record]
     lookup: Lookup
-    block: int  # block of cells packed together; `_AGAIN` for a repeated look-up, packed alone
+    block: int  # cells of one block are packed together; `_AGAIN`: looked up again, packed alone
     stores: int = 0  # messages pending or queued
     looked_up: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Parcel:
+    """A message to one node, with the cells to which its records belong."""
+
     cells: list[_Cell]
     query: StoreQuery
-    tries: int = 0
-    due: float = -inf
-    sent: float = -inf
+    tries: int = 0  # how often it was sent
+    due: float = -inf  # when to send it again
+    sent: float = -inf  # when it was sent last
     silent: bool = False  # the node did not answer, as opposed to being busy
 
 
 def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Group keys by aligned cells of the key space, in order.
+    """Group keys by aligned cells of the key space, in ascending order.
 
-    A cell is at least as large as a region, so that the regions of all its keys lie close to it.
+    A cell is at least as large as a region, so the regions of all its keys are close to it.
     """
     width = min(max(int(radius), 1).bit_length(), _BITS)
     groups: dict[int, list[Key]] = {}
@@ -89,17 +93,23 @@ def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
 
 
 def cell_radius(radius: float) -> float:
-    """Return the largest distance between two keys of a cell."""
+    """Return the largest possible distance between two keys of a cell."""
     return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
 
 
 def _block(key: Key, radius: float) -> int:
-    """Return the block of a key: four neighbouring cells, whose messages are packed together."""
+    """Return the block of a key. A block is four neighbouring cells.
+
+    The records of a block are packed together: a node gets those of all four cells in one message.
+    """
     return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 2)
 
 
 class Walk:
-    """Publishes `records`. `nearest` is the table's method, `radius` that of a region."""
+    """Publication of `records` in one walk.
+
+    `nearest` is `Table.nearest`, and `radius` is the radius of a region.
+    """
 
     def __init__(
         self,
@@ -115,11 +125,13 @@ class Walk:
         all_known: bool = False,
         limiter: DialLimiter | None = None,
     ) -> None:
-        """Prepare the walk; `next` returns its first queries.
+        """Prepare the walk. `next` returns its first queries.
 
-        `all_known` means that the table has all serving nodes, so no look-up is needed. A
-        background walk has a `limiter`: it stores at linked nodes immediately, and dials others
-        only while too few nodes store a record and this rate limiter allows it.
+        `all_known` means that the table has all serving nodes, so that no look-up is needed. The
+        peer `own` is never queried. `serves` is this node's encoded contact for the requests.
+        `linked` returns whether a peer can be asked without a dial. A background walk has a
+        `limiter`. It stores records at linked nodes at once, and dials others only while too few
+        nodes store a record, and only when the limiter allows it.
         """
         self.results = {record.place: Published(record) for record in records}
         self.finds = 0  # queries sent
@@ -128,7 +140,7 @@ class Walk:
         self._radius = radius if settings is None or settings.random_order else 0.0
         self._entropy = entropy
         self._nonce = entropy(16)
-        # One query per path at a time is enough, as many cells are looked up at once.
+        # One pending query per path is enough, because many cells are looked up at once.
         self._settings = replace(settings or LookupSettings(), at_once=1)
         self._own = own
         self._serves = serves
@@ -154,12 +166,15 @@ class Walk:
 
     @property
     def done(self) -> bool:
-        """Whether each message was acknowledged, refused, or has failed."""
+        """Whether each message was acknowledged or refused, or was given up."""
         ahead = self._waiting or self._active or self._parcels or self._later or self._held
         return not (ahead or self._sent)
 
     def wake_at(self, now: float) -> float:
-        """Return when to call `next` again if no reply arrives before; infinity for never."""
+        """Return the time at which to call `next` even if no reply arrives.
+
+        Infinity means never.
+        """
         lookups = (cell.lookup.wake_at(now) for cell in self._active)
         late = (parcel.sent + defaults.STORE_LATE for parcel in self._sent.values())
         pauses = (parcel.due for parcel in self._later)
@@ -168,7 +183,7 @@ class Walk:
         return min((*lookups, *pauses, *mine), default=inf)
 
     def next(self, now: float) -> list[Query | StoreQuery]:
-        """Return the queries and stores to send now."""
+        """Return the queries and the stores to send now. They count as sent."""
         found: list[Query | StoreQuery] = []
         self._drop_late(now)
         moved = True
@@ -194,6 +209,7 @@ class Walk:
         return found
 
     def _due(self, now: float) -> None:
+        """Queue the messages whose time has come, and give up those that are no longer needed."""
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:
@@ -203,7 +219,11 @@ class Walk:
                 self._parcels.append(parcel)
 
     def _release(self, now: float) -> None:
-        """Send the next held message that is still needed, once all earlier ones are answered."""
+        """Queue the next held message of a background walk, if its node may be dialled now.
+
+        This waits until all earlier messages are answered, because the dial may then be
+        unnecessary.
+        """
         while self._held and not self._parcels and not self._sent:
             parcel = self._held[0]
             if not self._is_redundant(parcel.query):
@@ -215,18 +235,23 @@ class Walk:
             self._held.popleft()
 
     def _may_dial(self, now: float) -> bool:
+        """Return whether a dial may begin now. If so, the dial is counted."""
         return self._limiter is None or self._limiter.take(now)
 
     def _can_send_now(self, contact: Contact) -> bool:
-        """Whether a store at this node need not wait for permission to dial."""
+        """Return whether a message to this node needs no permission for a dial."""
         return self._limiter is None or self._linked(contact.peer)
 
     @staticmethod
     def _late(parcel: _Parcel, now: float) -> bool:
+        """Return whether the reply to a message is late."""
         return parcel.sent + defaults.STORE_LATE <= now
 
     def _drop_late(self, now: float) -> None:
-        """Drop late stores if nothing else is left to do and their records have enough replicas."""
+        """Give up late messages if nothing else is left to do.
+
+        A message is given up only if enough nodes already store its records.
+        """
         if self._waiting or self._active or self._parcels or self._later:
             return
         for query, parcel in list(self._sent.items()):
@@ -234,7 +259,7 @@ class Walk:
                 self._give_up(self._sent.pop(query))
 
     def _begin(self) -> None:
-        """Start looking up further cells, but not far ahead of the stores."""
+        """Start the look-ups of further cells, unless too many messages are queued."""
         while (
             self._waiting
             and len(self._active) < defaults.WALK_LOOKUPS
@@ -252,7 +277,7 @@ class Walk:
             self._active.append(cell)
 
     def _at_once(self, cell: _Cell) -> list[tuple[_Cell, Contact, Record]]:
-        """Choose known nodes within the radius that get the records before the look-up ends.
+        """Choose known nodes that get the records of a cell before its look-up ends.
 
         This is for walks of few records, which should be found as early as possible.
         """
@@ -269,6 +294,7 @@ class Walk:
         ]
 
     def _lookup(self, key: Key) -> Lookup:
+        """Create the look-up of the nodes around a key."""
         near = self._nearest(key, 2 * defaults.K)
         start = [each for each in near if each.peer not in self._down][: defaults.K]
         return Lookup(
@@ -284,6 +310,7 @@ class Walk:
         )
 
     def _end_lookups(self) -> bool:
+        """Pack the cells whose look-ups have ended. Return whether there were any."""
         ended = [cell for cell in self._active if cell.lookup.done]
         for cell in ended:
             self._active.remove(cell)
@@ -292,7 +319,10 @@ class Walk:
         return bool(ended)
 
     def _pack(self, cell: _Cell, region: Sequence[Contact]) -> None:
-        """Choose the nodes for each record of a cell, without those that have it."""
+        """Choose the nodes for each record of a cell. Send the block once all its cells are packed.
+
+        Nodes that were tried before are left out.
+        """
         packed = self._packed.setdefault(cell.block, [])
         for record in cell.records:
             done = self.results[record.place]
@@ -308,7 +338,10 @@ class Walk:
             self._close([cell])  # in case no node is left to send to
 
     def _send(self, packed: Sequence[tuple[_Cell, Contact, Record]]) -> None:
-        """Queue one message per node: a node near two cells gets the records of both in one."""
+        """Queue one message for each node.
+
+        If a node is chosen for records of several cells, its message has the records of all.
+        """
         by_contact: dict[Contact, dict[bytes, tuple[_Cell, Record]]] = {}
         for cell, contact, record in packed:
             by_contact.setdefault(contact, {})[record.sealed] = cell, record
@@ -325,10 +358,10 @@ class Walk:
                     cell.stores += 1
 
     def _replicas(self, key: Key, region: Sequence[Contact]) -> list[Contact]:
-        """Return the nodes within the radius of a key, and at least the `K` nearest.
+        """Return the nodes that should store a record: those within the radius, and at least `K`.
 
-        More nodes than expected suggest that an attacker generates identities there; then the
-        choice is random.
+        If there are many more nodes than expected, an attacker is probably generating identities
+        there. The choice is then random.
         """
         at = point(key)
         near = sorted(region, key=lambda contact: contact.point ^ at)
@@ -344,19 +377,23 @@ class Walk:
     # Replies.
 
     def answered(self, query: Query, found: Found, now: float, wall: float) -> str:
-        """Take the reply to a query; see `Lookup.answered`."""
+        """Pass the reply to a query to its look-up. Returns what `Lookup.answered` returns."""
         cell = self._asked.pop(query, None)
         return "" if cell is None else cell.lookup.answered(query.contact, found, now, wall)
 
     def failed(self, query: Query, now: float, outcome: str = "failed") -> None:
-        """Record a failed query; see `Lookup.failed`."""
+        """Pass the failure of a query to its look-up, as `Lookup.failed` describes."""
         self._down.add(query.contact.peer)
         cell = self._asked.pop(query, None)
         if cell is not None:
             cell.lookup.failed(query.contact, now, outcome)
 
     def stored(self, query: StoreQuery, codes: Sequence[str], now: float) -> None:
-        """Take a node's codes, one for each record."""
+        """Process a node's reply to a store.
+
+        `codes` has an error code for each record, "" if stored. The records that the node refused
+        as `busy` are sent again later.
+        """
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
@@ -376,7 +413,10 @@ class Walk:
             self._finish(parcel)
 
     def store_failed(self, query: StoreQuery, now: float) -> None:
-        """Record that a node did not acknowledge a store."""
+        """Record that a node did not acknowledge a store.
+
+        A store that is still needed is repeated.
+        """
         parcel = self._sent.pop(query, None)
         if parcel is None:
             return
@@ -389,27 +429,30 @@ class Walk:
         self._give_up(parcel)
 
     def _give_up(self, parcel: _Parcel) -> None:
+        """Count the node of a message as failed for all its records."""
         for record in parcel.query.records:
             self.results[record.place].failed.append(parcel.query.contact.peer)
         self._finish(parcel)
 
     def _is_redundant(self, query: StoreQuery) -> bool:
-        """Whether enough other nodes store each of its records."""
+        """Return whether enough nodes already store each record of a message."""
         return all(self.results[record.place].enough for record in query.records)
 
     def _again(self, parcel: _Parcel, now: float) -> None:
+        """Schedule a message to be sent again."""
         parcel.due = now + defaults.STORE_PAUSE
         self._later.append(parcel)
 
     def _finish(self, parcel: _Parcel) -> None:
+        """Record that a message has ended."""
         for cell in parcel.cells:
             cell.stores -= 1
         self._close(parcel.cells)
 
     def _close(self, ended: Iterable[_Cell]) -> None:
-        """Look up a region once more if too few nodes store a record.
+        """Schedule a second look-up for cells that have ended with too few replicas of a record.
 
-        Some of its nodes may have left, and others are the nearest now.
+        Some nodes of the region may have left, so that others are the nearest now.
         """
         for cell in ended:
             if cell.stores or not cell.looked_up or cell.block == _AGAIN:
@@ -420,5 +463,5 @@ class Walk:
 
     @staticmethod
     def _lacks(done: Published) -> bool:
-        """Whether nodes that should store it failed, and too few do."""
+        """Return whether nodes have failed and too few store the record."""
         return bool(done.failed) and len(done.kept) < defaults.REPLICAS_LEAST and not done.enough

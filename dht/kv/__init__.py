@@ -1,4 +1,4 @@
-"""Names of KV blocks, and which peer holds the longest prefix of a prompt (docs/spec/kv.md).
+"""KV index: names of KV blocks, and which peer has the longest prefix of a prompt's KV.
 
-Public: `KvIndex`. Imports `records/` and `kademlia/`.
+Public: `KvIndex`. Imports `records/` and `kademlia/`. Spec: docs/spec/kv.md.
 """

@@ -1,8 +1,12 @@
-"""Names of KV blocks. A name covers all tokens up to the end of the block, and what computed them.
+"""Names of KV blocks.
 
-Each name is a hash over the previous one, so equal names mean equal prefixes. The hash chain
-starts from a secret of the group that shares prefixes: an outsider cannot compute the name of a
-prompt, and so cannot ask whether another member had it. Spec: docs/spec/kv.md.
+The name of a block is a hash over the name of the previous block and the block's tokens. It
+therefore identifies all tokens up to the end of the block, and equal names mean equal prefixes. The
+first block of a prompt is hashed with a *seed*: a hash over the model and the secret of the group
+that shares prefixes. A peer outside the group cannot compute the names of a prompt, and so cannot
+find out whether a member had it. Spec: docs/spec/kv.md.
+
+In `dht/kv`, a *chain* is the sequence of these names, not the stages of a session.
 """
 
 import hashlib
@@ -23,29 +27,33 @@ _TOKEN_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Peers that share prefixes: all that know `secret`, which has 16 to 64 random bytes."""
+    """Peers that share KV prefixes: all that know `secret`, which has 16 to 64 random bytes."""
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
+        """Raise DhtError `bad-group` if the secret has the wrong length."""
         least, most = defaults.KV_SECRET
         if not least <= len(self.secret) <= most:
             raise DhtError("bad-group", f"a group's secret needs {least} to {most} bytes")
 
     @classmethod
     def alone(cls, host: Host) -> "KvGroup":
-        """Create a group for a single requester that shares with no other."""
+        """Create a group for a single requester, which shares prefixes with no other."""
         return cls(host.entropy(defaults.KV_SECRET[1]))
 
     @property
     def tag(self) -> str:
-        """Value of `salt` in the group's records: constant per group, and not reversible."""
+        """Public identifier of the group: `salt` in its records. It does not reveal the secret."""
         return _hash(_GROUP.encode(), self.secret).hex()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class KvScope:
-    """All that determines KV, besides the tokens; `adapter` is a root or ""."""
+    """Everything besides the tokens that determines the values of KV.
+
+    `root` is the model, and `adapter` the root of an adapter, "" for none.
+    """
 
     root: str
     precision: str
@@ -54,37 +62,40 @@ class KvScope:
 
     @property
     def seed(self) -> bytes:
-        """Hash input before the first block of each chain."""
+        """Hash that takes the place of the previous name for the first block of a chain."""
         texts = (_CHAIN, self.root, self.precision, self.adapter, str(defaults.KV_BLOCK))
         return _hash(*(text.encode() for text in texts), self.group.secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The whole blocks of a prompt, at least one, each by its name of 32 bytes."""
+    """Names of the full KV blocks of a prompt, in order, 32 bytes each. There is at least one."""
 
     scope: KvScope
     names: tuple[bytes, ...] = field(repr=False)
 
     @property
     def first(self) -> str:
+        """Name of the first block, in hex."""
         return self.names[0].hex()
 
     @property
     def tip(self) -> str:
+        """Name of the last block, in hex."""
         return self.names[-1].hex()
 
     @property
     def key(self) -> Key:
-        """Key of the records about all chains with the same first block."""
+        """Key of the records about all chains that have the same first block."""
         scope = self.scope
         return kv_key(scope.root, scope.precision, scope.adapter, scope.group.tag, self.first)
 
     def __len__(self) -> int:
+        """Return the number of blocks."""
         return len(self.names)
 
     def body(self, layers: tuple[int, int]) -> KvBody:
-        """Build the record of a provider of these layers (start, stop) of all blocks."""
+        """Return the record of a provider that has these layers (start, stop) of all blocks."""
         scope = self.scope
         return KvBody(
             root=scope.root,
@@ -98,20 +109,29 @@ class Chain:
         )
 
     def extended(self, tokens: Sequence[int]) -> "Chain":
-        """Return the chain extended by the whole blocks of the tokens that follow it."""
+        """Return the chain extended by the full blocks of `tokens`, which follow its last block.
+
+        Raises DhtError: `bad-tokens`, `too-long`.
+        """
         return Chain(self.scope, self.names + _names(self.names[-1], tokens, len(self.names)))
 
 
 def chain_of(scope: KvScope, tokens: Sequence[int]) -> Chain | None:
-    """Return the chain of a prompt's token ids, or None if they fill no block.
+    """Return the chain of a prompt's token ids, or None if they do not fill a block.
 
-    Raises DhtError: `bad-tokens`, `too-long`.
+    Raises DhtError: `bad-tokens` if a token id is not an unsigned 32-bit integer, `too-long` if
+    there are too many blocks.
     """
     names = _names(scope.seed, tokens, 0)
     return Chain(scope, names) if names else None
 
 
 def _names(before: bytes, tokens: Sequence[int], there: int) -> tuple[bytes, ...]:
+    """Return the names of the full blocks of `tokens`.
+
+    `before` is the name of the block before them, and `there` the number of blocks before them.
+    Raises as `chain_of`.
+    """
     block = defaults.KV_BLOCK
     count = len(tokens) // block
     if there + count > defaults.KV_CHAIN:
@@ -128,7 +148,7 @@ def _names(before: bytes, tokens: Sequence[int], there: int) -> tuple[bytes, ...
 
 
 def _hash(*parts: bytes) -> bytes:
-    """Return the SHA-256 over the parts, each with its length."""
+    """Return the SHA-256 over the parts, each preceded by its length."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(4) + part)

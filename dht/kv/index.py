@@ -1,8 +1,9 @@
-"""`KvIndex`: finds the peers that hold the KV of the longest prefix of a prompt.
+"""`KvIndex`: finds the peers that have the KV of the longest prefix of a prompt.
 
-Records of all chains with the same first block lie under one key, so one look-up finds the
-providers. Each is then asked how long its prefix is (`kv.have`). These replies are claims: a peer
-that turns out to lack what it claimed is distrusted for a while. Spec: docs/spec/kv.md.
+The records about all chains with the same first block are stored under one key, so one look-up
+finds the providers. Each provider is then asked how long a prefix of the chain it has (`kv.have`).
+Its reply is a claim. A peer that turns out not to have what it claimed is not asked again for a
+while. Spec: docs/spec/kv.md.
 """
 
 from collections import OrderedDict
@@ -62,18 +63,19 @@ class Records(Protocol):
 
 
 class _AskHave(Message, frozen=True):
-    """Header of `kv.have`."""
+    """Header of `kv.have`: the layers (start, stop) that the asker needs."""
 
     layers: tuple[_Layer, _Layer]
 
     def check(self) -> None:
+        """Raise ValueError if the range of layers is empty."""
         if self.layers[0] >= self.layers[1]:
             raise ValueError("`layers` must be a start and a stop")
 
 
 @dataclass(frozen=True, slots=True)
 class KvProvider:
-    """A peer that claims the first `blocks` blocks of a chain."""
+    """A peer that claims to have the first `blocks` blocks of a chain."""
 
     peer: PeerId
     blocks: int
@@ -83,7 +85,7 @@ class KvProvider:
 class KvFound:
     """Providers, longest prefix first, and the look-up that found them.
 
-    `rounds` is the largest number of requests to one provider, so the round trips it took.
+    `rounds` is the largest number of requests that were sent to one provider, one after the other.
     """
 
     providers: tuple[KvProvider, ...]
@@ -92,7 +94,7 @@ class KvFound:
 
 
 class KvIndex:
-    """KV index of a node. `connect` opens a link for a few requests; it raises TransportError."""
+    """KV index of a node. `connect` opens a link for a few requests, or raises TransportError."""
 
     def __init__(
         self,
@@ -114,25 +116,26 @@ class KvIndex:
         self._said: dict[Key, dict[str, KvBody]] = {}
         self._unsaid: dict[Key, None] = {}
         self._news = trio.Event()
-        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> until when
+        self._liars: OrderedDict[PeerId, float] = OrderedDict()  # peer -> end of the distrust
         endpoint.handle("kv.have", self._on_have)
 
     # KV on this node.
 
     def announce(self, chain: Chain, layers: Layers) -> None:
-        """Announce that these layers of all blocks are here and were just used."""
+        """Announce that this node has these layers of a chain's blocks, and has just used them."""
         self._say(self._held.add(chain, layers))
 
     def withdraw(self, chain: Chain) -> None:
-        """Withdraw a chain; blocks that it shares with other chains stay announced."""
+        """Withdraw a chain. Blocks that it shares with other chains stay announced."""
         self._say(self._held.remove(chain))
 
     def _say(self, keys: set[Key]) -> None:
+        """Schedule the records of these keys to be published again."""
         self._unsaid |= dict.fromkeys(keys)
         self._news.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Publish changed keys, `KV_SAID` at a time, until cancelled."""
+        """Publish the records of changed keys, `KV_SAID` keys at a time, until cancelled."""
         task_status.started()
         while True:
             await self._news.wait()
@@ -144,6 +147,7 @@ class KvIndex:
                 await trio.sleep(defaults.KV_SAY_PAUSE)
 
     def _publish(self, key: Key) -> None:
+        """Publish the records of a key, and withdraw those that are not true any more."""
         wanted = {body.slot: body for body in self._held.bodies(key)}
         for slot, body in self._said.pop(key, {}).items():
             if slot not in wanted:
@@ -154,6 +158,7 @@ class KvIndex:
             self._said[key] = wanted
 
     def _on_have(self, call: Call) -> Answer:
+        """Answer `kv.have`: for each block name, a proof that this node has the block, or zeros."""
         asked = bytes(call.payload)
         if len(asked) % SHORT or not 0 < len(asked) <= SHORT * defaults.KV_ASKED:
             return _BAD_REQUEST
@@ -174,8 +179,8 @@ class KvIndex:
     ) -> KvFound:
         """Find the providers of these layers of the longest prefix of a chain, this node included.
 
-        The look-up and the requests may take `timeout` seconds each. Leaves out peers that hold no
-        block of it.
+        The look-up and the requests may take `timeout` seconds each. Peers that have no block of
+        the chain are left out.
         """
         found = await self._records.find(
             chain.key,
@@ -197,7 +202,7 @@ class KvIndex:
         return KvFound(tuple(best), found, rounds)
 
     def refute(self, peer: PeerId) -> None:
-        """Distrust a peer for a while: it turned out to lack what it claimed."""
+        """Distrust a peer for a while, because it did not have what it claimed."""
         self._liars.pop(peer, None)
         self._liars[peer] = self._host.now() + defaults.KV_DISTRUST
         while len(self._liars) > defaults.KV_LIARS:
@@ -206,7 +211,10 @@ class KvIndex:
     def _claims(
         self, records: Sequence[FoundRecord], chain: Chain, layers: Layers
     ) -> list[tuple[PeerId, int]]:
-        """Choose the peers to ask, each with its claimed blocks: largest first, ties random."""
+        """Return the peers to ask, each with the number of blocks that it claims to have.
+
+        The largest claims come first. Equal claims are in random order.
+        """
         claims: dict[PeerId, list[int]] = {}
         for each in records:
             body, author = each.record.body, each.record.author
@@ -226,10 +234,11 @@ class KvIndex:
         return listed[: defaults.KV_PROVIDERS]
 
     def _lied(self, peer: PeerId) -> bool:
+        """Return whether a peer is distrusted."""
         return self._liars.get(peer, 0.0) > self._host.now()
 
     async def _ask(self, peer: PeerId, search: PrefixSearch, layers: Layers) -> None:
-        """Ask a provider until the length of its prefix is known, or it lies."""
+        """Ask a provider how long its prefix is, until this is known or the provider has lied."""
         try:
             link = await self._connect(peer)
             while not search.done:
@@ -245,4 +254,4 @@ class KvIndex:
                     search.held = 0
                     return
         except TransportError:
-            return  # keep what its earlier replies have shown
+            return  # what its earlier replies have shown still counts

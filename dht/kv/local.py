@@ -1,7 +1,7 @@
-"""Chains whose KV this node holds: their blocks, and the records to publish. Sans-I/O.
+"""Chains whose KV this node has: their blocks, and the records to publish. No I/O.
 
-Chains with a common prefix share blocks. The number of chains and of blocks is limited; beyond it
-the least recently used chains are evicted.
+Chains with a common prefix share blocks. The number of chains and the number of blocks are limited.
+If a limit is exceeded, the least recently used chains are evicted.
 """
 
 from collections import OrderedDict
@@ -18,12 +18,17 @@ Layers = tuple[int, int]  # start, stop (exclusive)
 
 @dataclass(slots=True)
 class _Block:
+    """A block of one or several chains."""
+
     name: bytes
-    layers: dict[Layers, int]  # layer range -> number of chains that hold it
+    layers: dict[Layers, int]  # layer range -> number of chains with this block and range
 
 
 class LocalChains:
-    """Index of held chains, one entry per chain; a block that chains share is counted for each."""
+    """Index of the chains of this node.
+
+    A block that several chains share counts for each of them.
+    """
 
     def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):
         self.blocks = 0
@@ -33,10 +38,14 @@ class LocalChains:
         self._blocks: dict[bytes, _Block] = {}
 
     def __len__(self) -> int:
+        """Return the number of chains."""
         return len(self._chains)
 
     def add(self, chain: Chain, layers: Layers) -> set[Key]:
-        """Add a chain, or mark it as just used; return the keys whose records may change."""
+        """Add a chain with its layers, or mark it as just used.
+
+        Evicts others if a limit is exceeded. Returns the keys whose records may have changed.
+        """
         changed = self.remove(chain)
         tip = chain.names[-1]
         self._chains[tip] = chain, layers
@@ -52,7 +61,10 @@ class LocalChains:
         return changed | self._evict()
 
     def remove(self, chain: Chain) -> set[Key]:
-        """Remove a chain, except blocks that other chains share; return the changed keys."""
+        """Remove a chain, but not the blocks that other chains share.
+
+        Returns the keys whose records may have changed.
+        """
         found = self._chains.pop(chain.names[-1], None)
         if found is None:
             return set()
@@ -73,6 +85,7 @@ class LocalChains:
         return {chain.key}
 
     def _evict(self) -> set[Key]:
+        """Remove the least recently used chains beyond the limits, and return the changed keys."""
         chains, blocks = self._limits
         changed: set[Key] = set()
         while len(self._chains) > chains or self.blocks > blocks:
@@ -81,21 +94,27 @@ class LocalChains:
         return changed
 
     def name(self, short: bytes, layers: Layers) -> bytes | None:
-        """Return the full name of a block that this node holds with all these layers, or None."""
+        """Return the full name of a block whose name begins with `short`.
+
+        Returns None if this node does not have the block with all these layers.
+        """
         block = self._blocks.get(short)
         if block is None or not any(_covers(here, layers) for here in block.layers):
             return None
         return block.name
 
     def held(self, chain: Chain, layers: Layers) -> int:
-        """Return how many leading blocks of a chain this node holds with these layers."""
+        """Return how many leading blocks of a chain this node has with all these layers."""
         for count, name in enumerate(chain.names):
             if self.name(name[:SHORT], layers) != name:
                 return count
         return len(chain)
 
     def bodies(self, key: Key) -> list[KvBody]:
-        """Build the records of a key: its latest chains, without those that another contains."""
+        """Return the records to publish under a key, for the chains that were used last.
+
+        Chains that another chain contains are left out.
+        """
         found: list[KvBody] = []
         for tip in reversed(self._by_key.get(key, ())):
             chain, layers = self._chains[tip]
@@ -106,11 +125,15 @@ class LocalChains:
         return found
 
     def _is_contained(self, tip: bytes, layers: Layers) -> bool:
-        """Whether another chain contains this one, with the same or more layers."""
+        """Return whether another chain contains this one, with at least the same layers.
+
+        That is so if another chain has the last block of this one.
+        """
         block = self._blocks[tip[:SHORT]]
         there = sum(count for here, count in block.layers.items() if _covers(here, layers))
         return there > 1  # the chain itself counts once
 
 
 def _covers(here: Layers, layers: Layers) -> bool:
+    """Return whether the layers `here` include all of `layers`."""
     return here[0] <= layers[0] and layers[1] <= here[1]

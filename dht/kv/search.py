@@ -1,7 +1,8 @@
-"""Search for how much of a chain a provider has, in few round trips. Sans-I/O.
+"""Search for how many blocks of a chain a provider has, in few round trips. No I/O.
 
-A provider of one block has all blocks before it. So one request about 64 blocks, spread evenly
-over the unknown part, narrows it to a 64th: two requests for 4,096 blocks, three for 262,144.
+A provider that has a block has all blocks before it. A request about 64 blocks that are spread
+evenly over the unknown part therefore reduces this part to a 64th. Two requests are enough for
+4,096 blocks, and three for 262,144.
 """
 
 from collections.abc import Sequence
@@ -10,39 +11,49 @@ from typing import Final
 from .. import defaults
 
 SHORT: Final = 8  # leading bytes of a name that a request contains
-PROOF: Final = 8  # following bytes of the name, which the reply proves knowledge of
+PROOF: Final = 8  # next bytes of the name, with which a reply proves that its sender knows the name
 _NOTHING: Final = bytes(PROOF)
 
 
 class PrefixSearch:
-    """Search in the first `most` of `names`; `held` blocks are known to be at the provider."""
+    """Search for the prefix of a chain that one provider has.
+
+    `names` are the blocks of the chain, of which only the first `most` are considered. `held` is
+    the number of leading blocks that the provider is known to have.
+    """
 
     def __init__(self, names: Sequence[bytes], most: int) -> None:
         self.held = 0
         self.rounds = 0
-        """Number of replies."""
+        """Number of replies so far."""
         self._names = names
         self._most = min(most, len(names))
 
     @property
     def done(self) -> bool:
+        """Whether the length of the provider's prefix is known."""
         return self.held == self._most
 
     def _asked(self) -> list[int]:
-        """Return the block numbers to ask about, from 1, ascending, up to the last unknown one."""
+        """Return the numbers of the blocks to ask about next, in ascending order.
+
+        The first block of the chain has number 1. The last number is that of the last unknown
+        block.
+        """
         span = self._most - self.held
         count = min(span, defaults.KV_ASKED)
         return [self.held + -(-span * n // count) for n in range(1, count + 1)]
 
     def question(self) -> bytes:
-        """Return the payload of the next request: the first `SHORT` bytes of some names."""
+        """Return the payload of the next request: the first `SHORT` bytes of some blocks' names."""
         return b"".join(self._names[block - 1][:SHORT] for block in self._asked())
 
     def answered(self, proofs: bytes) -> bool:
-        """Take the reply to `question`; return False if it proves that the provider lies.
+        """Process the reply to the latest request.
 
-        For each name the provider must return the next bytes or zeros, and the blocks that it
-        claims must be a prefix.
+        Return False if it proves that the provider lies. For each block in the request, `proofs`
+        has either the bytes that follow in its name, or zeros if the provider does not have the
+        block. The blocks that the provider claims to have must be a prefix of those in the request.
         """
         asked = self._asked()
         if len(proofs) != PROOF * len(asked):
@@ -64,11 +75,15 @@ class PrefixSearch:
 
 
 def proof_of(name: bytes) -> bytes:
-    """Return the bytes that prove knowledge of a full name to a peer that sent its start."""
+    """Return the bytes that prove knowledge of a name to a peer that sent the beginning of it."""
     return name[SHORT : SHORT + PROOF]
 
 
 def answer(question: bytes, names: Sequence[bytes | None]) -> bytes:
-    """Build the reply to a request, given the full name of each block that is held, or None."""
+    """Return the reply to a request.
+
+    `names` has, for each block in the request, its full name, or None if this node does not have
+    it.
+    """
     assert len(question) == SHORT * len(names)
     return b"".join(_NOTHING if name is None else proof_of(name) for name in names)

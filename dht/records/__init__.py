@@ -1,4 +1,5 @@
-"""Signed records and the space of their keys (docs/spec/records.md). No I/O.
+"""Signed records, and the key space in which they are stored (docs/spec/records.md). No I/O.
 
-Public: `Key`, `Contact`, `Record` and the bodies by kind. Imports nothing else of `dht/`.
+Public: `Key`, `Contact`, `Record` and the bodies by kind. Imports nothing else of `dht/` except
+`defaults.py` and `errors.py`.
 """

@@ -1,6 +1,6 @@
-"""Contact: the id of a serving node and the addresses at which it may be reached.
+"""Contact: the id of a serving node, and the addresses at which it may be reached.
 
-A contact is a claim. A node enters the routing table only after it has answered under its key.
+A contact is a claim. A node enters the routing table only after it has proven its key and answered.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,15 +25,20 @@ _ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
 
 
 class _Told(Row, frozen=True):
+    """Encoded contact."""
+
     key: PublicKey
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.CONTACT_ADDRESSES)]
 
 
 class Contact:
-    """A peer and up to `CONTACT_ADDRESSES` addresses; equal by the peer alone."""
+    """A peer and up to `CONTACT_ADDRESSES` addresses. Contacts of the same peer are equal."""
 
     def __init__(self, peer: PeerId, addresses: Iterable[Address] = ()) -> None:
-        """Drop addresses beyond the limits; add the peer id to each address that lacks it."""
+        """Create a contact. The peer id is added to each address that lacks it.
+
+        Duplicates, and addresses beyond the limits, are dropped.
+        """
         self.peer = peer
         self.addresses = _fitting(
             each if each.peer is not None else replace(each, peer=peer) for each in addresses
@@ -41,34 +46,35 @@ class Contact:
 
     @cached_property
     def key(self) -> Key:
+        """Key of the node in the DHT."""
         return node_key(self.peer)
 
     @cached_property
     def point(self) -> int:
-        """The key as an integer, cached because look-ups compute thousands of distances."""
+        """The key as an integer. It is cached, because look-ups compute thousands of distances."""
         return point(self.key)
 
     @cached_property
     def networks(self) -> frozenset[str]:
-        """Public networks (/24 or /48) of its addresses.
+        """Public networks (/24 or /48) of the contact's addresses.
 
-        All DNS names count as one network, because they may resolve to any address. Addresses at
-        a relay, in a private network, or on this machine add none.
+        All DNS names count as one network, because they may resolve to any address. Addresses at a
+        relay, in a local network, or on this machine do not count.
         """
         found = (network_of(each.host) for each in self.addresses if each.relay is None)
         return frozenset(each for each in found if each)
 
     @cached_property
     def direct(self) -> bool:
-        """Whether it has an address that needs no relay."""
+        """Whether the contact has an address that needs no relay."""
         return any(each.relay is None for each in self.addresses)
 
     @cached_property
     def packed(self) -> bytes:
-        """Wire form: [public key, addresses as texts].
+        """Encoded form: [public key, addresses as texts].
 
-        Addresses omit the peer id, which follows from the key: it would be half of the bytes of a
-        look-up's reply.
+        The addresses omit the peer id, which follows from the public key. Otherwise peer ids would
+        be half of the bytes of a reply.
         """
         name = _named(self.peer)
         texts = [str(each).removesuffix(name) for each in self.addresses]
@@ -85,17 +91,20 @@ class Contact:
 
 
 def merged(accounts: Sequence[Contact]) -> Contact:
-    """Merge several accounts of one peer's addresses, round robin.
+    """Merge several contacts of the same peer, which may have different addresses.
 
-    Each account gives its first address, then its second, and so on, so that none can crowd out
-    the addresses of the others.
+    The result has the first address of each contact, then the second of each, and so on, so that no
+    contact crowds out the addresses of the others.
     """
     ranks = zip_longest(*(each.addresses for each in accounts))
     return Contact(accounts[0].peer, (found for rank in ranks for found in rank if found))
 
 
 def network_of(host: str) -> str:
-    """Return the network that a public host counts to; "" for a host in a local network."""
+    """Return the network of a public host, or "" for a host in a local network.
+
+    All DNS names count as the network "names".
+    """
     found = parse_ip(host)
     if found is None:
         return "names"
@@ -105,19 +114,20 @@ def network_of(host: str) -> str:
 
 
 def met_at(ip: str) -> str:
-    """Return the network that a peer linked at `ip` counts to; "" for one in a local network.
+    """Return the network of a peer that is linked at the IP address `ip`.
 
-    All peers behind relays count as one network: otherwise a peer could escape the limits per
-    network by hiding behind a relay.
+    Returns "" for a peer in a local network. If `ip` is "", the link passes a relay, and the
+    network is "relayed". All relayed peers count as one network. Otherwise a peer could escape the
+    limits per network by using many relays.
     """
     return network_of(ip) if ip else "relayed"
 
 
 @lru_cache(4096)
 def read_contact(packed: bytes) -> Contact:
-    """Decode a contact of a message, dropping addresses that this version does not understand.
+    """Decode a contact. Addresses that this version does not understand are dropped.
 
-    Raises BadMessage.
+    Raises BadMessage if the contact is malformed.
     """
     try:
         told = read(_Told, packed, limit=defaults.CONTACT_BYTES)
@@ -128,11 +138,12 @@ def read_contact(packed: bytes) -> Contact:
 
 
 def _named(peer: PeerId) -> str:
-    """Return the suffix of a multiaddr that names its peer."""
+    """Return the end of a multiaddr that contains the id of its peer."""
     return f"/p2p/{peer}"
 
 
 def _understood(texts: Iterable[str], name: str) -> Iterable[Address]:
+    """Parse the addresses of a peer, and yield those that can be parsed."""
     for text in texts:
         try:
             yield Address.parse(text if text.endswith(name) else text + name)
@@ -141,6 +152,7 @@ def _understood(texts: Iterable[str], name: str) -> Iterable[Address]:
 
 
 def _fitting(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return the addresses without duplicates, and without those beyond the limits."""
     found: dict[Address, None] = {}
     left = _ADDRESS_LIMIT - 8  # less the bytes of the envelope
     for each in addresses:

@@ -1,6 +1,8 @@
-"""Kinds of records: their fields with limits, their key and their slot.
+"""Kinds of records: the fields of each with their limits, its key, and its slot.
 
-Every field is type-checked and limited before it is used. Spec: docs/spec/records.md.
+Records of one author under one key are distinguished by their *slot*: a new record replaces the
+earlier one in its slot. The type and the limits of every field are checked before it is used. Spec:
+docs/spec/records.md.
 """
 
 import math
@@ -21,7 +23,7 @@ from .key import Key, record_key
 
 Fields = Mapping[str, object]
 Runs = tuple[tuple[int, int], ...]
-"""Start and stop of each run of chunk indexes, ascending and not adjacent."""
+"""Runs of chunk indexes, each as (start, stop). They ascend, and there is a gap between them."""
 
 _Size = Annotated[int, Meta(ge=0, le=defaults.SIZE_LIMIT)]
 _Layer = Annotated[int, Meta(ge=0, le=defaults.LAYERS_LIMIT)]
@@ -43,12 +45,16 @@ class PeerBody(Message, frozen=True):
         return ""
 
     def check(self) -> None:
+        """Raise ValueError if an address is not printable or too long."""
         for each in self.addresses:
             check_text(each, defaults.ADDRESS_BYTES)
 
 
 class ShardBody(Message, frozen=True):
-    """Record of a served shard: layers start:stop of a model, perhaps with embedding and head."""
+    """Record of a served shard: the layers `start` to `stop` of a model.
+
+    `embedding` and `head` say whether the shard includes them.
+    """
 
     kind: ClassVar[str] = "shard"
     root: Root
@@ -68,6 +74,7 @@ class ShardBody(Message, frozen=True):
         return f"{self.start}:{self.stop}:{self.precision}"
 
     def check(self) -> None:
+        """Check the layers and the precision, and limit the speed. Raises ValueError."""
         _check_layers(self.start, self.stop)
         check_text(self.precision, defaults.PRECISION_BYTES)
         if not math.isfinite(self.speed):
@@ -76,8 +83,11 @@ class ShardBody(Message, frozen=True):
 
 
 class _Blob(Message, frozen=True):
-    """Body of a `blob` record on the wire. `ranges` alternates gaps and lengths, which are small
-    numbers."""
+    """Encoded body of a `blob` record.
+
+    `ranges` lists the runs of chunks as alternating gaps and lengths, because these numbers are
+    small. It is absent if all chunks are stored.
+    """
 
     root: Root
     size: _Size
@@ -92,7 +102,10 @@ class _Blob(Message, frozen=True):
 
 
 class BlobBody(Struct, frozen=True):
-    """Record of a blob or model whose chunks are held: those in `ranges`, or all."""
+    """Record of a blob or model whose chunks its author has.
+
+    These are the chunks in `ranges`, or all if it is None.
+    """
 
     kind: ClassVar[str] = "blob"
     root: str
@@ -109,21 +122,23 @@ class BlobBody(Struct, frozen=True):
         return ""
 
     def fields(self) -> dict[str, object]:
+        """Return the fields besides the kind, as they are encoded."""
         ranges = UNSET if self.ranges is None else tuple(_steps(self.ranges))
         return _Blob(self.root, self.size, self.chunks, ranges).fields()
 
     @classmethod
     def read(cls, fields: Fields) -> "BlobBody":
-        """Raises Undecodable."""
+        """Decode a body from its fields. Raises Undecodable if one is invalid."""
         told = typed(_Blob, fields)
         ranges = None if told.ranges is UNSET else _runs(told.ranges, told.chunks)
         return cls(told.root, told.size, told.chunks, ranges)
 
 
 class KvBody(Message, frozen=True):
-    """Record of a KV cache: the first `blocks` blocks of a chain, for layers start:stop.
+    """Record of a KV cache: the first `blocks` blocks of a chain, for the layers (start, stop).
 
-    The key contains the name of the chain's `first` block; `tip` names the last block held.
+    `first` is the name of the chain's first block, and part of the key. `tip` is the name of the
+    last block that the author has. `salt` identifies the group that shares the KV.
     """
 
     kind: ClassVar[str] = "kv"
@@ -145,18 +160,19 @@ class KvBody(Message, frozen=True):
         return self.tip
 
     def check(self) -> None:
+        """Raise ValueError if the layers or a text are invalid."""
         check_text(self.precision, defaults.PRECISION_BYTES)
         check_text(self.salt, defaults.SALT_BYTES)
         _check_layers(*self.layers)
 
 
 def kv_key(root: str, precision: str, adapter: str, salt: str, first: str) -> Key:
-    """Return the key of all records about chains with the same first block."""
+    """Return the key of the records about all chains that have the same first block."""
     return record_key(KvBody.kind, root, precision, adapter, salt, first)
 
 
 class NameBody(Message, frozen=True):
-    """Record in which its author vouches that a name means a model."""
+    """Record in which its author vouches that a name means the model with this root."""
 
     kind: ClassVar[str] = "name"
     name: Annotated[str, Meta(min_length=1)]
@@ -173,6 +189,7 @@ class NameBody(Message, frozen=True):
         return self.root
 
     def check(self) -> None:
+        """Raise ValueError if the name is not printable or too long."""
         check_text(self.name, defaults.NAME_BYTES)
 
 
@@ -188,10 +205,11 @@ class OtherBody(Message, frozen=True):
         return record_key(self.kind, *self.parts)
 
     def fields(self) -> dict[str, object]:
-        """Return the fields besides the kind, as for the other bodies."""
+        """Return the fields besides the kind, as they are encoded."""
         return {"parts": self.parts, "slot": self.slot}
 
     def check(self) -> None:
+        """Raise ValueError if a part or the slot is not printable or too long."""
         for each in self.parts:
             check_text(each, defaults.NAME_BYTES)
         check_text(self.slot, defaults.SLOT_BYTES)
@@ -205,7 +223,11 @@ _TYPES: Final[dict[str, type[PeerBody | ShardBody | KvBody | NameBody | OtherBod
 
 
 def read_body(author: PeerId, fields: Fields) -> Body:
-    """Decode the body from a record's fields. Raises BadRecord: `bad-type`, `not-provider`."""
+    """Decode the body of a record from its fields.
+
+    Raises BadRecord: `bad-type` if a field is invalid, `not-provider` if the record names another
+    peer than its author as the provider.
+    """
     if fields.get("provider", author) != author:
         raise _stranger(author)
     kind = fields.get("kind")
@@ -218,13 +240,13 @@ def read_body(author: PeerId, fields: Fields) -> Body:
 
 
 def longest_runs(runs: Sequence[tuple[int, int]]) -> Runs:
-    """Return the longest runs, as many as a record may list."""
+    """Return the longest runs in ascending order, as many as a record may list."""
     kept = sorted(runs, key=lambda run: run[0] - run[1])[: defaults.BLOB_RUNS]
     return tuple(sorted(kept))
 
 
 def _steps(runs: Runs) -> list[int]:
-    """Encode runs as alternating gaps and lengths, which are small numbers."""
+    """Encode runs as alternating gaps and lengths."""
     steps, last = [], 0
     for start, stop in runs:
         steps += [start - last, stop - start]
@@ -233,7 +255,10 @@ def _steps(runs: Runs) -> list[int]:
 
 
 def _runs(steps: Sequence[int], chunks: int) -> Runs:
-    """Raises Undecodable."""
+    """Decode alternating gaps and lengths.
+
+    Raises Undecodable if they are not runs of `chunks` chunks.
+    """
     places = [0, *accumulate(steps)]
     if len(steps) % 2 or places[-1] > chunks or not all(a < b for a, b in pairwise(places[1:])):
         raise Undecodable("`ranges` must be ascending pairs of gaps and lengths within the blob")
@@ -241,9 +266,11 @@ def _runs(steps: Sequence[int], chunks: int) -> Runs:
 
 
 def _check_layers(start: int, stop: int) -> None:
+    """Raise ValueError if `start` is greater than `stop`."""
     if start > stop:
         raise ValueError("`layers` must be a start and a stop")
 
 
 def _stranger(author: PeerId) -> BadRecord:
+    """Return the error for a record that names another peer than its author as the provider."""
     return BadRecord("not-provider", f"the record of `{author}` names another peer as provider")

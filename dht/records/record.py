@@ -1,8 +1,8 @@
-"""Record: a fact signed by its author, such as what it provides and where to reach it.
+"""Record: a statement signed by its author, such as which content it provides.
 
-The sealed bytes are stored and forwarded unchanged, so fields and kinds that this version does not
-know survive. The key is computed from the fields, never taken from the message. Spec:
-docs/spec/records.md.
+The sealed (signed) bytes are stored and forwarded unchanged, so that fields and kinds that this
+version does not know are preserved. The key is always computed from the fields, and is not part of
+a message. Spec: docs/spec/records.md.
 """
 
 from dataclasses import dataclass
@@ -54,38 +54,42 @@ _TTL: Final = Meta(ge=defaults.RECORD_TTL[0], le=defaults.RECORD_TTL[1])
 
 
 class _Head(Message, frozen=True):
-    """Fields of every record."""
+    """Fields that every record has."""
 
-    made: Annotated[int, Meta(ge=1, lt=2**53)]
-    ttl: Annotated[int, _TTL]
+    made: Annotated[int, Meta(ge=1, lt=2**53)]  # ms since 1970
+    ttl: Annotated[int, _TTL]  # seconds
     gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record with a valid signature. Per author, key and slot, the latest `made` wins."""
+    """A record with a valid signature.
+
+    If several have the same author, key and slot, the latest `made` takes precedence.
+    """
 
     author: PeerId
     body: Body
     made: int  # ms since 1970 by the author's wall clock
     ttl: int  # seconds
-    gone: bool  # it withdraws the slot's earlier record
+    gone: bool  # whether it withdraws the earlier record in its slot
     key: Key
     slot: str
     sealed: bytes
 
     @property
     def place(self) -> tuple[PeerId, Key, str]:
-        """Identity of its slot: author, key and slot."""
+        """Author, key and slot. A later record with the same three replaces this one."""
         return self.author, self.key, self.slot
 
 
 def seal_record(
     identity: Identity, body: Body, *, made: int, ttl: int, gone: bool = False
 ) -> bytes:
-    """Return the signed bytes of an own record; `gone` withdraws the slot's earlier record.
+    """Return the signed bytes of one of this node's own records.
 
-    Raises BadRecord if other nodes would reject it.
+    `made` is in ms since 1970, and `ttl` in seconds. `gone` withdraws the earlier record in the
+    slot. Raises BadRecord if other nodes would reject the record.
     """
     fields = {"kind": body.kind, "made": made, "ttl": ttl, **body.fields()}
     packed = pack(fields | ({"gone": True} if gone else {}))
@@ -98,9 +102,10 @@ def seal_record(
 
 
 def open_record(sealed: bytes) -> Record:
-    """Decode and verify a sealed record.
+    """Decode a sealed record and verify its signature.
 
-    Raises BadRecord `too-large`, `bad-signature`, `bad-type` or `not-provider`, and no other error.
+    Raises no other error than BadRecord: `too-large`, `bad-signature`, `bad-type`, or
+    `not-provider` if the record names another peer than its author as the provider.
     """
     if len(sealed) > defaults.RECORD_BYTES:
         raise _too_large()
@@ -109,12 +114,14 @@ def open_record(sealed: bytes) -> Record:
 
 @lru_cache(512)  # small, as a decoded body may take thirty times the bytes of the record
 def _opened(sealed: bytes) -> Record:
+    """Decode and verify a sealed record. The result is cached."""
     author, packed = _unsealed(sealed)
     return _read(author, packed, sealed)
 
 
 @lru_cache(4096)  # valid signatures; a check takes 0.1 ms, a cache hit 0.2 µs
 def _unsealed(sealed: bytes) -> tuple[PeerId, bytes]:
+    """Verify the signature; return the author and the signed bytes. The result is cached."""
     try:
         return unseal(DOMAIN, sealed, limit=_BODY_LIMIT)
     except TransportError as error:
@@ -125,10 +132,11 @@ def _unsealed(sealed: bytes) -> tuple[PeerId, bytes]:
 
 
 def time_code(record: Record, wall: float) -> str:
-    """Return `expired` or `far-future` by the receiver's wall clock (seconds since 1970), else "".
+    """Return a code if the times of a record are out of range by the receiver's clock, else "".
 
-    The check is generous, as both clocks may be wrong: how long a record is stored is measured
-    with the monotonic clock.
+    `wall` is the receiver's wall clock in seconds since 1970. The codes are `expired` and
+    `far-future`. The check allows for large errors of both clocks. It does not decide how long a
+    record is stored, which is measured with the monotonic clock.
     """
     made = record.made / 1000
     if made > wall + defaults.CLOCKS_APART:
@@ -137,6 +145,7 @@ def time_code(record: Record, wall: float) -> str:
 
 
 def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
+    """Decode the signed bytes of a record. Raises BadRecord if they are malformed."""
     try:
         fields = decode(packed, limit=_BODY_LIMIT)
         head = typed(_Head, fields)
