@@ -24,7 +24,7 @@ _SHOWN = 200  # characters of another program's message
 
 
 class StateError(ShoalError):
-    """An error of this package."""
+    """An error of the shared state. `code` is a short fixed word."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -23,7 +23,7 @@ from .replication.replication import Replication
 
 @dataclass(frozen=True, slots=True)
 class FeedView:
-    """One feed as this node knows it."""
+    """One feed as this node knows it: name, head, and size."""
 
     name: FeedName
     head: Head
@@ -61,7 +61,7 @@ class Verified:
 
 
 class Inspection:
-    """Inspection of one node's state."""
+    """Reader of one node's feeds and store, for commands."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Listing(Directory):
         return {peer: own if peer == own.peer else self._show(r) for peer, r in signed.items()}
 
     def has_met(self) -> bool:
-        """Whether this node knows its peers.
+        """Return whether this node knows its peers.
 
         It does once at least one other member is live, the facts of all live members have arrived,
         and membership is sure which members are live.

@@ -166,9 +166,9 @@ class State:
         return None if packed is None else read_fields(packed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled.
+        """Write, replicate and show facts, until cancelled.
 
-        Report `started` once the stored feeds are known and facts can be set.
+        Reports `started` once the stored feeds are known and facts can be set.
         """
         async with trio.open_nursery() as nursery:
             self._begin(await self._open(nursery))
@@ -207,7 +207,7 @@ class State:
     async def _own_feeds(self) -> dict[FeedName, Feed]:
         names = [FeedName(self._identity.peer, kind, part) for kind, part in all_parts()]
         for name in names:
-            await self.replica.own_feed(name)  # if one is damaged, all are lost and restart
+            await self.replica.own_feed(name)  # if one feed is damaged, all are lost and begin anew
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -279,7 +279,7 @@ class State:
         if feed is None or feed.head is None:
             return
         if feed.head == stored.head:
-            with suppress(BadEntry):  # `facts` reads it again and handles the damage
+            with suppress(BadEntry):  # `facts` reads the feed again and handles the damage
                 feed.load(map(read_stored, stored.entries))
         await self._restored(feed, await self.replica.facts(key, plot))
 
@@ -288,7 +288,7 @@ class State:
         for _ in self.views.restoring(feed.name, facts):
             await trio.lowlevel.checkpoint()
             if self.replica.head(*place) != head:
-                return  # its author was dropped meanwhile
+                return  # the author was dropped during a pause
 
     def _regroup(self, before: Order) -> None:
         """Mark the authors whose visible facts have changed because their roles in the group
@@ -316,7 +316,7 @@ class State:
                     key = next(iter(self._regrouped))
                     del self._regrouped[key]
                     if not await self._show_anew(upkeep.group, key):
-                        self._regrouped[key] = None  # the disk refuses now: try again later
+                        self._regrouped[key] = None  # the disk refuses now: retry later
                         break
                     await trio.lowlevel.checkpoint()
                 await upkeep.decided()
@@ -417,7 +417,8 @@ class State:
                 with suppress(FeedFull):  # the feed has forked
                     self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
                     vouched = some
-                await trio.sleep(defaults.VOUCH_PAUSE)  # other nodes may vouch for them meanwhile
+                # other nodes may vouch for these peers until then
+                await trio.sleep(defaults.VOUCH_PAUSE)
 
     async def _until_vouching(self) -> None:
         """Wait until it is time to choose the peers to vouch for, which is soon after a new link.
@@ -432,7 +433,7 @@ class State:
             await trio.sleep(lot * defaults.VOUCH_SOON * len(list(self.replication.exchange.peers)))
 
     async def _forget(self) -> None:
-        """Drop the feeds that this node has not needed for a while."""
+        """Drop the feeds that this node has not needed for UNUSED_KEPT seconds."""
         while True:
             wait = self.interest.next_at() - self._host.now()
             with trio.move_on_after(max(wait, _LEAST_WAIT)):
@@ -443,7 +444,7 @@ class State:
                     await self.replica.forget([plot for plot in gone if not self.interest(plot)])
 
     def _is_lonely(self, peer: PeerId) -> bool:
-        """Whether too few nodes vouch for a peer.
+        """Return whether too few nodes vouch for a peer.
 
         Nodes without a link to such a peer may not store its feeds.
         """

@@ -29,6 +29,9 @@ from .shares import Shares
 Urgency = tuple[int, int, bytes]
 """Sort key of a job: its place (one of the constants below), its author's turn, and a hash. The
 lowest comes first."""
+# Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
+# waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
+# node or another one inherits; held by a claimant that shows no progress.
 _RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
 
 
@@ -304,7 +307,7 @@ class Claimant:
         return all(need in done for need in job.needs)
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
-        """Whether the claimant of a job shows no progress any more.
+        """Return whether the claimant of a job shows no progress any more.
 
         A claimant that does not answer gets more time, because it may be working behind a
         partition.
@@ -315,7 +318,8 @@ class Claimant:
         return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:
-        """Whether a job has been held for so long that its claimants' progress no longer counts."""
+        """Return whether a job has been held for so long that progress of its claimants no longer
+        counts."""
         seen = self._seen.get(job.id)
         most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
@@ -337,7 +341,7 @@ class Claimant:
         return run.claim
 
     def _gives_way(self, run: _Run, standing: Standing) -> bool:
-        """Whether this node must stop working on a job.
+        """Return whether this node must stop working on a job.
 
         It must stop if another node has done the job, if another claim is ahead and this node's run
         is not stubborn, if the job is gone, or if its author refuses this node's claims.

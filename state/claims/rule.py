@@ -31,7 +31,7 @@ class Claim:
     attempt: int  # 1 .. MAX_ATTEMPT
     done: bool = False
     step: int = 0  # progress; only grows
-    result: bytes = b""  # if done: a small result, or where the rest is
+    result: bytes = b""  # if done: a small result, or a reference to a large one
     hash: bytes = field(repr=False, default=b"")
 
     @property

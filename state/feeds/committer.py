@@ -336,7 +336,7 @@ class Keeper:
         return self._held.after(found, name, epoch, seq, limit)
 
     async def proof(self, name: FeedName) -> Proof | None:
-        """Return the proof that a feed has forked, or None.
+        """Return the proof that a feed has forked, or None if there is none.
 
         Raises StoreRefused if the disk refuses to read.
         """

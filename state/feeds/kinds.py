@@ -45,12 +45,12 @@ def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> Kind
 KINDS = {
     kind.name: kind
     for kind in (
-        _kind("member", 32, 256),  # capacity, version, authors that it vouches for
+        _kind("member", 32, 256),  # capacity, version, and authors that the author vouches for
         _kind("models", 128, 1024),  # names that the author vouches for
-        _kind("shards", 32, 256, parted=True),  # the model layers that it serves
-        _kind("jobs", 1024, 4096),  # the jobs that it wants done
+        _kind("shards", 32, 256, parted=True),  # the model layers that the author serves
+        _kind("jobs", 1024, 4096),  # the jobs that the author wants done
         _kind("claims", 1024, 4096),  # its claims on jobs
-        _kind("usage", 128, 1024),  # the use that it measured, by user
+        _kind("usage", 128, 1024),  # the use of the author's computer, by client
         _kind("group", 512, 4096),  # of a private group: members, roles, revocations
     )
 }

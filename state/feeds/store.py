@@ -339,7 +339,8 @@ class Store:
 
     def _remove_feeds(self, feeds: Iterable[int]) -> None:
         if feeds := list(feeds):
-            with suppress(OSError), self._database.transaction():  # else the next start does it
+            # if the disk refuses, the next start does it
+            with suppress(OSError), self._database.transaction():
                 for feed in feeds:
                     self._forget(feed)
 

@@ -36,7 +36,7 @@ class _Own:
 
     feed: Feed
     kind: Kind
-    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that it should have
+    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that the feed should have
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
     changed: Changes = field(default_factory=dict)  # changes that no entry contains yet
     flying: Changes | None = None  # changes in entries that are being stored
@@ -181,7 +181,7 @@ class Writer:
             verdicts.append((entry, verdict))
             if verdict.outcome is Outcome.NEWS:
                 own.flying = None
-            else:  # it has forked
+            else:  # the feed has forked
                 self.failed([entry])
         return verdicts
 

@@ -84,8 +84,8 @@ class Group(Watcher):
             return False
         self._decided = self.news
         before, self.order = self.order, decide(self.charter.founder, self._said)
-        # Forget peers that no longer count; they are read again if they do. Otherwise an owner that
-        # grants and revokes roles could fill this table.
+        # Forget the facts of peers that are no owners or operators any more. They are read again if
+        # needed. Otherwise an owner that grants and revokes roles could fill this table.
         speakers = frozenset(self.order.speakers())
         self._said = {peer: said for peer, said in self._said.items() if peer in speakers}
         self._newest = max((mark for mark, _ in self._rotations()), default=None)
@@ -209,5 +209,5 @@ class Group(Watcher):
                 if secret is not None:
                     self.secrets.add(mark.number, secret)
                     continue
-            vain[peer] = mark  # until its feed changes
+            vain[peer] = mark  # do not try this rotation again before the owner's feed changes
         self._vain = vain

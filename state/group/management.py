@@ -186,7 +186,7 @@ class Management:
         return {plot: head for plot, head in heads if head is not None and head != FORKED}
 
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
-        """Whether entries of a peer may still be missing at this node.
+        """Return whether entries of a peer may still be missing at this node.
 
         The heads that peers offer are not considered, because the peer to revoke could offer more
         and more.

@@ -64,12 +64,12 @@ class Rotation:
             await self._hand_on(newest)
 
     def _heard(self, mark: Mark) -> bool:
-        """Whether the facts that this run wrote about a secret are in the feed."""
+        """Return whether the facts that this run wrote about a secret are in the feed."""
         said = self._group.said(self._identity.peer).keys
         return any(at[0] == mark.number and said[at].mark == mark.mark for at in said)
 
     def _leaked(self, newest: Mark) -> bool:
-        """Whether a member that this node has revoked was given the newest secret."""
+        """Return whether a member that this node has revoked was given the newest secret."""
         rotator, own = self._group.rotator(), self._identity.peer
         mine = [peer for peer, (by, _) in self._group.order.revoked.items() if by == own]
         if rotator is None or not mine:

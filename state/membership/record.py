@@ -73,10 +73,10 @@ class ShardRecord:
 class Rank(IntEnum):
     """Strength of a node's claim to its layers. A plan moves nodes of the lowest rank first."""
 
-    SEEKS = 0  # it has none yet
-    CLAIMS = 1  # it is about to take them
-    HOLDS = 2  # it loads or serves them
-    FIXED = 3  # its owner named them: it does not move
+    SEEKS = 0  # the node has no layers yet
+    CLAIMS = 1  # the node is about to load these layers
+    HOLDS = 2  # the node loads or serves these layers
+    FIXED = 3  # the node's owner chose these layers, so the node does not move
 
     @classmethod
     def _missing_(cls, value: object) -> "Rank | None":
@@ -128,8 +128,8 @@ class MemberRecord:
     capacity: Capacity = NOTHING
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
-    holdings: tuple[str, ...] = ()  # roots of models of which it has any chunk
-    run: int = 0  # a random number, new whenever what it serves changes; 0: it serves nothing
+    holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
+    run: int = 0  # a random number, new whenever the member's shards change; 0: it serves none
     aim: Aim | None = None
 
 

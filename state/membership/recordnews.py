@@ -34,7 +34,8 @@ class RecordNews(Generic[AnyLink]):
     """The pending announcements of one node."""
 
     def __init__(self) -> None:
-        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
+        # authors to announce, by link; the link that has waited longest comes first
+        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}
         # (earliest next announcement, what the author served)
         self._next: dict[PeerId, tuple[float, object]] = {}
         # links to announce changes over that wait for that time

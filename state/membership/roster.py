@@ -43,7 +43,8 @@ class Known:
     dialling: bool = False
     met: bool = False  # this node has had a link to it
     counted: bool = False  # the dial under way counts against `source` unless it succeeds
-    places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
+    # (IP address, port) pairs that the author publishes as its own
+    places: frozenset[tuple[str, int]] = frozenset()
     mark: int = 0  # `mark_of` the sealed bytes
     lost: bool = False  # its link has ended
 

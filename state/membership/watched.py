@@ -21,14 +21,14 @@ class Watched:
     witnesses: dict[PeerId, None] = field(default_factory=dict)
     networks: dict[str, int] = field(default_factory=dict)  # live witnesses by network
     live: bool = False
-    proved: float = -inf  # when it was last proved live
-    doubted: float = inf  # since when there has been a reason to check it
+    proved: float = -inf  # when the member was last proved live
+    doubted: float = inf  # since when there has been a reason to check the member
     tried: float = -inf  # time of the last failed check
     pause: float = defaults.CHECK_PAUSE[0]  # seconds to wait after a failed check
     turn: int = 0  # number of checks begun
-    first: float = inf  # time of its first proof since it was last dead
+    first: float = inf  # time of the first proof since the member was last dead
     checking: bool = False
-    asked: bool = False  # it is in a pending question about many members
+    asked: bool = False  # the member is in a pending question about many members
 
     def count(self, place: str) -> None:
         """Count a witness in this network."""

@@ -216,7 +216,7 @@ class Authors:
             self._added, self._dropped = {}, {}
         return change
 
-    # Authors kept without a voucher.
+    # Authors that need no voucher.
 
     def _pin(self, key: bytes) -> None:
         branch = self._kept.get(key)
@@ -235,7 +235,7 @@ class Authors:
         """
         branch = self._kept.get(key)
         if branch is None:
-            return  # it was evicted because it weighed too much
+            return  # the author was evicted because its weight was too large
         self._reckon(branch, branch.weight, self._free_of(key))
         if key not in self._group and key not in self._linked:
             self._unhang(branch)
@@ -255,7 +255,7 @@ class Authors:
         share = max(self._budget // defaults.LINKED_SHARE, defaults.AUTHOR_LEAST)
         return share if key in self._linked else 0
 
-    # Authors that others vouch for.
+    # Authors that other authors vouch for.
 
     def _vouch(self, voucher: _Branch, name: bytes) -> None:
         branch = self._kept.get(name)

@@ -170,7 +170,7 @@ class Holding:
             for _ in watcher.steps(feed.name, verdict):
                 await self._pause()
                 if self.digest.head(key, plot) != feed.head:
-                    return  # its author was dropped meanwhile
+                    return  # the author was dropped between two steps
 
     async def _heed(self, feed: Feed, verdict: Verdict) -> None:
         """Update the weight of a feed's author after a change, and the authors that it vouches
@@ -258,7 +258,7 @@ class Holding:
         for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
             names: list[FeedName] = []
             for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
-                for plot in self._feeds.plots(key):  # none if the author was dropped meanwhile
+                for plot in self._feeds.plots(key):  # none if the author was dropped during a pause
                     if plot in plots:
                         self._leave(key, plot)
                         names.append(FeedName(peer_id_of(key), *plot))
@@ -289,7 +289,7 @@ class Holding:
         again."""
         while self._lost:
             key, _ = self._lost.popitem()
-            self._clear(key)  # an author cleared meanwhile is no longer in `_lost`
+            self._clear(key)  # authors that others clear during a pause leave `_lost`
             self.newcomers[key] = None
             await self._pause()
 

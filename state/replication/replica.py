@@ -41,7 +41,7 @@ class Taken:
 
     news: dict[Place, Head] = field(default_factory=dict)
     bytes: dict[bytes, int] = field(default_factory=dict)  # processing cost by author
-    blame: BadEntry | None = None  # the peer that sent them is to blame
+    blame: BadEntry | None = None  # set if the peer that sent the entries is to blame
 
 
 def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
@@ -400,7 +400,7 @@ class Replica(Holding):
         for feed, verdict in verdicts:
             key, plot = public_key_of(feed.name.author), plot_of(feed.name)
             if feed.head is None or self._feeds.used(key, plot) is not feed:
-                continue  # its author was dropped meanwhile
+                continue  # the author was dropped in the meantime
             await self._show(feed, verdict)
             if self._feeds.used(key, plot) is not feed:
                 continue
@@ -464,7 +464,7 @@ class Replica(Holding):
                 if not entries:
                     break
                 made.load(entries)
-        except StateError:  # it does not lead there, or cannot be read now
+        except StateError:  # the entries do not lead to the end, or cannot be read now
             made.unload()
         whole = None if made.document is None else made
         if whole is not None:

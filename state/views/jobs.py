@@ -48,7 +48,7 @@ KNOWN = (State.OPEN, State.CLAIMED, State.DONE)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its author wrote it."""
+    """A job as its author has described it."""
 
     id: str  # 64 hex digits
     author: PeerId
@@ -190,7 +190,7 @@ class Jobs(View[str, Job | Claim, Standing]):
                 heappush(entry.heap, new)
         else:
             job = new if isinstance(new, Job) else None
-            for claim in entry.refused:  # the job may no longer refuse them
+            for claim in entry.refused:  # the new version of the job may no longer refuse them
                 heappush(entry.heap, claim)
             entry.refused = ()
         self._settle(entry, Standing(key, job, self._ahead(entry, job)))

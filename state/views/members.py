@@ -27,7 +27,7 @@ _PLOT: Final = ("member", 0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member as it describes itself."""
+    """A member as it describes itself in its `member` feed."""
 
     peer: PeerId
     version: str = ""

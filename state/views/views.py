@@ -69,7 +69,7 @@ class Views(Watcher):
             if steps.ends_with(value):
                 yield
                 if not self.shows(name.author, name.kind):
-                    return  # hidden meanwhile
+                    return  # the author was hidden between two steps
         if name.kind in DESCRIBING:
             self._tell(name.author)
 
