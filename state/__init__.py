@@ -1,4 +1,4 @@
-"""What the cluster agrees on: feeds, each signed by its one author, and views derived from them.
+"""State that all nodes share: feeds, each signed by its one author, and views derived from them.
 
 Imports `transport/` only. Public: `State` (`service.py`); `Directory`, the protocol through which
 the layers above see the members; and `Listing`, which implements it. There are no locks: several

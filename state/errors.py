@@ -64,7 +64,7 @@ class BadFact(StateError):
 
 
 class FeedFull(StateError):
-    """One of this node's own facts cannot be written to its feed. `code` gives the reason."""
+    """A fact of this node cannot be written to its feed. `code` gives the reason."""
 
 
 class GroupRefused(StateError):

@@ -207,7 +207,8 @@ class State:
     async def _own_feeds(self) -> dict[FeedName, Feed]:
         names = [FeedName(self._identity.peer, kind, part) for kind, part in all_parts()]
         for name in names:
-            await self.replica.own_feed(name)  # if one feed is damaged, all are lost and begin anew
+            # if one feed is damaged, all are dropped and written again
+            await self.replica.own_feed(name)
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -198,9 +198,9 @@ class Claimant:
         return True
 
     def known(self) -> list[str]:
-        """Return all jobs that may need a call of `noticed`, for when any job may have changed.
+        """Return all jobs whose state may have to be passed to `noticed`. There may be very many.
 
-        There may be very many of them.
+        This is for a caller that cannot tell which jobs have changed.
         """
         held = self._jobs.all_in(State.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
@@ -222,7 +222,7 @@ class Claimant:
     def _some_jobs(self) -> list[str]:
         """Return the next unfinished jobs to consider.
 
-        Begins a new round when the last one is over.
+        After the last job, starts again with the first.
         """
         found = list(islice(self._round, defaults.CLAIM_SCANNED))
         if not found:
@@ -280,8 +280,8 @@ class Claimant:
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
         """Return the place (`_OWN`, `_OTHERS`, …) of an unclaimed job, according to the shares.
 
-        Returns None if the job is left to another node for now. If `courteous`, every job is left
-        to its live worker.
+        Returns None if the job is left to another node for now. If `courteous`, a job in the share
+        of a live worker is always left to that worker.
         """
         left = False  # whether the first worker is dead
         for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
@@ -343,8 +343,9 @@ class Claimant:
     def _gives_way(self, run: _Run, standing: Standing) -> bool:
         """Return whether this node must stop working on a job.
 
-        It must stop if another node has done the job, if another claim is ahead and this node's run
-        is not stubborn, if the job is gone, or if its author refuses this node's claims.
+        The node must stop if another node has done the job, if another claim is ahead and this
+        node's run is not stubborn, if the job no longer exists, or if the job's author refuses this
+        node's claims.
         """
         claim = standing.claim
         if standing.job is None or self._own in standing.job.refused:
@@ -363,7 +364,7 @@ class Claimant:
         return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: Standing | None, now: float) -> None:
-        """Record since when a job has been unclaimed, or since when its winning claim has not
+        """Update the records of since when a job has been unclaimed or its winning claim has not
         changed."""
         if standing is None or standing.state is not State.OPEN:
             self._open.pop(job, None)

@@ -179,9 +179,7 @@ def open_proof(first: bytes, second: bytes) -> Proof:
 
 
 def peek_entry(sealed: bytes) -> tuple[FeedName, Head]:
-    """Return the feed's name and the head that the sealed bytes claim.
-
-    The signature is not checked.
+    """Return the feed's name and the head that an entry claims, without checking its signature.
 
     Raises BadEntry if the bytes are malformed.
     """

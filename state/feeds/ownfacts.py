@@ -19,7 +19,11 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The complete facts of one kind among those whose keys `mine` accepts, by (part, key)."""
+    """The facts of one kind that this node should have, by (part, key).
+
+    `mine` returns whether a key is one of those that `facts` covers. Facts with such keys that are
+    not in `facts` are deleted from the feeds.
+    """
 
     kind: str
     facts: Mapping[Place, Value]

@@ -155,8 +155,8 @@ class Held:
     ) -> list[bytes]:
         """Return entries of an epoch from `seq` on, up to `limit` bytes.
 
-        `stored` are the entries from `seq` on that the disk has. Those that no pending change
-        removes come first, and then the pending entries that follow them.
+        `stored` contains the entries from `seq` on that the disk has. The result begins with those
+        of them that no pending change removes, and continues with the pending entries that follow.
         """
         kept = self._entries.get(name, {})
         if _epoch(kept, epoch) > epoch:

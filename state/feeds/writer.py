@@ -32,7 +32,7 @@ _UPDATE_FRAME = HEADER_BYTES + 16  # bytes around the items and deletions, at mo
 
 @dataclass(slots=True)
 class _Own:
-    """One of this node's own feeds, with the facts that it should have."""
+    """A feed of this node, with the facts that the feed should have."""
 
     feed: Feed
     kind: Kind

@@ -33,8 +33,8 @@ def mark_of(secret: bytes) -> bytes:
 
 
 def box_key(identity: Identity) -> X25519PrivateKey:
-    """Return the private key of this node's box, with which it decrypts the secrets sealed for
-    it."""
+    """Return the private key of this node's box, which decrypts the secrets that are sealed for
+    this node."""
     return X25519PrivateKey.from_private_bytes(_derived(identity.seed, b"shoal/group/box/1"))
 
 

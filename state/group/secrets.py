@@ -58,7 +58,7 @@ class Secrets:
     def add(self, number: int, secret: bytes) -> None:
         """Add a secret, and call `on_change` if it was not known.
 
-        Another one may be forgotten for it.
+        If there are too many, one is forgotten.
         """
         if self._add(number, secret):
             self.on_change()

@@ -1,7 +1,9 @@
 """Tasks that apply a group's decisions at a node; `group.py` makes the decisions without I/O.
 
-Each new decision is applied to the feeds, the links and the views. The tasks also do the duties of
-this node's role: a founder describes the group, and an owner sends new secrets to the members.
+A decision is the result of applying the group's rule to its `group` feeds: the members, their
+roles, and where revoked feeds end. Each new decision is applied to the feeds, the links and the
+views. The tasks also do the duties of this node's role: a founder describes the group, and an owner
+sends new secrets to the members.
 """
 
 from collections.abc import Callable, Collection
@@ -78,15 +80,18 @@ class Upkeep:
     # Deciding.
 
     async def more(self) -> Collection[bytes]:
-        """Decide from the stored feeds. Return the authors that must be stored in addition."""
+        """Apply the group's rule to the stored feeds.
+
+        Return the authors that must be stored in addition.
+        """
         before = set(self._replica.authors.keys())
         await self.settle()
         return set(self._replica.authors.keys()) - before
 
     async def settle(self) -> None:
-        """Decide repeatedly, until a decision does not change the feeds that it is made from.
+        """Apply the group's rule repeatedly, until the result no longer changes the feeds that it reads.
 
-        A decision may cut feeds at the ends that it sets, and may require more feeds to be read.
+        A decision may cut feeds at the ends that it sets, and may require further feeds to be read.
         Only one caller at a time may call this, as for changes of the replica.
         """
         group = self.group
@@ -102,7 +107,7 @@ class Upkeep:
                 callback(before)
 
     async def decided(self) -> None:
-        """Wait until the loop has decided again."""
+        """Wait until the loop has applied the group's rule once more."""
         await self._decided.wait()
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -123,7 +128,7 @@ class Upkeep:
         )
 
     async def run(self) -> None:
-        """Decide, close links and do this node's duties whenever something changes.
+        """Apply the group's rule, close links and do this node's duties whenever something changes.
 
         Runs until cancelled.
         """

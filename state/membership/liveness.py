@@ -106,9 +106,9 @@ class Liveness:
         return self._resting
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
-        """Return those of the peer's watchers whose links answer here.
+        """Return those of a peer's watchers that have a link here which answers.
 
-        Return none if this node is one.
+        Returns none if this node itself is one of the peer's watchers.
         """
         near = self._near.get(peer)
         if near is None:
@@ -124,7 +124,7 @@ class Liveness:
     def _distance(self, one: PeerId, other: PeerId) -> int:
         """Return the XOR distance between two peers.
 
-        It is symmetric, so both ends agree on the watchers.
+        The distance is symmetric, so the two ends of a link agree on whether one watches the other.
         """
         return self._place_of(one) ^ self._place_of(other)
 
@@ -523,10 +523,9 @@ class Liveness:
         watched.live, watched.proved = True, now
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
-        """Begin to check those rivals that are live but were not proved after `since`.
+        """Check those rivals that count as live but have not been proved live since the time `since`.
 
-        Without `since`, they are checked if they were not proved just now. Returns whether there
-        are any.
+        `since` is `now` if it is None. The checks begin soon. Returns whether there are any.
         """
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:

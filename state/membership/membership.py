@@ -177,7 +177,8 @@ class Membership:
     def _later_than(self, seq: int) -> int:
         """Return a sequence number that is later than `seq`.
 
-        It is taken from the wall clock, so that it is also later than those before a restart.
+        The number is taken from the wall clock, so that it is also later than those before a
+        restart.
         """
         return max(seq + 1, int(self._host.wall() * 1000))
 
@@ -196,8 +197,8 @@ class Membership:
     def _link_up(self, link: Link) -> None:
         """Begin the exchange of records if this node dialled the link and wants to keep it.
 
-        Until the exchange begins, the link rests, which means that it is pinged only rarely. If the
-        link is brief, the node that dialled it notices its end.
+        Until the exchange begins, the link is pinged only rarely. If the link is brief, only the
+        node that dialled it has to notice its end.
         """
         link.rest(defaults.REST_S)
         if link.identities.dialled and not link.brief:

@@ -415,9 +415,9 @@ class Roster:
             known.pause = defaults.DIAL_PAUSE[1]
 
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
-        """Return the members that may be dialled, once they are due.
+        """Return the members that may be dialled once they are due.
 
-        It is called often, so it is one loop.
+        This is called often, so it is a single loop.
         """
         live, counts = self.live, self.counts
         return (

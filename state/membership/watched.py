@@ -31,11 +31,11 @@ class Watched:
     asked: bool = False  # the member is in a pending question about many members
 
     def count(self, place: str) -> None:
-        """Count a witness in this network."""
+        """Increase the number of witnesses in this network by one."""
         self.networks[place] = self.networks.get(place, 0) + 1
 
     def uncount(self, place: str) -> None:
-        """Stop counting a witness in this network."""
+        """Decrease the number of witnesses in this network by one."""
         if self.networks[place] == 1:
             del self.networks[place]
         else:
@@ -45,7 +45,7 @@ class Watched:
     def shared(self) -> bool:
         """Whether a question to a witness about many members is enough to check this member.
 
-        It is if the member has a witness and nothing suggests that the member is dead.
+        This is so if the member has a witness and nothing suggests that the member is dead.
         """
         if self.doubted < inf or not self.networks:
             return False

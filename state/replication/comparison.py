@@ -47,9 +47,10 @@ class Comparison:
         self._draw = draw
 
     async def compare(self, peer: PeerId) -> None:
-        """Find the entries that this node lacks and a peer has, and the reverse.
+        """Compare feeds with a peer, to find the entries that one of the two nodes lacks.
 
-        What this node lacks is added to `wanted`. The peer gets news of what it lacks.
+        Entries that this node lacks are added to `wanted`, and are pulled later. The peer gets news
+        of those that it lacks.
         """
         known = self._neighbours.get(peer)
         if known is None or known.comparing:

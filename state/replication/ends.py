@@ -33,9 +33,9 @@ class Ends:
 
 
 def leads_on(mine: Head | None, told: Told, end: Head) -> bool:
-    """Return whether a peer that reports the head `told` may have entries up to the end.
+    """Return whether a peer's entries of a feed may bring this node closer to the feed's end.
 
-    `mine` is this node's own head of the feed, or None.
+    `mine` is this node's head of the feed, or None if it has none. `told` is the peer's head.
     """
     if mine == end or end == NOWHERE or told.epoch in (FORKED.epoch, 0):
         return False

@@ -94,7 +94,8 @@ class Exchange:
     def round_at(self) -> float:
         """Return the time of the next comparison with a random peer.
 
-        It is soon after news. Without news, the time between comparisons doubles up to GOSSIP_CALM.
+        The time is soon after news. Without news, the pause between comparisons doubles up to
+        GOSSIP_CALM.
         """
         return self._round_at
 
@@ -302,7 +303,7 @@ class Exchange:
         return self._neighbours.some(peers, defaults.RECHECKED)
 
     async def compare(self, peer: PeerId) -> None:
-        """Find the entries that this node lacks and a peer has, and the reverse."""
+        """Compare feeds with a peer, to find the entries that one of the two nodes lacks."""
         await self._comparison.compare(peer)
 
     def _recheck_at(self) -> float:

@@ -74,7 +74,7 @@ class Feeds:
     def weight(self, key: bytes) -> int:
         """Return the weight of an author's feeds in bytes.
 
-        It is the size of their entries or of their facts in the views, whichever is larger.
+        The weight is the size of their entries or of their facts in the views, whichever is larger.
         """
         entries = facts = 0
         for _, size, memory in self._sizes(key):

@@ -23,10 +23,10 @@ other."""
 
 
 class Interest:
-    """The plots of which one node stores other authors' feeds.
+    """The plots (kinds and parts) of which one node stores other authors' feeds.
 
-    `keeps` are the plots that it stores at first, besides BASE. None means that it always stores
-    all.
+    `keeps` are the plots that the node stores at first, besides BASE. None means that it always
+    stores all plots.
     """
 
     def __init__(self, keeps: Iterable[Plot] | None = None) -> None:

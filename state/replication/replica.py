@@ -64,7 +64,7 @@ def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[
 
 
 def _follows(head: Head, mine: Head | None) -> bool:
-    """Return whether an entry with the head `head` may be the next one in a feed with the head
+    """Return whether an entry with this head may come next in a feed whose present head is
     `mine`."""
     if mine is None or head.epoch > mine.epoch:
         return head.seq == 0
@@ -225,8 +225,8 @@ class Replica(Holding):
     async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
         """Return the entries that follow the peer's head `asked`.
 
-        If this node has another entry with the same number, returns only that entry. Together with
-        the peer's own entry, it proves a fork.
+        If this node has a different entry with the number of that head, returns only this entry.
+        Together with the peer's own entry, it proves a fork.
         """
         if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
             return []

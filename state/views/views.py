@@ -74,12 +74,12 @@ class Views(Watcher):
             self._tell(name.author)
 
     def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
-        """Replace all facts of a feed with these, which were stored."""
+        """Replace all facts of a feed by these, which were read from the disk."""
         for _ in self.restoring(name, facts):
             pass
 
     def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
-        """Replace all facts of a feed with these, in steps between which other tasks run."""
+        """Replace all facts of a feed by these, in steps between which other tasks run."""
         return self.steps(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
 
     def dropped(self, author: PeerId) -> None:
