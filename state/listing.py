@@ -141,9 +141,9 @@ class Listing(Directory):
             self._changed()
 
     def _numbered(self, shards: tuple[ShardRecord, ...]) -> tuple[tuple[ShardRecord, ...], int]:
-        """Return the shards with the number of their serving run, and that number.
+        """Return (shards with the number of their serving run, that number).
 
-        The number is new if the shards have changed. It is 0 if there are no shards.
+        The number is new if the shards have changed, and 0 if there are none.
         """
         run = self._membership.own().run
         same = tuple(replace(shard, run=run) for shard in shards)

@@ -146,7 +146,7 @@ class Claimant:
         return None if best is None else self._begin(best[1], best[0][0], now)
 
     def step(self, job: str, step: int) -> Claim:
-        """Return the claim to write once `step`, a part of the work, is stored safely.
+        """Return the claim to write once the work up to `step` is stored safely.
 
         The claim shows progress, so that other nodes do not try the job.
         """
@@ -296,9 +296,9 @@ class Claimant:
         return _LEFT_TO_OTHERS if left else _OWN
 
     def _stretch(self, job: Job) -> float:
-        """Return the factor, 1 to 2, by which this node waits longer.
+        """Return the factor, 1 to 2, by which this node extends its waiting times for a job.
 
-        The factor differs between nodes, so that not all begin at the same time.
+        The factor differs between nodes, so that they do not all begin at the same time.
         """
         return 1 + claim_hash(job.id, self._own)[0] / 256
 

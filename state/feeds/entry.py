@@ -197,7 +197,10 @@ def read_stored(sealed: bytes) -> Entry:
 
 
 def client_of(name: FeedName, epoch: int) -> int:
-    """Return the CRDT client id of a feed's document, 1 .. 2^32-1. It depends on the epoch."""
+    """Return the CRDT client id of a feed's document, 1 .. 2^32-1.
+
+    Each epoch has a different one.
+    """
     told = f"{DOMAIN} client {name.kind} {name.part} {epoch} ".encode()
     digest = hashlib.sha256(told + public_key_of(name.author)).digest()
     return int.from_bytes(digest[:4]) or 1

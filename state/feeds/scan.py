@@ -29,7 +29,7 @@ _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and
 
 @dataclass(slots=True)
 class Ledger:
-    """The data about a document that are needed to check an update."""
+    """State of a document, as far as it is needed to check an update."""
 
     client: int  # 1 .. 2^32-1
     keys: int  # limit of the keys that it may ever name
@@ -211,9 +211,9 @@ class _Reader:
         return self._data[at]
 
     def number(self) -> int:
-        """Read a varint of at most 5 bytes, lowest bits first.
+        """Parse and return a varint of at most 5 bytes, lowest bits first.
 
-        Raises BadUpdate if it has more bytes than it needs, because it is not canonical then.
+        Raises BadUpdate if the varint has more bytes than it needs, and so is not canonical.
         """
         data, value = self._data, 0
         for shift, at in enumerate(range(self._at, self._at + _NUMBER_BYTES)):

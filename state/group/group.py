@@ -128,8 +128,8 @@ class Group(Watcher):
     def young(self) -> bool:
         """Whether this node is not in its own list of members yet.
 
-        It then accepts any peer that proves a group secret. A founder is always in its own list, so
-        it is young until its fact `about` is known.
+        Such a node accepts any peer that proves a group secret. A founder is always in its own
+        list, so it counts as young until its fact `about` is known.
         """
         own = self._identity.peer
         if own == self.charter.founder:

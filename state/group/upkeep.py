@@ -89,10 +89,11 @@ class Upkeep:
         return set(self._replica.authors.keys()) - before
 
     async def settle(self) -> None:
-        """Apply the group's rule repeatedly, until the result no longer changes the feeds that it reads.
+        """Apply the group's rule repeatedly, until the result no longer changes the feeds.
 
         A decision may cut feeds at the ends that it sets, and may require further feeds to be read.
-        Only one caller at a time may call this, as for changes of the replica.
+        The rule is then applied to the feeds as they are after that. Only one caller at a time may
+        call this, as for changes of the replica.
         """
         group = self.group
         while True:

@@ -173,8 +173,8 @@ class Liveness:
     def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
         """Record a link that answers. Witnesses in one network, `place`, count as one.
 
-        `rivals` are the members that publish the address of this peer. The peer does not count as
-        live before those of them that were live have been checked.
+        `rivals` are the members that publish the address of this peer. If any of them count as
+        live, they are checked, and this peer does not count as live before these checks have ended.
         """
         self._links[peer] = place
         self._answers(peer, place)
@@ -224,9 +224,10 @@ class Liveness:
     def told(
         self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
     ) -> None:
-        """Process a peer's report on its live links: which it `has`, and which it has `lost`.
+        """Process a peer's report on its links.
 
-        A `whole` report replaces all earlier ones of this peer.
+        `has` are peers to which the reporting peer has a live link, and `lost` are peers to which
+        it no longer has one. A `whole` report replaces all earlier ones of the reporting peer.
         """
         said = self._said.setdefault(by, set())
         self._resting = None
@@ -278,8 +279,8 @@ class Liveness:
             watched.uncount(place)
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
-        """Return the witnesses whose links answer, in such an order that one of each network comes
-        first."""
+        """Return the witnesses of a member whose links answer: first one of each network, then the
+        others."""
         there = [by for by in watched.witnesses if by in self._answering]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
@@ -523,9 +524,10 @@ class Liveness:
         watched.live, watched.proved = True, now
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
-        """Check those rivals that count as live but have not been proved live since the time `since`.
+        """Start checks of those rivals that count as live but have no proof since the time `since`.
 
-        `since` is `now` if it is None. The checks begin soon. Returns whether there are any.
+        Without `since`, the proof must be newer than `now`. Returns whether there are any such
+        rivals.
         """
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:

@@ -120,8 +120,10 @@ class Roster:
         return len(self._known)
 
     def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
-        """Return offers of the records of these authors, or of all, with those of live members
-        first."""
+        """Return offers of the records of these authors.
+
+        If `authors` is None, returns offers of all known records, with those of live members first.
+        """
         if authors is None:
             authors = dict.fromkeys((*self.live, *self._known))
         return {

@@ -245,10 +245,10 @@ class Authors:
         self._make_room()
 
     def _free_of(self, key: bytes) -> int:
-        """Return how many bytes of an author's weight cause no eviction.
+        """Return how many bytes of an author's weight do not count towards eviction.
 
-        These are all bytes of a group member, a share of the budget for a linked peer, and
-        otherwise 0.
+        For a group member that is its whole weight, for a linked peer a share of the budget, and
+        for any other author 0.
         """
         if key in self._group:
             return _ALL
@@ -277,7 +277,8 @@ class Authors:
             self._loosen(branch)
 
     def _loosen(self, branch: _Branch) -> None:
-        """Move a branch to `_loose`, because its parent no longer vouches for it or was evicted."""
+        """Move a branch to `_loose`, because the author above it no longer vouches for it or was
+        evicted."""
         self._unhang(branch)
         self._hang(branch, self._loose)
 
@@ -341,10 +342,10 @@ class Authors:
         return None
 
     def _lighter(self, branch: _Branch) -> _Branch | None:
-        """Return another voucher to move a branch to, or None if there is no suitable one.
+        """Return another voucher, to which a branch can move to balance the tree, or None.
 
-        The voucher's branch must stay lighter than the present one even after the move. A branch
-        with children is never moved.
+        Where the paths to the present parent and to that voucher part, the voucher's side must stay
+        lighter than the present side even after the move. A branch with children does not move.
         """
         if branch.kids:
             return None

@@ -33,14 +33,14 @@ class Watcher(ABC):
 
     @abstractmethod
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """Process changed facts of a feed.
+        """Handle a change of a feed's facts.
 
         If `verdict.fresh` is True, all facts that `verdict.changed` does not name are deleted. That
         is also the case when the feed has forked.
         """
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
-        """Process changed facts of a feed in steps, between which other tasks run.
+        """Handle a change of a feed's facts in steps, between which other tasks run.
 
         The caller does not take the remaining steps if the author is dropped in the meantime.
         """
@@ -49,7 +49,7 @@ class Watcher(ABC):
 
     @abstractmethod
     def dropped(self, author: PeerId) -> None:
-        """Process that an author's feeds are no longer stored."""
+        """Handle the removal of all feeds of an author."""
 
 
 class Holding:

@@ -175,7 +175,7 @@ class Replica(Holding):
         return key == self.own or self.interest(plot)
 
     def lacks(self, head: Told) -> bool:
-        """Return whether a peer that reports this head has entries which are missing here.
+        """Return whether a peer that reports this head has entries that are missing here.
 
         Returns False for feeds that this node does not store.
         """

@@ -101,7 +101,7 @@ class Views(Watcher):
     def record(self, peer: PeerId) -> MemberRecord:
         """Return a member's record, assembled from the facts in its feeds.
 
-        It includes the shards of earlier serving runs. The fields that are not facts have their
+        The record includes the shards of earlier serving runs. Fields that are not facts have their
         defaults.
         """
         member = self.members.get(peer) or Member(peer)
